@@ -25,7 +25,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningAttempt:
     """An attempt that ran when the platform was last seen."""
 
     attempt_id: str
@@ -35,7 +35,7 @@ class Running:
     number: int
 
 
-def running_before(settings: Settings) -> list[Running]:
+def running_before(settings: Settings) -> list[RunningAttempt]:
     """What ran when the last platform stopped; none where the database does not tell.
 
     The scheduler that starts next looks at these first: what goes well is else looked at once in a while only.
@@ -49,7 +49,7 @@ def running_before(settings: Settings) -> list[Running]:
     engine = make_engine(settings.resolved_database_url)
     try:
         with unit_of_work(make_sessions(engine)) as session:
-            found = [Running(*row) for row in session.execute(query)]
+            found = [RunningAttempt(*row) for row in session.execute(query)]
             looks = [f"attempt:{attempt.attempt_id}" for attempt in found]
             session.execute(update(Lease).where(Lease.name.in_(looks)).values(expires_at=_LONG_AGO))
             return found
@@ -59,7 +59,7 @@ def running_before(settings: Settings) -> list[Running]:
         engine.dispose()
 
 
-def adopt(settings: Settings, before: Sequence[Running], *, since: datetime) -> list[str]:
+def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: datetime) -> list[str]:
     """Names of those jobs of ``before`` that the scheduler looked at after ``since`` and found running; notes it.
 
     Waits for its looks, at most ``WITHIN_S``.

@@ -152,7 +152,7 @@ class ReplicaExit:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the engine shows of one replica now."""
+    """The state of one replica as the engine shows it now."""
 
     key: ReplicaKey
     phase: Phase

@@ -1,4 +1,4 @@
-"""What other databases' replicas use on a node, device by device."""
+"""Resources that replicas of other databases use on a node, device by device."""
 
 from __future__ import annotations
 

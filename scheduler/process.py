@@ -35,7 +35,7 @@ from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.control.upkeep.drift import find_drifted
 from scheduler.control.upkeep.gc import expire_waiting, housekeep, sweep_executor
 from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.resync import SAFETY_LOOK, STEADY_LOOK, due_attempts
+from scheduler.control.upkeep.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import RECONCILE
 from scheduler.messaging.duty_cycle import DutyCycle
@@ -187,8 +187,8 @@ class SchedulerProcess:
     def reconcile_due(self) -> None:
         """Resync: wake up every live attempt that is due, or that has drifted, in case its wake-up was lost."""
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            due = due_attempts(session, utc_now(), steady=SAFETY_LOOK)
-        due += [found for found in find_drifted(self.control, every=STEADY_LOOK) if found not in due]
+            due = due_attempts(session, utc_now(), steady=SAFETY_RESYNC)
+        due += [found for found in find_drifted(self.control, every=STEADY_RESYNC) if found not in due]
         for attempt_id in self._not_notified_recently(due):
             self.control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
 

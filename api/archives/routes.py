@@ -13,7 +13,7 @@ from api.app.unit_of_work import AppContextDep
 from api.archives import service
 from api.auth import Caller, Reader, Writer
 from api.http.routing import new_router
-from core.storage.archives import ArchiveStore, Upload
+from core.storage.archives import ArchiveStore, ArchiveUpload
 
 router = new_router("archives", "/archives")
 
@@ -67,7 +67,7 @@ async def append_archive(
     when the archive is complete.
     """
     store = service.store_of(context)
-    upload: Upload | None = None
+    upload: ArchiveUpload | None = None
     pending = bytearray()
     try:
         async for block in request.stream():
@@ -86,11 +86,11 @@ async def append_archive(
     return service.view_of(upload)
 
 
-def _end(upload: Upload | None, offset: int) -> int:
+def _end(upload: ArchiveUpload | None, offset: int) -> int:
     return offset if upload is None else upload.received_bytes
 
 
-async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, piece: bytes) -> Upload:
+async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, piece: bytes) -> ArchiveUpload:
     return await run_in_threadpool(store.append, digest, caller.user_id, offset=offset, chunk=piece)
 
 

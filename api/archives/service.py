@@ -9,14 +9,14 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from core.db.tables import Archive
 from core.db.upsert import insert_into
-from core.storage.archives import ArchiveStore, Upload
+from core.storage.archives import ArchiveStore, ArchiveUpload
 
 
 def store_of(context: AppContext) -> ArchiveStore:
     return ArchiveStore(context.settings.archive_dir, limit_bytes=context.settings.archive_limit_bytes)
 
 
-def announce(context: AppContext, caller: Caller, digest: str, size_bytes: int) -> Upload:
+def announce(context: AppContext, caller: Caller, digest: str, size_bytes: int) -> ArchiveUpload:
     """Begin an upload, or find it complete.
 
     The row's ``used_at`` is written before the file is checked: the garbage collection of old archives, which deletes
@@ -34,13 +34,13 @@ def announce(context: AppContext, caller: Caller, digest: str, size_bytes: int) 
     return upload
 
 
-def note_complete(context: AppContext, caller: Caller, upload: Upload) -> None:
+def note_complete(context: AppContext, caller: Caller, upload: ArchiveUpload) -> None:
     """Make the archive known to submissions. May be repeated."""
     with context.write() as work:
         _note_complete(work, caller, upload)
 
 
-def view_of(upload: Upload) -> ArchiveView:
+def view_of(upload: ArchiveUpload) -> ArchiveView:
     return ArchiveView(
         digest=upload.digest,
         size_bytes=upload.size_bytes,
@@ -49,7 +49,7 @@ def view_of(upload: Upload) -> ArchiveView:
     )
 
 
-def _note_complete(work: UnitOfWork, caller: Caller, upload: Upload) -> None:
+def _note_complete(work: UnitOfWork, caller: Caller, upload: ArchiveUpload) -> None:
     known = work.session.execute(
         select(Archive.digest).where(Archive.digest == upload.digest, Archive.is_complete)
     ).scalar_one_or_none()

@@ -31,7 +31,7 @@ from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from core.domain.errors import CheckpointUnreadable, InvalidRequest
 from core.inspection.discovery import checkpoint_at, signature
 from core.inspection.layers import of_layers
-from core.inspection.pool import Inspectors, CheckpointRef
+from core.inspection.pool import CheckpointRef, Inspectors
 from core.storage.outputs import job_output
 
 log = structlog.get_logger(__name__)

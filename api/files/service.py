@@ -17,7 +17,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from core.domain.errors import NotFound, TrainmasterError
 from core.storage.outputs import job_output
-from core.storage.tree import Entry, Tree, split_path
+from core.storage.tree import Tree, TreeEntry, split_path
 
 PAGE_LIMIT: Final = 1_000
 OCTETS: Final = "application/octet-stream"
@@ -51,7 +51,7 @@ def list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEn
     )
 
 
-def file_entry(entry: Entry, *, is_link: bool = False) -> FileEntry:
+def file_entry(entry: TreeEntry, *, is_link: bool = False) -> FileEntry:
     return FileEntry(
         path=entry.path,
         is_dir=entry.is_dir,
@@ -84,7 +84,7 @@ def _is_link(name: str, folder: int) -> bool:
         return False  # gone since: what it was is told by nobody
 
 
-def _stat(tree: Tree, path: str) -> Entry | None:
+def _stat(tree: Tree, path: str) -> TreeEntry | None:
     try:
         return tree.stat(path)
     except TrainmasterError:

@@ -6,17 +6,17 @@ import re
 from typing import Final
 
 from core.domain.errors import InvalidRequest
-from core.storage.logs.merge import Place
+from core.storage.logs.merge import LogPosition
 
 _NAME: Final = re.compile(r"^[a-z0-9-]{1,32}$")
 _NUMBER: Final = re.compile(r"^[0-9]{1,18}$")
 
 
-def write_cursor(place: Place) -> str:
+def write_cursor(place: LogPosition) -> str:
     return ";".join([str(place.attempt), *(f"{name}={offset}" for name, offset in sorted(place.offsets.items()))])
 
 
-def read_cursor(text: str) -> Place:
+def read_cursor(text: str) -> LogPosition:
     """Raises ``InvalidRequest``: not one of ours."""
     attempt, *parts = text.split(";")
     pairs = [part.partition("=") for part in parts]
@@ -24,4 +24,4 @@ def read_cursor(text: str) -> Place:
         raise InvalidRequest(
             "Last-Event-ID is not an id of this stream; leave it out to begin anew.", field="last-event-id"
         )
-    return Place(int(attempt), {name: int(offset) for name, _, offset in pairs})
+    return LogPosition(int(attempt), {name: int(offset) for name, _, offset in pairs})

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from core.storage.logs.files import STAMP_BYTES, parse_line, stamp_of
-from core.storage.logs.merge import MergedLine, Place
+from core.storage.logs.merge import LogPosition, MergedLine
 
 _SECOND: Final = 19  # bytes of a stamp before its fraction
 
@@ -59,7 +59,7 @@ class LineEvents:
 class Cursors:
     """The cursor behind each of the lines that follow ``place``; as ``write_cursor`` writes it, without all of it anew."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LogPosition) -> None:
         self._attempt = place.attempt
         self._parts = {name: f"{name}={offset}" for name, offset in sorted(place.offsets.items())}
 

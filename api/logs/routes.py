@@ -30,7 +30,7 @@ from api.logs.stream import LogStream
 from core.domain.errors import InvalidRequest
 from core.storage.logs.files import stamp_at, tail_offset
 from core.storage.logs.levels import RANKS, Level
-from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+from core.storage.logs.merge import LogMerge, Selection, newest_position
 from core.storage.logs.search import PATTERN_LIMIT, LineSearch
 
 router = new_router("logs")
@@ -101,7 +101,7 @@ async def stream_logs(
     )
     place = resume
     if place is None:
-        place = await run_in_threadpool(place_of_newest, view.logs, selection, tail_lines=tail_lines)
+        place = await run_in_threadpool(newest_position, view.logs, selection, tail_lines=tail_lines)
     shutdown: GracefulShutdown = request.app.state.shutdown
 
     async def look() -> service.JobLook:

@@ -15,7 +15,7 @@ from api.logs.cursor import write_cursor
 from api.logs.lines import Cursors, LineEvents
 from api.logs.service import JobLook
 from core.domain.errors import Unavailable
-from core.storage.logs.merge import LogMerge, MergedLine, Place
+from core.storage.logs.merge import LogMerge, LogPosition, MergedLine
 
 # Seconds between two looks at the files: quick while something happens, slower the longer nothing did.
 _POLL_S: Final = 0.2
@@ -120,7 +120,7 @@ class LogStream:
             chunk = b"id: " + cursor.encode() + b"\n\n"
         return chunk, self.merge.has_more
 
-    def _one_by_one(self, lines: Sequence[MergedLine], before: Place, cursor: str) -> bytes:
+    def _one_by_one(self, lines: Sequence[MergedLine], before: LogPosition, cursor: str) -> bytes:
         cursors = Cursors(before)
         has_ids = self.merge.source_count <= _FILES_PER_ID
         chunk = bytearray()

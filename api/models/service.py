@@ -55,7 +55,7 @@ def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key:
             work.session.add(row)
     except IntegrityError:
         raise Conflict(f"There is a model {body.name!r} already; choose another name.", field="name") from None
-    versions.tell(work.session, work.now, row, by, "model.created")
+    versions.record_change(work.session, work.now, row, by, "model.created")
     return row
 
 
@@ -211,7 +211,7 @@ def _change(
     if body.is_protected is not None and body.is_protected != row.is_protected:
         what = "protection.set" if body.is_protected else "protection.cleared"
         row.is_protected = body.is_protected
-        versions.tell(work.session, work.now, model, by, what, version=version)
+        versions.record_change(work.session, work.now, model, by, what, version=version)
     row.updated_at = model.updated_at = work.now
     work.session.flush()
 
@@ -222,7 +222,7 @@ def set_stage(work: UnitOfWork, access: ModelAccess, ref: str, body: wire.StageR
     row = versions.find_version(work.session, model, ref)
     if row.stage != body.stage:
         before, row.stage, row.updated_at = row.stage, body.stage, work.now
-        versions.tell(
+        versions.record_change(
             work.session, work.now, model, by_of(access.caller), "stage.changed", version=row.number, before=before,
             after=body.stage, reason=body.reason,
         )  # fmt: skip
@@ -250,7 +250,7 @@ def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.Alia
     if current == row.number:
         return model
     before = models.point_alias(work.session, model, alias, row, work.now)
-    versions.tell(
+    versions.record_change(
         work.session, work.now, model, by_of(access.caller), "alias.moved", version=row.number, name=alias, before=before,
         after=row.number, reason=body.reason,
     )  # fmt: skip
@@ -270,7 +270,7 @@ def remove_alias(work: UnitOfWork, access: ModelAccess, alias: str) -> None:
 def _drop_aliases(work: UnitOfWork, access: ModelAccess, model: Model, aliases: dict[str, int]) -> None:
     for alias, number in aliases.items():
         work.session.execute(delete(ModelAlias).where(ModelAlias.model_id == model.id, ModelAlias.name == alias))
-        versions.tell(
+        versions.record_change(
             work.session,
             work.now,
             model,
@@ -313,7 +313,7 @@ def delete_model(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
     for row in rows:
         _delete(work, access, model, row)
     model.deleted_at = work.now
-    versions.tell(work.session, work.now, model, by_of(access.caller), "model.deleted")
+    versions.record_change(work.session, work.now, model, by_of(access.caller), "model.deleted")
     work.session.flush()
 
 
@@ -321,7 +321,7 @@ def _delete(work: UnitOfWork, access: ModelAccess, model: Model, row: ModelVersi
     aliases = models.aliases_of(work.session, [model.id])[model.id]
     _drop_aliases(work, access, model, {name: number for name, number in aliases.items() if number == row.number})
     models.move_version(work.session, row.id, VersionState(row.state), VersionEvent.DELETE, work.now)
-    versions.tell(work.session, work.now, model, by_of(access.caller), "version.deleted", version=row.number)
+    versions.record_change(work.session, work.now, model, by_of(access.caller), "version.deleted", version=row.number)
     work.notify(TOPIC_MODELS)
 
 

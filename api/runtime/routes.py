@@ -14,7 +14,7 @@ from api.http.routing import new_router
 from api.metrics.ingest import take_batch
 from api.runtime.code import open_code
 from core.domain.ids import AttemptId
-from core.reports.ingest import take_report
+from core.reports.ingest import ingest_report
 
 router = new_router("runtime", "/runtime")
 
@@ -32,7 +32,7 @@ async def report(body: Report, attempt: AttemptCaller, context: AppContextDep) -
 
 def _take(body: Report, attempt: AttemptId, context: AppContext) -> ReportAnswer:
     with context.write() as work:
-        return ReportAnswer(acked=take_report(work.session, attempt, body, now=work.now))
+        return ReportAnswer(acked=ingest_report(work.session, attempt, body, now=work.now))
 
 
 @router.post("/metrics", operation_id="add_metrics", summary="Points of many series at once")

@@ -1,4 +1,4 @@
-"""The first start: an admin, a project and two volumes, so that the first job can be submitted at once."""
+"""The first start: create an admin, a project and two volumes, so that the first job can be submitted at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GIVEN_TOKEN: Final = re.compile(r"tm_[A-Za-z0-9_-]{32,200}")
 
 
 class FirstVolume(BaseModel):
-    """As an administrator would register it; ``root``: where the control plane sees it."""
+    """A volume as an administrator would register it; ``root``: its path on the control plane."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,22 +39,23 @@ class FirstVolume(BaseModel):
 
 
 class BadTokenFile(Exception):
-    """A file that should hold a token holds something else; its text says what would be right."""
+    """The token file holds something that is no token; the text says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """``admin_token`` is ``None`` when the one in the token file is still good."""
+    """``admin_token`` is ``None`` when the token in the token file is still valid."""
 
     user_id: str
     admin_token: str | None
 
 
 def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
-    """Make what is missing of: user ``admin``, project ``default``, the volumes, and a token for the local CLI.
+    """Create what is missing: user ``admin``, project ``default``, the volumes, and a token for the local CLI.
 
-    May be called at every start: what exists, changed or not, is left alone. Does not commit, and does not write the
-    token file: the caller does so after the commit (see ``prepare_home``).
+    Idempotent, so every start may call it; existing rows are left as they are. Does not commit and does not write the
+    token
+    file: the caller does so after the commit (see ``prepare_home``).
     """
     admin_id = _make_missing(session, settings, now)
     stored_token = read_token(settings)
@@ -65,9 +66,9 @@ def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
 
 
 def first_admin(session: Session, settings: Settings, now: datetime, *, is_new_token: bool) -> str | None:
-    """The same where no supervisor runs and no token file is kept: a token of ``admin`` to be shown to who installs.
+    """Like :func:`bootstrap`, without a supervisor and its token file: a token of ``admin`` to print for the installer.
 
-    ``None`` when some platform admin has a good token of scope admin already, but for ``is_new_token``.
+    ``None`` if a platform admin already has a valid token of scope admin, unless ``is_new_token``.
     """
     admin_id = _make_missing(session, settings, now)
     query = (
@@ -86,9 +87,9 @@ def first_admin(session: Session, settings: Settings, now: datetime, *, is_new_t
 
 
 def keep_admin_token(session: Session, settings: Settings, now: datetime, token: str) -> bool:
-    """The same where the installation chooses the token beforehand: ``token`` becomes one of ``admin``'s.
+    """Like :func:`bootstrap`, with a token that the installation chose: register ``token`` for user ``admin``.
 
-    False when it is known already, good or not: a revoked token is not brought back by a restart.
+    False if the token is known already, valid or not: a restart does not revive a revoked token.
     """
     admin_id = _make_missing(session, settings, now)
     if session.execute(select(Token.id).where(Token.digest == token_digest(token))).first() is not None:
@@ -98,7 +99,7 @@ def keep_admin_token(session: Session, settings: Settings, now: datetime, token:
 
 
 def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
-    """User, project and volumes; the id of the user ``admin``."""
+    """Create the missing user, project and volumes; returns the id of the user ``admin``."""
     admin = session.execute(select(User).where(User.name == ADMIN)).scalar_one_or_none()
     if admin is None:
         admin = User(id=new_id("user"), name=ADMIN, is_admin=True, created_at=now)
@@ -141,8 +142,8 @@ def add_token(
     token: str | None = None,
     parent_token_id: str | None = None,
 ) -> str:
-    """A new token of the user; this is the only time that it can be seen. ``token``: one that was chosen already.
-    ``opened_by``: the id of the token whose session it is.
+    """Create a token of the user and return it; it cannot be read again later. ``token``: a token chosen by the caller.
+    ``parent_token_id``: the token that a browser session was opened with.
     """
     token = token or new_user_token()
     session.add(
@@ -162,7 +163,7 @@ def add_token(
 
 
 def add_login_code(session: Session, user_id: str, *, now: datetime, ttl: timedelta = LOGIN_CODE_TTL) -> str:
-    """A code for ``<api url>/login?code=…``, good once, until ``ttl`` is over."""
+    """A one-time code for ``<api url>/login?code=…``, valid until ``ttl`` is over."""
     code = new_login_code()
     session.add(LoginCode(digest=token_digest(code), user_id=user_id, expires_at=now + ttl))
     session.flush()
@@ -170,13 +171,13 @@ def add_login_code(session: Session, user_id: str, *, now: datetime, ttl: timede
 
 
 def prepare_home(sessions: SessionFactory, settings: Settings, now: datetime) -> str:
-    """Bootstrap, keep the admin's token in ``<home>/token``, make the folders, and return a one-time login link."""
+    """Bootstrap, write the admin's token to ``<home>/token``, make the folders, and return a one-time login link."""
     _make_own_folders(settings)
     with unit_of_work(sessions) as session:
         made = bootstrap(session, settings, now)
         code = add_login_code(session, made.user_id, now=now)
         roots = _roots(session)
-    # After the commit: a crash in between leaves a token that nobody knows, and the next start makes another.
+    # After the commit: a crash in between leaves an unknown token, and the next start creates another one.
     if made.admin_token is not None:
         write_private(token_path(settings), made.admin_token)
     _make_volume_folders(roots, settings)
@@ -184,15 +185,15 @@ def prepare_home(sessions: SessionFactory, settings: Settings, now: datetime) ->
 
 
 def prepare_installation(sessions: SessionFactory, settings: Settings, now: datetime, token_file: Path) -> bool:
-    """What an installer calls, at every install and upgrade: rows, folders, and the admin's token in ``token_file``.
+    """Prepare rows, folders and the admin's token in ``token_file``; installers call it at every install and upgrade.
 
-    A file that is there already says what the token is; else a token is made and the file with it.
+    An existing file gives the token; otherwise a token is generated and written to it.
 
     Returns:
-        Whether the database learned of the token just now.
+        Whether the token is new to the database.
 
     Raises:
-        BadTokenFile: what the file holds is no token.
+        BadTokenFile: the file holds no token.
     """
     _make_own_folders(settings)
     try:
@@ -220,7 +221,7 @@ def _roots(session: Session) -> Sequence[str | None]:
 
 
 def _make_volume_folders(roots: Sequence[str | None], settings: Settings) -> None:
-    """The folders of the first volumes; those of others are their administrator's."""
+    """Create the folders of the first volumes; other volumes are their administrators' responsibility."""
     for root in roots:
         if root is not None and Path(root).is_relative_to(settings.home.resolve()):
             Path(root).mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,7 @@ def token_path(settings: Settings) -> Path:
 
 
 def read_token(settings: Settings) -> str | None:
-    """The token that the local CLI uses, or ``None`` when there is none yet."""
+    """The token of the local CLI, or ``None`` before the first start."""
     try:
         return token_path(settings).read_text().strip() or None
     except (FileNotFoundError, NotADirectoryError):

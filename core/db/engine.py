@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 SessionFactory = sessionmaker[Session]
 
-# Seconds. One writer at a time is SQLite's rule: the others wait in line for this long.
+# Seconds. SQLite allows one writer at a time; other writers wait this long.
 _SQLITE_WAIT_S: Final = 10
-# Seconds to wait for a connection of the pool: all are busy, and the next request comes already.
+# Seconds to wait for a pooled connection while all of them are busy.
 _POOL_WAIT_S: Final = 3
 _CONNECT_S: Final = 3  # whole seconds
-# What libpq says to the kernel. A peer that vanished without a word is found after some 15 s of idling, or when it has
-# not confirmed what was sent for 10 s; a frozen one confirms everything, and is found by ``core.db.liveness``.
+# TCP keep-alive settings for libpq. A peer that vanished is detected after some 15 s of idling, or when it has not
+# acknowledged sent data for 10 s. A frozen server acknowledges everything; ``core.db.liveness`` detects that.
 _KEEP_ALIVE: Final = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -39,7 +39,7 @@ _KEEP_ALIVE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-# A connection that was used a moment ago is alive; asking costs a round trip, a tenth of a small request.
+# A recently used connection is alive; a ping costs a round trip, a tenth of a small request.
 _PING_AFTER_IDLE_S: Final = 5.0
 _BUSY: Final = "The database is away or busy; try again in a moment."
 _FULL: Final = "The database's disk is full; an admin must free some space, then try again."
@@ -47,17 +47,18 @@ _EMPTY: Final = "The database has no tables of this version yet; an admin must r
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRES_FULL: Final = frozenset({"53100"})
 _POSTGRES_NO_TABLE: Final = frozenset({"42P01", "42703"})
-# Not the connection's end, and yet worth another try: serialization failure, deadlock, lock or statement time-out,
-# too many connections, shutting down.
+# Retryable although the connection survives: serialization failure, deadlock, lock or statement time-out, too many
+# connections, shutdown.
 _POSTGRES_PASSING: Final = ("40", "53", "55P03", "57")
 _POSTGRES_LOCKED: Final = frozenset({"40P01", "55P03"})  # of these: deadlock, lock time-out
 
 
 def make_engine(url: str, *, pool_size: int = 10) -> Engine:
-    """An engine whose connections are checked, bounded in number and never wait for ever.
+    """An engine with checked connections, a bounded pool and time-outs on every wait.
 
-    SQLite runs in WAL mode, with foreign keys, and every transaction that may write takes the write lock when it
-    begins, waiting up to 10 s for another writer.
+    SQLite runs in WAL mode with foreign keys. A transaction that may write takes the write lock when it begins, waiting
+    up
+    to 10 s for another writer.
     """
     parsed = make_url(url)
     json = {"json_serializer": _dump_json, "json_deserializer": orjson.loads}
@@ -100,13 +101,13 @@ _liveness_of: Final[WeakKeyDictionary[Engine, ServerLiveness]] = WeakKeyDictiona
 
 
 def is_away(engine: Engine) -> bool:
-    """Whether the database is known not to answer; ``False`` also means that nobody has asked lately."""
+    """Whether the database is known not to respond; ``False`` also means that no probe ran lately."""
     pulse = _liveness_of.get(engine)
     return pulse is not None and pulse.is_away
 
 
 def _watch_liveness(engine: Engine) -> None:
-    """Make the engine's connections give up on a server that does not answer."""
+    """Make the engine's connections give up on a server that does not respond."""
     import psycopg  # SQLite's users need not load it
 
     from core.db.liveness import ServerLiveness, ServerNotResponding, WatchedConnection, make_probe
@@ -179,8 +180,8 @@ def _on_checkout(connection: Any, record: Any, _proxy: Any) -> None:
         raise DisconnectionError("the connection went away while it idled") from error
 
 
-# SQLite's waiting writers sleep and look again, for up to 100 ms a time: the unlucky one may wait for seconds while
-# others pass. The threads of one process line up here instead and only other processes are met by sleeping.
+# SQLite's waiting writers poll with sleeps of up to 100 ms, so that a writer may starve for seconds. The threads of one
+# process therefore queue here, and only other processes are waited for by polling.
 _sqlite_writers: Final[dict[str, threading.Lock]] = {}
 
 
@@ -205,15 +206,16 @@ def unit_of_work(
 ) -> Iterator[Session]:
     """A session that commits at the end of the block and rolls back on an error.
 
-    ``is_snapshot``, of one that only reads: all its statements see one state of the database. On SQLite they always do.
+    Args:
+        is_snapshot: of a read-only session: all its statements see one state of the database (on SQLite they always
+            do).
+        by_statement: a single statement writes everything, so PostgreSQL runs in autocommit mode, which saves BEGIN and
+            COMMIT, two round trips of three. No effect on SQLite.
 
-    ``by_statement``: where one statement writes all, PostgreSQL commits it without being told to begin and to commit,
-    which are two round trips of three. On SQLite it changes nothing.
-
-    Never open a second one that writes inside the block: on SQLite it would wait for the first.
+    Never open a second writing session inside the block: on SQLite it would deadlock with the first.
 
     Raises:
-        Unavailable: the database is away, busy, or has no tables yet; ``RowsLocked``, where only some rows are.
+        Unavailable: the database is away, busy, or has no tables yet; ``RowsLocked`` if only some rows are locked.
         InsufficientStorage: its disk is full.
     """
     if is_away(sessions.kw["bind"]):
@@ -239,7 +241,7 @@ def unit_of_work(
 
 
 def _public_error(error: DBAPIError) -> TrainmasterError | None:
-    """What the user is told of a failure that is not our bug; ``None`` for one that is."""
+    """The error to show to users; ``None`` if the failure is a bug of ours."""
     original = error.orig
     if isinstance(original, sqlite3.Error):
         code = getattr(original, "sqlite_errorcode", None)

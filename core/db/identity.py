@@ -1,8 +1,8 @@
-"""Which database this is: a random id that stands on everything which is made on an engine in its name.
+"""The database's identity: a random id that labels everything created on an engine on behalf of this database.
 
-By it a sweep tells what this database has forgotten from what is another's, as after the platform was started with an
-empty database. A backup has the id of what it was made of, so a restored database knows its own; two copies that live at
-once need different values of ``TRAINMASTER_INSTANCE``.
+Garbage collection uses it to tell objects that this database has forgotten from objects of another database, for
+instance after the platform was started with an empty database. A restored backup keeps the id of the original and so
+recognizes its objects; two copies that run at once need different values of ``TRAINMASTER_INSTANCE``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Identity
+from core.db.tables import DatabaseIdentity
 
 _DATABASE: Final = "database"
 _BYTES: Final = 8  # as a label: 16 characters
 
 
 def find_id(session: Session) -> str | None:
-    """The id; ``None`` when somebody has emptied the tables since they were made."""
-    return session.execute(select(Identity.id).where(Identity.name == _DATABASE)).scalar_one_or_none()
+    """The id; ``None`` if the tables were emptied after their creation."""
+    return session.execute(select(DatabaseIdentity.id).where(DatabaseIdentity.name == _DATABASE)).scalar_one_or_none()
 
 
 def ensure_id(sessions: SessionFactory) -> str:
-    """The id, made now where there is none. Opens sessions of its own."""
+    """The id, created if missing. Opens sessions of its own."""
     with unit_of_work(sessions, read_only=True) as session:
         found = find_id(session)
     if found is not None:
@@ -35,7 +35,7 @@ def ensure_id(sessions: SessionFactory) -> str:
     with unit_of_work(sessions) as session:
         try:
             with session.begin_nested():
-                session.add(Identity(name=_DATABASE, id=secrets.token_hex(_BYTES)))
+                session.add(DatabaseIdentity(name=_DATABASE, id=secrets.token_hex(_BYTES)))
         except IntegrityError:
-            pass  # somebody else made it in the same moment
-        return session.execute(select(Identity.id).where(Identity.name == _DATABASE)).scalar_one()
+            pass  # another process created it at the same moment
+        return session.execute(select(DatabaseIdentity.id).where(DatabaseIdentity.name == _DATABASE)).scalar_one()

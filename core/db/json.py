@@ -1,4 +1,4 @@
-"""Values as JSON, as all columns of that type keep them and requests are compared by: what came in may be no such value."""
+"""JSON encoding of column values and request digests; values that JSON or the database cannot store are refused."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SHOWN: Final = 6  # parts of a path in a sentence
 
 
 class UnstorableValue(InvalidRequest, DontWrapMixin):
-    """A value cannot be kept; ``field`` says where in it. SQLAlchemy hands this error on as it is."""
+    """A value that the database cannot store; ``field`` is its path. SQLAlchemy passes this error on unchanged."""
 
 
 def dump_json(value: Any, *, sorts_keys: bool = False) -> bytes:
     """``value`` as JSON.
 
     Raises:
-        Unkeepable: it is nested too deep, or holds a whole number beyond 64 bits, as YAML can write it.
-        TypeError: it holds what is no JSON at all, which is our bug.
+        UnstorableValue: it is nested too deep, or has an integer beyond 64 bits, as YAML can write it.
+        TypeError: it holds a Python object that is no JSON, which is a bug of ours.
     """
     option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_SORT_KEYS if sorts_keys else 0)
     try:
@@ -53,7 +53,7 @@ def _fault(value: Any) -> tuple[str, str] | None:
             below = [(str(name), part) for name, part in item.items()]
         elif isinstance(item, list | tuple):
             below = [(str(number), part) for number, part in enumerate(item)]
-        # Of a deep value only the beginning of the path is told.
+        # For a deep value, only the beginning of the path is reported.
         waiting.extend((part, (*path, name) if len(path) <= _SHOWN else path, depth + 1) for name, part in below)
     return None
 

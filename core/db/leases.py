@@ -1,4 +1,4 @@
-"""Leases with fencing tokens: at most one holder writes, and a holder that was late writes nothing."""
+"""Leases with fencing tokens: at most one holder writes, and a holder whose lease has expired writes nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from core.db.tables import Lease
 from core.domain.errors import StaleWrite
 
 TICK: Final = "tick"
-# Who holds it is the beat that rings.
+# The lease's holder is the active beat.
 BEAT: Final = "beat"
-# No lease but a mark: the time of the last tick that came to its end. A tick that fails each time renews its lease, too.
+# Not a lease but a timestamp: when the last tick completed. A tick that keeps failing renews its lease, too.
 TICK_DONE: Final = "tick.done"
 
 
-# Built once: every look at an attempt begins and ends with them.
+# Built once: every reconcile pass begins and ends with them.
 _leases: Final = cast("Table", Lease.__table__)
 _CHANGE: Final = update(_leases).where(_leases.c.name == bindparam("is_name"), _leases.c.token == bindparam("is_token"))
 
@@ -65,7 +65,7 @@ _ACQUIRE_ALL: Final = {
 }
 _HELD: Final = tuple_(_leases.c.name, _leases.c.token).in_(bindparam("held", expanding=True))
 _LOCK_ALL: Final = (
-    select(_leases.c.name).where(_HELD).order_by(_leases.c.name).with_for_update()  # on SQLite, who writes is alone
+    select(_leases.c.name).where(_HELD).order_by(_leases.c.name).with_for_update()  # SQLite has a single writer anyway
 )
 _RELEASE_ALL: Final = update(_leases).where(_HELD).values(expires_at=bindparam("new_end"))
 
@@ -78,7 +78,7 @@ class HeldLease:
 
 
 def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: timedelta) -> HeldLease | None:
-    """The lease, or ``None`` while somebody else holds it. The holder itself gets it again, with the next token."""
+    """The lease, or ``None`` while another process holds it. Its holder gets it again, with the next fencing token."""
     token = (
         session.connection()
         .execute(
@@ -93,7 +93,7 @@ def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: tim
 def acquire_all(
     session: Session, names: Iterable[str], *, holder: str, now: datetime, ttl: timedelta
 ) -> dict[str, HeldLease]:
-    """Like :func:`acquire`, by name; those that somebody else holds are left out."""
+    """Like :func:`acquire` for many leases, by name; leases of other holders are left out."""
     wanted: Any = sorted(names)
     if not wanted:
         return {}
@@ -111,7 +111,7 @@ def acquire_all(
 
 
 def check_all(session: Session, held: Sequence[HeldLease]) -> set[str]:
-    """Lock their rows for this transaction, which writes; the names of those that are still ours."""
+    """Lock the rows for this writing transaction; returns the names of the leases that are still ours."""
     if not held:
         return set()
     pairs = [(lease.name, lease.token) for lease in held]
@@ -119,16 +119,16 @@ def check_all(session: Session, held: Sequence[HeldLease]) -> set[str]:
 
 
 def release_all(session: Session, held: Sequence[HeldLease], *, now: datetime) -> None:
-    """Give them back early. Harmless where one is no longer ours."""
+    """Give leases back early. Harmless if some are no longer ours."""
     pairs = [(lease.name, lease.token) for lease in held]
     session.connection().execute(_RELEASE_ALL, {"held": pairs, "new_end": now})
 
 
 def check(session: Session, lease: HeldLease) -> None:
-    """Lock the lease's row for this transaction and compare the token: the fence in front of every write.
+    """Lock the lease's row for this transaction and compare the fencing token, before every fenced write.
 
     Raises:
-        StaleWrite: somebody else has taken the lease since.
+        StaleWrite: another process has taken the lease over.
     """
     # An update, not a select: it locks the row on PostgreSQL and takes the write lock on SQLite.
     mine = {"is_name": lease.name, "is_token": lease.token, "holder": lease.holder}
@@ -137,15 +137,15 @@ def check(session: Session, lease: HeldLease) -> None:
 
 
 def release(session: Session, lease: HeldLease, *, now: datetime) -> None:
-    """Give it back early. Harmless when it is no longer ours."""
+    """Give the lease back early. Harmless if it is no longer ours."""
     session.connection().execute(_CHANGE, {"is_name": lease.name, "is_token": lease.token, "expires_at": now})
 
 
 def mark(session: Session, name: str, *, holder: str, now: datetime) -> None:
-    """Note in the row ``name`` that something was done ``now``; nobody holds it."""
+    """Note in the row ``name`` that something was done ``now``; such a row has no lease semantics."""
     acquire(session, name, holder=holder, now=now, ttl=timedelta(0))
 
 
 def marked_at(session: Session, name: str) -> datetime | None:
-    """When ``mark`` was last called, ``None``: never."""
+    """When ``mark`` was last called; ``None``: never."""
     return session.execute(select(Lease.expires_at).where(Lease.name == name)).scalar_one_or_none()

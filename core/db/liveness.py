@@ -1,9 +1,10 @@
-"""Whether the PostgreSQL server answers at all: a server that hangs must not hold the threads that wait for it.
+"""Liveness probe of the PostgreSQL server: a hanging server must not block the threads that wait for it.
 
-A statement may take long, and a server that is frozen, or behind a network that swallows packets, looks the same to
-who waits. So who has waited for ``SILENCE_S`` knocks once with a fresh connection: an answer means that the statement
-is slow, and the wait goes on; none means that the server is away. From then on everybody is told at once, and a thread
-knocks until it is back. While all is well nothing here runs.
+A slow statement and a frozen (or unreachable) server look the same to the waiting thread. So after ``SILENCE_S`` the
+thread probes once with a fresh connection: success means that the statement is slow, and the wait goes on; failure
+means
+that the server is away. From then on all callers fail at once, and a background thread probes until the server is back.
+While the server responds, nothing here runs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# A statement is silent for so long before anybody doubts; longer than what a busy server needs for all but reports.
+# A statement may be silent this long before the server is probed; longer than all but reports take on a busy server.
 SILENCE_S: Final = 2.0
-# For one knock, in whole seconds; a machine that is short of processors is slow to knock, too.
+# For one probe, in whole seconds; generous, since a machine short of CPU connects slowly.
 KNOCK_S: Final = 3
 _KNOCK_AGAIN_S: Final = 0.5
 # Above the server's own statement_timeout (60 s): then this connection alone is dead, as after a lost firewall state.
@@ -28,10 +29,10 @@ _LOST_AFTER_S: Final = 75.0
 
 
 class ServerLiveness:
-    """What is known of one server. Safe for threads.
+    """What is known of one server. Thread-safe.
 
     Args:
-        knock: asks the server anything over a new connection; raises ``psycopg.Error`` when there is no answer in time.
+        knock: sends a probe over a new connection; raises ``psycopg.Error`` if there is no response in time.
     """
 
     def __init__(self, knock: Callable[[], None]) -> None:
@@ -43,15 +44,15 @@ class ServerLiveness:
 
     @property
     def is_away(self) -> bool:
-        """True while the server is known not to answer; it costs nothing to ask."""
+        """True while the server is known not to respond; reading it is free."""
         return self._is_away
 
     def may_wait(self) -> bool:
-        """Whether an answer that is late may still come."""
+        """Whether a late response may still come."""
         return not self._is_away and self.answers()
 
     def answers(self) -> bool:
-        """Knock, and say whether there was an answer. Who comes during a knock gets its result. At most ``KNOCK_S``."""
+        """Probe, and return whether the server responded, within ``KNOCK_S``. Concurrent callers share one probe."""
         with self._lock:
             if self._is_away:
                 return False
@@ -73,7 +74,7 @@ class ServerLiveness:
         return asking.is_well
 
     def suspect(self) -> None:
-        """A connection could not be made: knock in the background, and tell everybody when nobody answers."""
+        """A connection attempt failed: probe in the background, and declare the server away if the probe fails."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return
@@ -81,7 +82,7 @@ class ServerLiveness:
             self._thread.start()
 
     def declare_away(self) -> None:
-        """The server does not answer: until it does, nobody waits for it any more."""
+        """The server does not respond: until it does, no caller waits for it."""
         with self._lock:
             is_new, self._is_away = not self._is_away, True
         if is_new:
@@ -94,7 +95,7 @@ class ServerLiveness:
                 is_new, self._is_away = not self._is_away, True
             if is_new:
                 log.warning("database.away")
-            time.sleep(_KNOCK_AGAIN_S)  # noqa: TID251 - nothing tells of a server's return but asking
+            time.sleep(_KNOCK_AGAIN_S)  # polling is the only way to notice a server's return
         with self._lock:
             was_away, self._is_away = self._is_away, False
             self._thread = None
@@ -105,7 +106,7 @@ class ServerLiveness:
         try:
             self._knock()
         except psycopg.OperationalError as error:
-            # A server that says no (too many connections, no such user) is there.
+            # A server that refuses (too many connections, no such user) is alive.
             return error.sqlstate is not None and not error.sqlstate.startswith("57P")
         except psycopg.Error:
             return True
@@ -123,9 +124,9 @@ class ServerNotResponding(psycopg.OperationalError):
 
 
 class WatchedConnection(psycopg.Connection[Any]):
-    """A connection that gives up when its server does not answer any more, while a slow statement has its time.
+    """A connection that gives up when its server stops responding, while a slow statement may take its time.
 
-    ``may_wait``: asked after each ``SILENCE_S`` without a word of the server; set after connecting.
+    ``may_wait``: called after each ``SILENCE_S`` without data from the server; set after connecting.
     """
 
     may_wait: Callable[[], bool] | None = None
@@ -135,7 +136,7 @@ class WatchedConnection(psycopg.Connection[Any]):
         return super().wait(gen if may_wait is None else self._watched(gen, may_wait), *args, **options)
 
     def _watched(self, gen: Any, may_wait: Callable[[], bool]) -> Generator[Any, Any, Any]:
-        """``gen`` as it is; the driver sends a nothing ten times a second while the server is silent."""
+        """``gen`` unchanged; the driver yields nothing ten times a second while the server is silent."""
         began = asked = time.monotonic()
         try:
             wanted = next(gen)
@@ -152,7 +153,7 @@ class WatchedConnection(psycopg.Connection[Any]):
 
 
 def make_probe(*arguments: Any, **parameters: Any) -> Callable[[], None]:
-    """What ``Pulse`` asks with: a new connection and the smallest question."""
+    """The probe of :class:`ServerLiveness`: a new connection and the smallest query."""
 
     def knock() -> None:
         with WatchedConnection.connect(

@@ -1,4 +1,4 @@
-"""Rows and queries whose columns the type checkers need not know."""
+"""Type aliases of rows and queries whose columns the type checkers need not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Insert that knows what to do with a row that is there already; both databases have it, each by a class of its own."""
+"""INSERT … ON CONFLICT for both databases, which SQLAlchemy implements in two classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tree of errors. Each carries a stable code, an HTTP status, and a sentence that says what to do."""
+"""The error hierarchy. Each error has a stable code, an HTTP status, and a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class InvalidRequest(TrainmasterError):
 
 
 def together(wrong: Sequence[InvalidRequest], what: str) -> InvalidRequest:
-    """All mistakes of one request as one error; a single one as it is. ``what``: such as ``of the settings``."""
+    """Combine all mistakes of a request into one error; a single one is returned as is. ``what``: such as ``of the
+    settings``.
+    """
     if len(wrong) == 1:
         return wrong[0]
     return InvalidRequest(
@@ -50,7 +52,7 @@ def together(wrong: Sequence[InvalidRequest], what: str) -> InvalidRequest:
 
 
 class CheckpointUnreadable(InvalidRequest):
-    """A checkpoint cannot be looked into: damaged, not whole, hostile, or of no format that is known."""
+    """A checkpoint that cannot be inspected: damaged, incomplete, hostile, or of an unknown format."""
 
     code, status = "checkpoint_unreadable", 422
 
@@ -68,7 +70,7 @@ class TokenExpired(Unauthenticated):
 
 
 class AttemptEnded(TrainmasterError):
-    """The token's attempt is over, and its replicas should be, too: a runtime that reads this ends its command."""
+    """The token's attempt is over: a runtime that receives this ends its command."""
 
     code, status = "attempt_ended", 410
 
@@ -78,7 +80,7 @@ class Forbidden(TrainmasterError):
 
 
 class NotFound(TrainmasterError):
-    """Also for what the caller may not know of."""
+    """Also for things that the caller may not know of."""
 
     code, status = "not_found", 404
 
@@ -88,10 +90,11 @@ class Conflict(TrainmasterError):
 
 
 class IllegalTransition(Conflict):
-    """The thing's state does not allow this move.
+    """The state does not allow this transition.
 
-    ``history``: its last events, oldest first, each ``{"at", "kind", "actor", "reason"}``. Whoever can read them adds
-    them: the table of moves knows states alone.
+    ``history``: the last events, oldest first, each ``{"at", "kind", "actor", "reason"}``. Callers with database access
+    add it;
+    the transition table knows states alone.
     """
 
     code, status = "illegal_transition", 409
@@ -109,7 +112,7 @@ class PayloadTooLarge(TrainmasterError):
 
 
 class RequestTooSlow(TrainmasterError):
-    """A body did not come in time; whoever sends it is too slow, or has stopped."""
+    """A body did not arrive in time: its sender is too slow, or has stopped."""
 
     code, status = "request_too_slow", 408
 
@@ -127,48 +130,48 @@ class InsufficientStorage(TrainmasterError):
 
 
 class Unavailable(TrainmasterError):
-    """A part that we need (database, broker, engine) is away; try again."""
+    """A dependency (database, broker, engine) is away; try again."""
 
     code, status = "unavailable", 503
 
 
 class RowsLocked(Unavailable):
-    """Somebody else is at some of the rows for too long, or waits for ours in turn; the database itself is there."""
+    """Some rows are locked for too long, or in a deadlock; the database itself is up."""
 
 
 class ModelUnreachable(TrainmasterError):
-    """A serving replica broke off while it was asked; whether it did what it was asked is not known."""
+    """A serving replica broke the connection off during a request; whether the request took effect is unknown."""
 
     code, status = "model_unreachable", 502
 
 
 class ModelTooSlow(TrainmasterError):
-    """A serving replica did not answer in the time that its deployment gives it."""
+    """A serving replica did not answer within its deployment's timeout."""
 
     code, status = "model_too_slow", 504
 
 
 class ExecutorError(TrainmasterError):
-    """Base of what drivers raise."""
+    """Base of the drivers' errors."""
 
 
 class ExecutorTryAgain(ExecutorError):
-    """The engine is away or busy; the same call may go through later."""
+    """The engine is away or busy; the same call may succeed later."""
 
     code, status = "executor_try_again", 503
 
 
 class ExecutorRefused(ExecutorError):
-    """The engine says no; the user's to mend, shown as it is."""
+    """The engine refuses; its message is shown to the user, who has to correct the job."""
 
     code, status = "executor_refused", 422
 
 
 class AttemptRemoved(ExecutorRefused):
-    """The attempt was removed from the engine, though nobody here knows of it: not the user's fault; a new one may run."""
+    """The attempt was removed from the engine by another process: not the user's fault; a new attempt may run."""
 
     code, status = "attempt_removed", 409
 
 
 class StaleWrite(Exception):
-    """A fenced or compared write changed no row: somebody newer was there. Drop the work and look again."""
+    """A fenced or compared write changed no row: a newer writer was first. Drop the work and reconcile again."""

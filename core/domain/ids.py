@@ -1,4 +1,4 @@
-"""Names of things: ids as distinct types, so that a job's is never passed for an attempt's."""
+"""Ids as distinct types, so that a job's id is never passed for an attempt's."""
 
 from __future__ import annotations
 

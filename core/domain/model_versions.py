@@ -1,4 +1,4 @@
-"""How a model's version may move: one table, as that of jobs in :mod:`core.domain.jobs.lifecycle`."""
+"""The state machine of model versions; like that of jobs in :mod:`core.domain.jobs.lifecycle`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from core.domain.errors import IllegalTransition
 
 
 class VersionState(StrEnum):
-    WAITING = "waiting"  # for its job's success
+    WAITING = "waiting"  # for the success of its job
     REGISTERING = "registering"  # its files are being copied
-    READY = "ready"  # it never changes any more
+    READY = "ready"  # immutable
     FAILED = "failed"
     DELETING = "deleting"  # its files are being removed
 

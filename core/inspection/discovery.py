@@ -191,7 +191,9 @@ class _FolderScan:
         if is_dir:
             files = list(_files(self._tree, path))
             size = sum(found.st_size for _, found in files)
-            modified_s = max((found.st_mtime for at, found in files if not at.endswith(f"/{PINNED_MARKER}")), default=modified_s)
+            modified_s = max(
+                (found.st_mtime for at, found in files if not at.endswith(f"/{PINNED_MARKER}")), default=modified_s
+            )
         staged = _STAGED.match(name)
         step = step_in(staged[1] if staged else _bare(name))
         at = datetime.fromtimestamp(modified_s, UTC)

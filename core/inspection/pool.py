@@ -86,7 +86,14 @@ class Inspectors:
             yield answer["item"]
 
     def differences(
-        self, before: CheckpointRef, after: CheckpointRef, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
+        self,
+        before: CheckpointRef,
+        after: CheckpointRef,
+        names: list[str],
+        *,
+        who: str,
+        budget_s: float,
+        deadline_s: float = 120.0,
     ) -> Iterator[dict[str, Any]]:
         """How far these tensors are apart, as ``statistics``."""
         places = {"place": before.to_json(), "other": after.to_json()}

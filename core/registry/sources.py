@@ -67,7 +67,9 @@ class PlannedSource:
         return sum(file.size_bytes for file in self.files)
 
 
-def find_source(output: Tree, asked: SourceRequest, *, reported: Collection[str], trial: int | None, limit_bytes: int) -> PlannedSource:
+def find_source(
+    output: Tree, asked: SourceRequest, *, reported: Collection[str], trial: int | None, limit_bytes: int
+) -> PlannedSource:
     """The files that are asked for. Nothing of them is read but the end of a file of torch, for what it is.
 
     Args:

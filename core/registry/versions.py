@@ -186,7 +186,9 @@ def register_from_job(
                 field="job",
             )
         waits = True
-    made = _new_version(session, now, job.project_id, model, by, volume=volume, told=metadata, version_id=version_id)
+    made = _new_version(
+        session, now, job.project_id, model, by, volume=volume, metadata=metadata, version_id=version_id
+    )
     made.job_id = job.id
     made.source = {
         "kind": asked.kind,
@@ -209,12 +211,12 @@ def register_upload(
     uploaded: UploadedSource,
     *,
     volume: str,
-    told: VersionMetadata = VersionMetadata(),
+    metadata: VersionMetadata = VersionMetadata(),
 ) -> ModelVersion:
     """The same of files that no job of ours wrote: they were put there by somebody who may read them, which the caller has proved."""
-    made = _new_version(session, now, project_id, model, by, volume=volume, told=told, version_id=None)
+    made = _new_version(session, now, project_id, model, by, volume=volume, metadata=metadata, version_id=None)
     made.source = uploaded.to_json()
-    _add(session, now, made, by, told, reason=f"of {uploaded.location}")
+    _add(session, now, made, by, metadata, reason=f"of {uploaded.location}")
     return made
 
 
@@ -226,7 +228,7 @@ def _new_version(
     by: Author,
     *,
     volume: str,
-    told: VersionMetadata,
+    metadata: VersionMetadata,
     version_id: str | None,
 ) -> ModelVersion:
     """The model's next one, with its number; what it is of is yet to be said."""
@@ -243,11 +245,11 @@ def _new_version(
         number=row.version_count,
         state=VersionState.REGISTERING.value,
         reason="",
-        stage=told.stage.value,
-        description=told.description,
-        labels=dict(told.labels),
-        registration={"aliases": sorted(set(told.aliases)), "user": by.user}
-        | ({"keeps_better": True} if told.keeps_better else {}),
+        stage=metadata.stage.value,
+        description=metadata.description,
+        labels=dict(metadata.labels),
+        registration={"aliases": sorted(set(metadata.aliases)), "user": by.user}
+        | ({"keeps_better": True} if metadata.keeps_better else {}),
         volume=volume,
         path=place_of(project, version_id),
         created_at=now,
@@ -255,13 +257,17 @@ def _new_version(
     )
 
 
-def _add(session: Session, now: datetime, made: ModelVersion, by: Author, told: VersionMetadata, *, reason: str) -> None:
+def _add(
+    session: Session, now: datetime, made: ModelVersion, by: Author, metadata: VersionMetadata, *, reason: str
+) -> None:
     session.add(made)
     session.flush()
     model = session.get_one(Model, made.model_id)
-    tell(session, now, model, by, "version.registered", version=made.number, reason=reason)
-    if told.stage is not Stage.NONE:
-        tell(session, now, model, by, "stage.changed", version=made.number, before=Stage.NONE, after=told.stage)
+    record_change(session, now, model, by, "version.registered", version=made.number, reason=reason)
+    if metadata.stage is not Stage.NONE:
+        record_change(
+            session, now, model, by, "stage.changed", version=made.number, before=Stage.NONE, after=metadata.stage
+        )
 
 
 def make_model(session: Session, now: datetime, project_id: str, name: str, by: Author) -> Model:
@@ -280,12 +286,12 @@ def make_model(session: Session, now: datetime, project_id: str, name: str, by: 
                 session.add(row)
         except IntegrityError:
             continue  # somebody else made it in this moment
-        tell(session, now, row, by, "model.created")
+        record_change(session, now, row, by, "model.created")
         return row
     raise Unavailable("The model is being changed by others; try again.", retry_after_s=1.0)
 
 
-def tell(
+def record_change(
     session: Session,
     now: datetime,
     model: Model,

@@ -56,8 +56,8 @@ class _Refused(ValueError):
     """One item cannot be used; the sentence says why."""
 
 
-def take_report(
-    session: Session, attempt_id: AttemptId, report: Report, *, now: datetime, was_kept: bool = False
+def ingest_report(
+    session: Session, attempt_id: AttemptId, report: Report, *, now: datetime, is_spooled: bool = False
 ) -> int:
     """Write what is new of ``report`` and return the largest number that the sender may forget.
 
@@ -76,14 +76,14 @@ def take_report(
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
         raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
-    replica, job, number = _lock_replica(session, attempt_id, report, now, was_kept=was_kept)
+    replica, job, number = _lock_replica(session, attempt_id, report, now, is_spooled=is_spooled)
     generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
         seen = 0
     is_late = generation > report.generation or replica.generation > report.generation
     items = sorted((item for item in report.items if is_late or item.seq > seen), key=lambda item: item.seq)
 
-    taker = _Taker(session, replica, job, now, is_late=is_late)
+    taker = _ReportIngest(session, replica, job, now, is_late=is_late)
     for item in items:
         taker.take(item)
     # The items of a late report cannot be told from those that came before, so its metrics have a number of their own.
@@ -93,7 +93,7 @@ def take_report(
         return newest
     acked = max(seen, newest)
     changes: dict[str, Any] = {"report_seq": (report.generation << _SEQ_BITS) | acked}
-    if not was_kept:
+    if not is_spooled:
         changes["heartbeat_at"] = now
     if taker.progress is not None:
         changes["progress"] = taker.progress
@@ -104,7 +104,7 @@ def take_report(
 
 
 def _lock_replica(
-    session: Session, attempt_id: AttemptId, report: Report, now: datetime, *, was_kept: bool
+    session: Session, attempt_id: AttemptId, report: Report, now: datetime, *, is_spooled: bool
 ) -> tuple[Replica, Job, int]:
     row = session.execute(
         select(Replica, Job, Attempt.number, Attempt.ended_at, Attempt.world)
@@ -121,12 +121,12 @@ def _lock_replica(
     if ended_at is not None and now - ended_at > _LATE:
         raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
     # Kept reports of an attempt with one world are of nobody who went on alone.
-    if not was_kept or world > 1:
+    if not is_spooled or world > 1:
         check_wanted(replica, report.generation, now, _LATE)
     return replica, job, number
 
 
-class _Taker:
+class _ReportIngest:
     """Takes the items of one report. ``progress``: the new value, ``None`` while nothing changed it."""
 
     def __init__(self, session: Session, replica: Replica, job: Job, now: datetime, *, is_late: bool) -> None:
@@ -247,10 +247,10 @@ class _Taker:
             reason = (
                 f"{count} reported {'item was' if count == 1 else 'items were'} not usable; first {self.refusals[0]}"
             )
-            if not self._was_told("replica.report_refused", reason):
+            if not self._is_recorded("replica.report_refused", reason):
                 self._tell("replica.report_refused", reason, {"count": count})
 
-    def _was_told(self, kind: str, reason: str) -> bool:
+    def _is_recorded(self, kind: str, reason: str) -> bool:
         """Whether this replica's history says just this already: a script that goes on with it needs no second line."""
         told = select(Event.id).where(
             Event.job_id == self.job.id,
@@ -263,7 +263,7 @@ class _Taker:
 
     def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
         if self._told is None:
-            self._told = self._count_told()
+            self._told = self._count_events()
         self._told += 1
         if self._told > EVENT_LIMIT + 1:
             return
@@ -281,7 +281,7 @@ class _Taker:
             data=data,
         )
 
-    def _count_told(self) -> int:
+    def _count_events(self) -> int:
         """At most one more than the limit and its notice, so that a flood is not read whole each time."""
         told = select(Event.id).where(
             Event.job_id == self.job.id,

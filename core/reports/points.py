@@ -25,7 +25,7 @@ _IMAGES: Final = (
 )
 
 
-class Refused(ValueError):
+class MetricRejected(ValueError):
     """One series or object cannot be used; the sentence says why."""
 
 
@@ -35,7 +35,7 @@ def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) ->
     for one in series:
         try:
             points = _points(one, now)
-        except Refused as refusal:
+        except MetricRejected as refusal:
             faults.append(f"metric {one.name[:60]!r}: {refusal}")
             continue
         known = found.get(one.name)
@@ -53,7 +53,7 @@ def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -
         try:
             media_type, data = _content(one)
             step, time = _step(one.step), _milliseconds(one.time_s, now)
-        except Refused as refusal:
+        except MetricRejected as refusal:
             faults.append(f"{one.kind} {one.name[:60]!r}: {refusal}")
             continue
         found.append(writes.NewMetricObject(one.name, one.kind, step, time, media_type, data))
@@ -63,24 +63,24 @@ def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -
 def _points(one: NewPoints, now: datetime) -> Points:
     count = len(one.values)
     if len(one.steps) != count or (one.times_s is not None and len(one.times_s) != count):
-        raise Refused("steps, values and times_s differ in length")
+        raise MetricRejected("steps, values and times_s differ in length")
     if not count:
         return Points()
     if not -STEP_LIMIT <= min(one.steps) <= max(one.steps) <= STEP_LIMIT:
-        raise Refused("a step is beyond 2^53")
+        raise MetricRejected("a step is beyond 2^53")
     if one.times_s is None:
         times: Sequence[int] = [_milliseconds(None, now)] * count
     else:
         # NaN is in no order, so that it may pass between smallest and largest.
         if not (min(one.times_s) >= 0 and max(one.times_s) * 1000 < TIME_LIMIT_MS) or any(map(math.isnan, one.times_s)):
-            raise Refused("times_s are seconds since 1970")
+            raise MetricRejected("times_s are seconds since 1970")
         times = [int(time * 1000) for time in one.times_s]
     return Points(one.steps, times, one.values)
 
 
 def _step(step: int) -> int:
     if not -STEP_LIMIT <= step <= STEP_LIMIT:
-        raise Refused("its step is beyond 2^53")
+        raise MetricRejected("its step is beyond 2^53")
     return step
 
 
@@ -88,7 +88,7 @@ def _milliseconds(time_s: float | None, now: datetime) -> int:
     if time_s is None:
         return int(now.timestamp() * 1000)
     if not 0 <= time_s * 1000 < TIME_LIMIT_MS:
-        raise Refused("time_s is seconds since 1970")
+        raise MetricRejected("time_s is seconds since 1970")
     return int(time_s * 1000)
 
 
@@ -99,7 +99,7 @@ def _content(one: NewObject) -> tuple[str, bytes]:
             return "application/json", orjson.dumps(_histogram(one.data))
         case "text":
             if not isinstance(one.data, str):
-                raise Refused("data is the text")
+                raise MetricRejected("data is the text")
             data = one.data.encode("utf-8", "replace")
             if len(data) > TEXT_LIMIT:
                 data = data[:TEXT_LIMIT].decode("utf-8", "ignore").encode() + " … (cut)".encode()
@@ -112,26 +112,26 @@ def _image(data: Any) -> tuple[str, bytes]:
     try:
         content = base64.b64decode(data, validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise Refused("data is not base64") from None
+        raise MetricRejected("data is not base64") from None
     if len(content) > OBJECT_BYTES:
-        raise Refused(f"images have at most {OBJECT_BYTES // 1024} KiB; make it smaller")
+        raise MetricRejected(f"images have at most {OBJECT_BYTES // 1024} KiB; make it smaller")
     for start, media_type in _IMAGES:
         if content.startswith(start):
             return media_type, content
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp", content
-    raise Refused("it is no PNG, JPEG, GIF or WebP")
+    raise MetricRejected("it is no PNG, JPEG, GIF or WebP")
 
 
 def _histogram(data: Any) -> dict[str, list[float]]:
     edges, counts = (data.get("edges"), data.get("counts")) if isinstance(data, dict) else (None, None)
     if not isinstance(edges, list) or not isinstance(counts, list) or len(edges) != len(counts) + 1:
-        raise Refused('data is {"edges": [n + 1 numbers], "counts": [n numbers]}')
+        raise MetricRejected('data is {"edges": [n + 1 numbers], "counts": [n numbers]}')
     if not 1 <= len(counts) <= BINS_LIMIT:
-        raise Refused(f"it has {len(counts)} bins, and 1 to {BINS_LIMIT} are kept")
+        raise MetricRejected(f"it has {len(counts)} bins, and 1 to {BINS_LIMIT} are kept")
     for number in (*edges, *counts):
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise Refused("edges and counts are finite numbers")
+            raise MetricRejected("edges and counts are finite numbers")
     if any(low > high for low, high in itertools.pairwise(edges)) or min(counts) < 0:
-        raise Refused("edges grow, and no count is below zero")
+        raise MetricRejected("edges grow, and no count is below zero")
     return {"edges": [float(edge) for edge in edges], "counts": [float(count) for count in counts]}

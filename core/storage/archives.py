@@ -41,7 +41,7 @@ class WrongOffset(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class ArchiveUpload:
     """How far an archive is. ``is_complete``: its bytes are here and proven. ``size_bytes``: as announced."""
 
     digest: str
@@ -85,7 +85,7 @@ class ArchiveStore:
         """True when the whole archive is here."""
         return self.path_of(digest).is_file()
 
-    def look(self, digest: str, user_id: str) -> Upload:
+    def look(self, digest: str, user_id: str) -> ArchiveUpload:
         """How far the archive is: complete, or what ``user_id`` has sent of it.
 
         Raises:
@@ -94,19 +94,19 @@ class ArchiveStore:
         path = self.path_of(digest)
         try:
             size = path.stat().st_size
-            return Upload(digest, size, size)
+            return ArchiveUpload(digest, size, size)
         except FileNotFoundError:
             pass
         for partial, size in self._begun(digest, user_id):
             try:
-                return Upload(digest, size, partial.stat().st_size)
+                return ArchiveUpload(digest, size, partial.stat().st_size)
             except FileNotFoundError:  # finished or dropped in this moment
                 continue
         if path.is_file():
             return self.look(digest, user_id)
         raise NotAnnounced(digest)
 
-    def start(self, digest: str, user_id: str, *, size_bytes: int) -> Upload:
+    def start(self, digest: str, user_id: str, *, size_bytes: int) -> ArchiveUpload:
         """Begin or go on; complete at once when the archive is known.
 
         Raises:
@@ -137,9 +137,9 @@ class ArchiveStore:
                 if announced != size_bytes:  # nothing of it is of use; one of this size was begun in this moment
                     partial.unlink(missing_ok=True)
             self._upload_path(digest, user_id, size_bytes).touch(mode=0o600)
-        return Upload(digest, size_bytes, 0)
+        return ArchiveUpload(digest, size_bytes, 0)
 
-    def append(self, digest: str, user_id: str, *, offset: int, chunk: bytes) -> Upload:
+    def append(self, digest: str, user_id: str, *, offset: int, chunk: bytes) -> ArchiveUpload:
         """Add ``chunk`` at ``offset``; the chunk that makes the archive whole also proves it and puts it in its place.
 
         A chunk is taken whole or not at all.
@@ -169,7 +169,7 @@ class ArchiveStore:
             received += len(chunk)
             if received == size_bytes:
                 self._finish(fd, path, digest)
-            return Upload(digest, size_bytes, received)
+            return ArchiveUpload(digest, size_bytes, received)
 
     def digests_older_than(self, moment: datetime) -> list[str]:
         """Complete archives that were put in their place before ``moment``."""

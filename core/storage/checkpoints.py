@@ -25,7 +25,7 @@ _SIZE_FILES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCheckpoint:
+class ResumableCheckpoint:
     """``path`` is relative to the output, such as ``checkpoints/step-100``. ``modified_at`` is when it was complete."""
 
     path: str
@@ -37,7 +37,7 @@ class FoundCheckpoint:
 
 def newest_complete(
     root: Path | Tree, *, since: datetime | None = None, except_paths: frozenset[str] = frozenset()
-) -> FoundCheckpoint | None:
+) -> ResumableCheckpoint | None:
     """The newest complete checkpoint directly under ``checkpoints/`` of the output folder ``root``.
 
     Complete is a folder with a ``.complete`` file, or a file that is not empty, of a known suffix. The largest step
@@ -74,11 +74,11 @@ def step_in(name: str) -> int | None:
     return None
 
 
-def _rank(found: FoundCheckpoint) -> tuple[bool, int, datetime, str]:
+def _rank(found: ResumableCheckpoint) -> tuple[bool, int, datetime, str]:
     return (found.step is not None, found.step or 0, found.modified_at, found.path)
 
 
-def _candidates(root: Path | Tree) -> Iterator[FoundCheckpoint]:
+def _candidates(root: Path | Tree) -> Iterator[ResumableCheckpoint]:
     tree = root if isinstance(root, Tree) else Tree(root)
     if not isinstance(root, Tree) and not root.is_dir():
         return
@@ -92,7 +92,7 @@ def _candidates(root: Path | Tree) -> Iterator[FoundCheckpoint]:
         return
 
 
-def _judge(folder: int, entry: os.DirEntry[str]) -> FoundCheckpoint | None:
+def _judge(folder: int, entry: os.DirEntry[str]) -> ResumableCheckpoint | None:
     if entry.name.endswith((".tmp", ".part")):
         return None
     try:
@@ -110,10 +110,10 @@ def _judge(folder: int, entry: os.DirEntry[str]) -> FoundCheckpoint | None:
     except OSError:
         return None  # being written or deleted at this moment: not complete
     modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
-    return FoundCheckpoint(f"{FOLDER}/{entry.name}", step_in(entry.name), size, modified_at, is_dir)
+    return ResumableCheckpoint(f"{FOLDER}/{entry.name}", step_in(entry.name), size, modified_at, is_dir)
 
 
-def _with_size(root: Path | Tree, found: FoundCheckpoint) -> FoundCheckpoint:
+def _with_size(root: Path | Tree, found: ResumableCheckpoint) -> ResumableCheckpoint:
     if not found.is_dir:
         return found
     tree = root if isinstance(root, Tree) else Tree(root)
@@ -122,7 +122,7 @@ def _with_size(root: Path | Tree, found: FoundCheckpoint) -> FoundCheckpoint:
             size = _sum_sizes(folder)
     except NotFound:
         size = 0
-    return FoundCheckpoint(found.path, found.step, size, found.modified_at, found.is_dir)
+    return ResumableCheckpoint(found.path, found.step, size, found.modified_at, found.is_dir)
 
 
 def _sum_sizes(folder: int) -> int:

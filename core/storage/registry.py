@@ -160,7 +160,7 @@ def _seen(output: Tree, path: str) -> tuple[bool, int, int]:
 # --- the copy --------------------------------------------------------------------------------------------------------
 
 
-class Draft:
+class VersionDraft:
     """A version that is being copied, as whoever holds the lease ``token`` writes it.
 
     Each holder has a folder of its own name, which it takes over from the one before: who lost the lease and does not know
@@ -266,9 +266,9 @@ class Draft:
     def _demand_exactly(self, files: Collection[KnownFile]) -> None:
         wanted = {file.path: file.size_bytes for file in files}
         there = {planned.path: planned.size_bytes for planned in _files_of(self._volume, self._own)}
-        for stranger in there.keys() - wanted.keys():  # half a file, of a copy that was killed
-            self._volume.delete(f"{self._own}/{stranger}")
-            del there[stranger]
+        for leftover in there.keys() - wanted.keys():  # half a file, of a copy that was killed
+            self._volume.delete(f"{self._own}/{leftover}")
+            del there[leftover]
         if there != wanted:
             wrong = min(set(wanted.items()) ^ set(there.items()))[0]
             raise Conflict(f"The copy of {wrong} is not what was written; register it again.")

@@ -18,7 +18,7 @@ from core.storage.outputs import RESUME_MOUNT, job_output
 from core.storage.tree import Tree
 
 # A job may keep its last few only; the newest that is still there is among these.
-_TOLD_LIMIT: Final = 50
+_REPORTED_LIMIT: Final = 50
 
 
 def with_resume_mount(spec: Mapping[str, Any], job: Job) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def with_resume_mount(spec: Mapping[str, Any], job: Job) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedCheckpoint:
     """A checkpoint that the job told of. ``path`` is relative to the output."""
 
     path: str
@@ -44,7 +44,7 @@ class Resumable:
     """
 
     name: str
-    told: tuple[Told, ...]
+    reported: tuple[ReportedCheckpoint, ...]
     output: Tree | None
 
     def newest(self) -> str:
@@ -82,25 +82,25 @@ class Resumable:
         except TrainmasterError:
             return True  # away at this moment
 
-    def _found(self) -> list[Told]:
+    def _found(self) -> list[ReportedCheckpoint]:
         if self.output is None:
-            return list(self.told)
+            return list(self.reported)
         try:
             landed = {one.path: one for one in find_checkpoints(self.output)}
             # Of a folder the job knows best when it is complete; of a file its end tells.
             there = [
                 one
-                for one in self.told
+                for one in self.reported
                 if (landed[one.path].is_complete or landed[one.path].is_dir
                     if one.path in landed else self.output.exists(one.path))
             ]  # fmt: skip
         except (TrainmasterError, OSError):
-            return list(self.told)  # away at this moment: what the job told of is left
+            return list(self.reported)  # away at this moment: what the job told of is left
         known = {one.path for one in there}
         return [
             *there,
             *(
-                Told(one.path, one.step, one.modified_at)
+                ReportedCheckpoint(one.path, one.step, one.modified_at)
                 for one in landed.values()
                 if one.is_complete and one.path not in known and _is_for_resuming(one)
             ),
@@ -118,14 +118,14 @@ def resumable(session: Session, job: Job) -> Resumable:
     """What to ask for the newest checkpoint of ``job`` once the transaction is closed."""
     query = select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at).where(Checkpoint.job_id == job.id)
     rows = session.execute(
-        query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(_TOLD_LIMIT)
+        query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(_REPORTED_LIMIT)
     )
-    told = tuple(Told(row.path, row.step, row.created_at) for row in rows)
+    reported = tuple(ReportedCheckpoint(row.path, row.step, row.created_at) for row in rows)
     try:
         output = job_output(session, job)
     except TrainmasterError:
         output = None
-    return Resumable(job.name, told, output)
+    return Resumable(job.name, reported, output)
 
 
 def resume_path(session: Session, job: Job) -> str:

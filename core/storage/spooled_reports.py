@@ -35,13 +35,15 @@ _BATCH: Final = 500  # lines, and
 _BATCH_BYTES: Final = 512 * 1024  # what a runtime sends at once
 _PIECE: Final = 64 * 1024
 _CODE_BYTES: Final = 64 + 1  # of the last line: SHA-256 in hex
-_STRANGERS: Final = 1_000  # names in a folder that are nobody's, until each one that may be there is asked for by name
+_UNKNOWN_NAMES: Final = (
+    1_000  # names in a folder that are nobody's, until each one that may be there is asked for by name
+)
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, where a backslash is written twice
 _DRAFT: Final = ".part"  # what a runtime that was killed had not written whole
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Start:
+class ReplicaStart:
     """One start of a replica."""
 
     role: str
@@ -54,10 +56,10 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLines:
+class SpooledLines:
     """Lines of a start's file as they stand there: read, they may take thirty times the room. ``first_seq``: the first's."""
 
-    start: Start
+    start: ReplicaStart
     first_seq: int
     lines: tuple[bytes, ...]
 
@@ -78,14 +80,14 @@ def place_of(job_id: str, attempt_number: int) -> str:
     return f"{FOLDER}/{job_id}/{attempt_number}"
 
 
-def find_kept(output: Tree, folder: str, starts: Collection[Start]) -> dict[Start, int]:
+def find_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> dict[ReplicaStart, int]:
     """Those of ``starts`` of which there is something, and its bytes; oldest first of each replica.
 
     Raises:
         Unavailable: the volume is away.
     """
     names = {start.file_name + end: start for start in starts for end in ("", _DRAFT)}
-    found: dict[Start, int] = {}
+    found: dict[ReplicaStart, int] = {}
     try:
         with output.open_folder(folder) as fd:
             for name in _names(fd, names):
@@ -99,13 +101,13 @@ def find_kept(output: Tree, folder: str, starts: Collection[Start]) -> dict[Star
 
 def _names(fd: int, wanted: Collection[str]) -> Collection[str]:
     """Those of ``wanted`` that may be in the folder: all of them where others have filled it, to hide what is there."""
-    limit = len(wanted) + _STRANGERS
+    limit = len(wanted) + _UNKNOWN_NAMES
     with os.scandir(fd) as entries:
         listed = [entry.name for entry in itertools.islice(entries, limit + 1)]
     return wanted if len(listed) > limit else [name for name in listed if name in wanted]
 
 
-def read_kept(output: Tree, folder: str, start: Start, token: str) -> Iterator[KeptLines]:
+def read_spool(output: Tree, folder: str, start: ReplicaStart, token: str) -> Iterator[SpooledLines]:
     """What ``start`` kept, as much at once as a runtime reports at once; nothing where the file is not that replica's word.
 
     It ends at the first line that no runtime writes. While it is read:
@@ -129,7 +131,7 @@ def read_kept(output: Tree, folder: str, start: Start, token: str) -> Iterator[K
             yield from _batches(start, lines, first)
 
 
-def drop_kept(output: Tree, folder: str, starts: Collection[Start]) -> None:
+def remove_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> None:
     """Unlink what ``starts`` kept, and the folders that are empty then. No link on the way is followed, and nothing else is
     touched: whatever others put there in the meantime is theirs.
 
@@ -201,7 +203,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
         begun = begun[: LINE_BYTES + 1]
 
 
-def _batches(start: Start, lines: Iterator[bytes], first: int) -> Iterator[KeptLines]:
+def _batches(start: ReplicaStart, lines: Iterator[bytes], first: int) -> Iterator[SpooledLines]:
     batch: list[bytes] = []
     size = 0
     for line in itertools.islice(lines, LINES):
@@ -212,13 +214,13 @@ def _batches(start: Start, lines: Iterator[bytes], first: int) -> Iterator[KeptL
         batch.append(kept)
         size += len(kept)
         if len(batch) == _BATCH or size >= _BATCH_BYTES:
-            yield KeptLines(start, first, tuple(batch))
+            yield SpooledLines(start, first, tuple(batch))
             first, batch, size = first + len(batch), [], 0
     if batch:
-        yield KeptLines(start, first, tuple(batch))
+        yield SpooledLines(start, first, tuple(batch))
 
 
-def _first_seq(head: bytes, start: Start) -> int | None:
+def _first_seq(head: bytes, start: ReplicaStart) -> int | None:
     """The first item's number; ``None`` where the file is another start's, under this one's name."""
     data = _object(head) if len(head) <= LINE_BYTES else {}
     if (data.get("role"), data.get("index"), data.get("generation")) != (start.role, start.index, start.generation):

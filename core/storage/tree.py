@@ -68,7 +68,7 @@ def split_path(path: str, *, field: str = "path") -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """A file or folder. ``path`` is relative to the tree; a link is shown as what it leads to.
 
     ``device``, ``inode``: which one it is, as stat(2) tells it.
@@ -117,7 +117,7 @@ class Tree:
                 raise NotFound(f"{path} is no longer a file.")
             return fd
 
-    def stat(self, path: str = "") -> Entry:
+    def stat(self, path: str = "") -> TreeEntry:
         """What ``path`` is, links followed inside the tree."""
         with self._at(path) as (folder, name):
             return _entry("/".join(split_path(path)), os.stat(name, dir_fd=folder, follow_symlinks=False))
@@ -376,10 +376,10 @@ def _close_all(stack: list[int]) -> None:
         os.close(stack.pop())
 
 
-def _entry(path: str, status: os.stat_result) -> Entry:
+def _entry(path: str, status: os.stat_result) -> TreeEntry:
     is_dir = stat.S_ISDIR(status.st_mode)
     size_bytes = 0 if is_dir else status.st_size
-    return Entry(path, is_dir, size_bytes, status.st_mtime_ns, status.st_dev, status.st_ino)
+    return TreeEntry(path, is_dir, size_bytes, status.st_mtime_ns, status.st_dev, status.st_ino)
 
 
 def has_lasting_inodes(device: int) -> bool:

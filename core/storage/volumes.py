@@ -6,7 +6,7 @@ from typing import Protocol
 
 from core.db.tables import Volume
 from core.domain.errors import Conflict, InvalidRequest
-from core.storage.tree import Entry, LeavesVolume, Tree, split_path
+from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
 
 class VolumeFacts(Protocol):
@@ -49,7 +49,7 @@ def output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
     return tree_of(volume).below(output_path)
 
 
-def find_place(tree: Tree, path: str, *, is_shared: bool) -> Entry:
+def find_place(tree: Tree, path: str, *, is_shared: bool) -> TreeEntry:
     """What lies at a path of a volume that a job is to get.
 
     ``is_shared``: the volume of all projects' own folders. Who may use a path there is decided by the name of its first

@@ -1,10 +1,10 @@
-"""What all container engines share. Pure: values in, values out; an engine's driver sends them.
+"""The part that all container engines share. Pure: values in, values out; an engine's driver sends them.
 
 =============  =======================================================================================================
-``labels``     keys that everything on an engine carries, and the way back from labels to a :class:`ReplicaKey`
+``labels``     label keys of objects on an engine, and parsing labels into a :class:`ReplicaKey`
 ``names``      deterministic names
 ``paths``      fixed paths in the container, the entry, and which empty folders the engine must mount
-``order_files`` the files of ``/trainmaster/order``
+``order_files``  the files of ``/trainmaster/order``
 ``exits``      from the exit record, or the engine's own exit where there is none, to a :class:`ReplicaExit`
 =============  =======================================================================================================
 

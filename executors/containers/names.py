@@ -27,7 +27,7 @@ def replica_name(key: ReplicaKey) -> str:
 
 
 def attempt_name(attempt_id: AttemptId) -> str:
-    """What the replicas of an attempt share: a network, a headless Service."""
+    """Name of an attempt's shared object: a network, a headless Service."""
     return fit(attempt_id)
 
 

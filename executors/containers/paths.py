@@ -40,7 +40,7 @@ class ScratchFolder:
 
 
 def entry() -> tuple[str, ...]:
-    """What the container runs as process 1, instead of the image's entrypoint *and* command.
+    """The command of process 1, instead of the image's entrypoint *and* command.
 
     It needs nothing of the image: no shell, no library. Its exit code is the command's.
     """

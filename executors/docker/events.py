@@ -1,4 +1,4 @@
-"""What may have changed: the engine's events, and status files of replicas that are starting. Any of it may be lost."""
+"""Change hints: the engine's events, and status files of starting replicas. Any of them may be lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EngineEvents:
             self._wake.notify()
 
     def wait(self, timeout_s: float) -> frozenset[AttemptId]:
-        """Attempts to look at; empty when nothing came in time."""
+        """Attempts that may have changed; empty at the timeout."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name="docker events", daemon=True)
             self._thread.start()

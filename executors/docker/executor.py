@@ -235,7 +235,7 @@ class DockerExecutor:
         return self._node or nodes.node_name(self._read_info())
 
     def _read_info(self) -> Mapping[str, Any]:
-        """What the engine says of its machine."""
+        """The engine's ``/info`` about its machine."""
         info = self._ask(self._engine.info)
         # Docker Desktop's engine is in a virtual machine, though its socket is here.
         is_here = self._engine.is_local and info.get("OperatingSystem") != "Docker Desktop"

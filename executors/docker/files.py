@@ -1,4 +1,6 @@
-"""What is put into a container before it starts, as one tar archive: runtime, order, code and empty folders."""
+"""The files that are copied into a container before it starts, as one tar archive: runtime, order, code, empty
+folders.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _FAILURE_CACHE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image says of itself. ``user`` empty: root."""
+    """Configuration of an image. ``user`` empty: root."""
 
     id: str
     entrypoint: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class DockerImages:
         self._pulls: dict[str, _Pull] = {}
 
     def find(self, name: str) -> ImageFacts:
-        """What is there under ``name``; what is not is pulled. One that is there is taken as it is.
+        """The image ``name``; a missing one is pulled, a present one is used without a look at the registry.
 
         Raises:
             ExecutorTryAgain: it is being pulled; the sentence says how far it is.

@@ -57,7 +57,7 @@ def is_live_and_of_another_database(summary: Mapping[str, Any], database_id: str
 
 
 def read_usage(container: Mapping[str, Any]) -> ForeignUsage:
-    """What a replica's container was given, as :mod:`executors.docker.render` has written it down."""
+    """The resources of a replica's container, as :mod:`executors.docker.render` requested them."""
     host, own = container["HostConfig"], container["Config"].get("Labels") or {}
     gpus = {gpu for wanted in host.get("DeviceRequests") or () for gpu in wanted.get("DeviceIDs") or ()}
     # Containers of a version without this label: only the limit is known.

@@ -228,6 +228,6 @@ def _precise(text: str) -> datetime:
 
 
 def _address_of(summary: Mapping[str, Any]) -> str:
-    """Of a container in its attempt's network, which is the only one that it has; empty while it has none."""
+    """A container's address in its attempt's network, its only one; empty while it has none."""
     networks = (summary.get("NetworkSettings") or {}).get("Networks") or {}
     return next((str(one["IPAddress"]) for one in networks.values() if one and one.get("IPAddress")), "")

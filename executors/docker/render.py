@@ -22,7 +22,7 @@ _NO_GPUS: Final = "NVIDIA_VISIBLE_DEVICES=void"
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """What holds for all containers of a platform. ``uid`` 0: the image's own user. ``host_paths`` empty: any.
+    """Settings of all containers of a platform. ``uid`` 0: the image's own user. ``host_paths`` empty: any.
 
     ``shm_bytes``: size of /dev/shm where an order states neither it nor a memory limit; the driver takes half of the
     machine's memory, as the kernel does. ``log_limit_bytes``: of one replica's log; 0: no limit. ``is_here``: the

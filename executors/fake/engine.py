@@ -28,7 +28,7 @@ _LAST_PORT: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a replica does once it is created. The default starts at once and succeeds after ten seconds."""
+    """Behaviour of a replica after its creation. The default starts at once and succeeds after ten seconds."""
 
     start_after: timedelta = _ZERO
     run_for: timedelta | None = timedelta(seconds=10)  # None: until it is stopped
@@ -36,7 +36,7 @@ class Script:
     cause: ExitCause = ExitCause.EXITED
     sentence: str = ""
     log_tail: str = ""
-    ends_after_term: timedelta | None = _ZERO  # None: does not hear SIGTERM and lives out its grace
+    ends_after_term: timedelta | None = _ZERO  # None: ignores SIGTERM until its grace is over
     refuse: str | None = None  # the engine says no to its creation
 
 
@@ -162,7 +162,7 @@ class FakeEngine:
                 replica.exit = ReplicaExit(cause, exit_code, f"The command ended with exit code {exit_code}.", self.now)
 
     def live(self) -> frozenset[ReplicaKey]:
-        """What runs or is about to."""
+        """Keys of the replicas that run or are starting."""
         with self._lock:
             self._apply_due_events()
             return frozenset(key for key, replica in self._replicas.items() if replica.is_live)

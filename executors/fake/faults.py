@@ -1,4 +1,4 @@
-"""What can go wrong between the control plane and an engine, as values that a test chooses or draws."""
+"""Injected faults between the control plane and an engine, as values that a test chooses or draws."""
 
 from __future__ import annotations
 

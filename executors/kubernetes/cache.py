@@ -116,7 +116,7 @@ class PodCache:
             return [next(iter(pods.values()))["metadata"]["labels"] for pods in self._own.values()]
 
     def foreign_usage(self, database_id: str = "") -> Mapping[str, NodeUsage]:
-        """By node: what is taken there beyond what the planner counts itself. ``pods`` counts all pods, ours too.
+        """By node: the usage that the planner does not count itself. ``pods`` counts all pods, ours too.
 
         The planner knows of ``database_id``'s attempts alone: another database's pods count whole, as any tenant's.
         """
@@ -162,7 +162,7 @@ class PodCache:
             return tuple(self._own.get(attempt_id, {}).values())
 
     def find(self, key: ReplicaKey) -> Json | None:
-        """The pod of one start of a replica; where it is not in the copy the API server is asked."""
+        """The pod of one start of a replica, from the cache, else from the API server."""
         for look in (self.pods, self.fresh):
             for pod in look(key.attempt_id):
                 if labels.key_of(pod["metadata"]["labels"]) == key:
@@ -181,7 +181,7 @@ class PodCache:
             news, self._changed_attempts = frozenset(self._changed_attempts), set()
             return news
 
-    # What we hear
+    # Updates
 
     def put(self, pod: Json) -> None:
         """An own pod as an answer to ``post``, ``patch`` or ``delete`` showed it: no need to wait for the watch."""

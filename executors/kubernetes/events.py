@@ -18,7 +18,7 @@ from executors.kubernetes.pods.observe import waits_since
 
 log = structlog.get_logger(__name__)
 
-# A pod that starts as it should needs no look at its events.
+# A pod that starts within this time needs no look at its events.
 _LONG: Final = timedelta(seconds=10)
 # The API server reads all events of a namespace, whichever are asked for: one question serves all pods there, and takes
 # at most this share of the time.

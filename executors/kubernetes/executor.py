@@ -28,7 +28,7 @@ from executors.kubernetes.api_server.client import Json, KubernetesClient
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.events import PodWarnings
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.nodes import NodeCache
+from executors.kubernetes.nodes import KubernetesNodeCache
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.create import PodCreator
@@ -71,7 +71,7 @@ class KubernetesExecutor:
             home="" if options.is_per_project else options.namespace,
             is_home=namespaces.may_hold,
         )
-        self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
+        self._nodes = KubernetesNodeCache(cluster, self._pods, options.rules, selector=node_selector)
         self._reservations = Reservations(cluster, options, namespaces, self._pods, self._clock)
         self._creator = PodCreator(cluster, options, namespaces, self._pods, self._reservations)
         self._deleter = PodDeleter(cluster, options, namespaces, self._pods, self._clock)

@@ -89,7 +89,7 @@ class Namespaces:
         return self._ensure(self._options.namespace, "", LEVELS[0])
 
     def forget(self, namespace: str) -> None:
-        """A call said that it is not there: look again before the next."""
+        """A call found the namespace missing: check it again before the next call."""
         with self._lock:
             self._ready.pop(namespace, None)
 

@@ -1,7 +1,7 @@
 """The cluster's nodes as ours: what may be given out on them, whether they are alive, which GPUs they have.
 
 What our own pods take is subtracted by the planner, from its rows. So a node's ``allocatable`` here is Kubernetes'
-allocatable without what everything *else* on it requests; what another database made is such, too.
+allocatable without the requests of all *other* pods on it, including those of another database.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_node(node: Mapping[str, Any], use: NodeUsage, rules: NodeRules) -> Node
     """``node`` as the planner wants it.
 
     Args:
-        use: what is taken there beyond what the planner counts; ``pods``: all pods.
+        use: the node's usage that the planner does not count; ``pods``: all pods.
     """
     metadata, spec, status = node["metadata"], node["spec"], node["status"]
     own = metadata.get("labels") or {}
@@ -99,7 +99,7 @@ def read_node(node: Mapping[str, Any], use: NodeUsage, rules: NodeRules) -> Node
     )
 
 
-class NodeCache:
+class KubernetesNodeCache:
     """All nodes, updated by a watch whose thread the first call starts.
 
     Args:

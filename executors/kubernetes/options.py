@@ -1,4 +1,4 @@
-"""What the settings say about jobs on a cluster."""
+"""Settings of jobs on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod takes from its node, by the rules of kube-scheduler."""
+"""Resources that a pod uses on its node, by the rules of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NO_USAGE: Final = NodeUsage()
 
 
 def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
-    """What the pod keeps from others on its node; nothing once it has ended.
+    """Resources that the pod reserves on its node; none once it has ended.
 
     Containers run together, init containers one after another before them, each together with the sidecars (init
     containers that restart always) that were started before it: the largest of these moments counts, plus the pod's
@@ -80,12 +80,12 @@ def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
 
 
 def without_devices(use: NodeUsage) -> NodeUsage:
-    """What a reservation of a shared device takes beyond the device, which the planner counts itself."""
+    """Usage of a shared device's reservation without the device, which the planner counts itself."""
     return NodeUsage(use.cpu_milli, use.memory_bytes, {}, use.pods)
 
 
 def excess_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
-    """What one of our own pods takes beyond its container ``main``: sidecars that a webhook put in, overhead.
+    """Usage of an own pod beyond its container ``main``: sidecars that a webhook injected, overhead.
 
     The planner knows of ``main`` alone.
     """
@@ -99,8 +99,8 @@ def excess_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
 
 
 def planned_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
-    """What the planner whose pod it is counts itself: its container ``main``. No pod more than :func:`excess_use`
-    has.
+    """Usage that the pod's own planner counts: its container ``main``. The pod itself is counted by
+    :func:`excess_usage` has.
     """
     if pod.get("status", {}).get("phase") in _ENDED:
         return NO_USAGE

@@ -78,7 +78,7 @@ def render_policy(
 
 
 def _from_platform(order: ReplicaOrder) -> list[Json]:
-    """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler
+    """Ingress to a model server's port from the platform's own pods: its API asks for predictions, its scheduler
     for health. Where the platform runs outside of the cluster and its address is known, from there.
     """
     port = read_port(order.env.get("AIP_HTTP_PORT", ""))

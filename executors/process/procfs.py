@@ -28,7 +28,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def send(pid: int, ticks: int, number: int) -> bool:
-    """Signal the process that was started at ``ticks``, never another one that got its number since."""
+    """Signal the process that was started at ``ticks``, never a later process with the same pid."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:

@@ -80,7 +80,7 @@ class ReplicaFolder:
 
 
 def read_replica(folder: ReplicaFolder) -> Observation | None:
-    """What the folder shows now; ``None`` for a claim whose creator died before it started anything."""
+    """The replica's observation; ``None`` for a claim whose creator died before it started anything."""
     runtime = folder.runtime()
     if runtime is None:
         if folder.try_lock() and folder.runtime() is None:

@@ -232,7 +232,7 @@ def _read(path: Path) -> str:
 
 
 def _reach(connection: socket.socket, folder: Path) -> bool:
-    """Connect to the parent of ``folder``, and hear that it is ready."""
+    """Connect to the parent of ``folder``, and wait for its greeting."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,6 @@
-"""Leases and fenced transactions of the control loop: a write is rolled back unless its writer still holds the lease."""
+"""Leases and fenced transactions of the control loop: a write is rolled back unless its writer still holds the
+lease.
+"""
 
 from __future__ import annotations
 

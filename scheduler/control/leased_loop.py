@@ -1,4 +1,6 @@
-"""The loops of the control plane: reconciling one object under its lease, and polling for work in threads of their own."""
+"""The loops of the control plane: reconciling one object under its lease, and polling for work in threads of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ class LeasedLoop:
         for _ in range(self._max_passes):
             try:
                 if lease is None:
-                    # Acquired before the object is loaded: what another process wrote under the lease is seen whole, and
-                    # reading a long history delays no writer.
+                    # Acquired before the object is loaded: what another process wrote under the lease is seen whole,
+                    # and reading a long history delays no writer.
                     acquired = fence.acquire(self._control, f"{self._kind}:{object_id}")
                     if acquired is None:
                         return

@@ -84,8 +84,7 @@ class PendingDeduplicator:
 
     Args:
         is_local: whether this process alone consumes what it sends. With a shared broker another process may consume
-            the
-            message without this one learning of it: then every message is sent.
+            the message without this one learning of it: then every message is sent.
     """
 
     def __init__(self, *, is_local: bool) -> None:
@@ -104,7 +103,9 @@ class PendingDeduplicator:
             return True
 
     def discard(self, topic: str, key: str) -> None:
-        """The message is consumed. Called before the work: a message sent during the work may carry newer information."""
+        """The message is consumed. Called before the work: a message sent during the work may carry newer
+        information.
+        """
         with self._lock:
             self._pending.discard((topic, key))
 

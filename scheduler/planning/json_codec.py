@@ -38,20 +38,20 @@ def snapshot_from_json(data: Mapping[str, Any]) -> Snapshot:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Equal reasons, of which a long queue has few, are stored once and referenced by number."""
     reasons: dict[int, int] = {}
-    told: list[Any] = []
+    encoded: list[Any] = []
     waits: dict[str, int] = {}
     for job_id, reason in plan.waits.items():
         number = reasons.get(id(reason))
         if number is None:
-            number = reasons[id(reason)] = len(told)
-            told.append(to_json(reason))
+            number = reasons[id(reason)] = len(encoded)
+            encoded.append(to_json(reason))
         waits[job_id] = number
     bare: dict[str, Any] = _of_class(Plan)[0](replace(plan, waits={}))
-    return {**bare, "reasons": told, "waits": waits}
+    return {**bare, "reasons": encoded, "waits": waits}
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    reasons = [from_json(Reason, one) for one in data["reasons"]]
+    reasons = [from_json(Reason, item) for item in data["reasons"]]
     bare = {name: value for name, value in data.items() if name not in ("reasons", "waits")}
     made = from_json(Plan, bare)
     waits = {job_id: reasons[number] for job_id, number in data["waits"].items()}
@@ -60,8 +60,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
 def to_json(value: Any) -> dict[str, Any]:
     """Encode one of the planner's dataclasses."""
-    told: dict[str, Any] = _of_class(type(value))[0](value)
-    return told
+    encoded: dict[str, Any] = _of_class(type(value))[0](value)
+    return encoded
 
 
 def from_json(kind: type[_T], data: Mapping[str, Any]) -> _T:
@@ -82,12 +82,12 @@ def _make_code(kind: type[Any]) -> _Code:
     codes = [(field, _of_hint(hints[field.name])) for field in fields(kind)]
 
     def write(value: Any) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+        encoded: dict[str, Any] = {}
         for field, (to, _) in codes:
-            one = getattr(value, field.name)
-            if not _is_default(field, one):
-                told[field.name] = to(one)
-        return told
+            item = getattr(value, field.name)
+            if not _is_default(field, item):
+                encoded[field.name] = to(item)
+        return encoded
 
     def read(data: Mapping[str, Any]) -> Any:
         return kind(**{field.name: back(data[field.name]) for field, (_, back) in codes if field.name in data})
@@ -109,7 +109,7 @@ def _of_hint(hint: Any) -> _Code:
         hint = hint.__supertype__  # a NewType of str
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        (inner,) = [one for one in args if one is not type(None)]
+        (inner,) = [item for item in args if item is not type(None)]
         to, back = _of_hint(inner)
         return (lambda v: None if v is None else to(v)), (lambda v: None if v is None else back(v))
     if origin is tuple:
@@ -120,8 +120,8 @@ def _of_hint(hint: Any) -> _Code:
     if origin is not None and issubclass(origin, Mapping):
         to, back = _of_hint(args[1])
         return (
-            (lambda v: {key: to(one) for key, one in v.items()}),
-            (lambda v: {key: back(one) for key, one in v.items()}),
+            (lambda v: {key: to(item) for key, item in v.items()}),
+            (lambda v: {key: back(item) for key, item in v.items()}),
         )
     if hint is float:
         return _write_float, float
@@ -141,11 +141,11 @@ def _of_hint(hint: Any) -> _Code:
 def _of_tuple(args: tuple[Any, ...]) -> _Code:
     if len(args) == 2 and args[1] is Ellipsis:
         to, back = _of_hint(args[0])
-        return (lambda v: [to(one) for one in v]), (lambda v: tuple(back(one) for one in v))
-    codes = [_of_hint(one) for one in args]
+        return (lambda v: [to(item) for item in v]), (lambda v: tuple(back(item) for item in v))
+    codes = [_of_hint(item) for item in args]
     return (
-        (lambda v: [to(one) for (to, _), one in zip(codes, v, strict=True)]),
-        (lambda v: tuple(back(one) for (_, back), one in zip(codes, v, strict=True))),
+        (lambda v: [to(item) for (to, _), item in zip(codes, v, strict=True)]),
+        (lambda v: tuple(back(item) for (_, back), item in zip(codes, v, strict=True))),
     )
 
 
@@ -164,22 +164,22 @@ def _write_any(value: Any) -> Any:
         case float():
             return value if isfinite(value) else {_TAG: str(value)}
         case tuple():
-            return {_TAG: [_write_any(one) for one in value]}
+            return {_TAG: [_write_any(item) for item in value]}
         case list():
-            return [_write_any(one) for one in value]
+            return [_write_any(item) for item in value]
         case datetime():
             return {_TAG: {"at": value.isoformat()}}
         case Enum():
             return _write_any(value.value)
         case Mapping():
-            return {str(key): _write_any(one) for key, one in value.items()}
+            return {str(key): _write_any(item) for key, item in value.items()}
         case _:
             return value
 
 
 def _read_any(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read_any(one) for one in value]
+        return [_read_any(item) for item in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {_TAG}:
@@ -187,6 +187,6 @@ def _read_any(value: Any) -> Any:
         if isinstance(inner, str):
             return float(inner)
         if isinstance(inner, list):
-            return tuple(_read_any(one) for one in inner)
+            return tuple(_read_any(item) for item in inner)
         return datetime.fromisoformat(inner["at"])
-    return {key: _read_any(one) for key, one in value.items()}
+    return {key: _read_any(item) for key, item in value.items()}

@@ -55,10 +55,8 @@ class QueuedGang:
     ``estimate``: remaining run time; ``None`` if unknown. ``waits_since``: when it lost its resources, if that is not
     ``queued_at``, which a preempted job keeps. ``room_since``: since when victims are stopped or shrunk for it in its
     present wait (they carry its id as ``for_job``); it then precedes other jobs of its priority. ``is_preemptible``:
-    as of
-    a running job. ``overrun_s``: how much longer than ``max_run_time_s`` it may hold its resources until it is
-    stopped.
-    ``earlier_s``: run time of its earlier attempts in seconds.
+    as of a running job. ``overrun_s``: how much longer than ``max_run_time_s`` it may hold its resources until it is
+    stopped. ``earlier_s``: run time of its earlier attempts in seconds.
     """
 
     job_id: JobId
@@ -89,19 +87,16 @@ class RunningGang:
     """A job that holds resources. ``nodes``: one (role, node) per replica, in rank order.
 
     ``gpu_models``: the model that each replica got, in the same order; if empty, it is derived from the request and
-    the
-    node, which is a guess on nodes with two models.
+    the node, which is a guess on nodes with two models.
 
     ``started_at``: start of the present attempt; ``None``: not yet running. ``attained_gpu_s``: attained service, the
     present attempt included. ``lost_gpu_s``: GPU-seconds of work since the last checkpoint, which a preemption would
-    lose.
-    ``is_preemptible``: its user allows preemption and the executor supports it. ``is_stopping``: its resources are
-    expected back at ``expected_end``; ``stopping_for``: the preemptor. ``queued_at``: when the job was queued.
+    lose. ``is_preemptible``: its user allows preemption and the executor supports it. ``is_stopping``: its resources
+    are expected back at ``expected_end``; ``stopping_for``: the preemptor. ``queued_at``: when the job was queued.
     ``indices``: index of each replica within its role, in the order of ``nodes``; if empty, 0, 1, 2 … per role.
     ``is_part``: replicas that leave an elastic gang which itself runs on: resources without a job of their own.
     ``earlier_s``: run time of earlier attempts in seconds, without the present one. ``is_endless``: it serves an
-    endpoint
-    until that is removed.
+    endpoint until that is removed.
     """
 
     job_id: JobId

@@ -1,11 +1,11 @@
 """The gang planner: order the queue, place each gang whole or not at all, reserve room for the first blocked gang.
 
 `docs/planner.md` describes the algorithm. In short: jobs are taken in queue order (priority, fair shares, the
-policy's
-order). A gang that fits into the capacity that its run time may use starts. The first blocked gang that would fit an
-empty cluster gets a reservation (backfilling: jobs behind it may only use what the reservation leaves). Free amounts
-only shrink while a plan is built, so a shape that was refused once stays refused, and equal shapes are tried once.
-Wait reasons are written at the end, against the final free capacity, so that equal shapes have equal reasons.
+policy's order). A gang that fits into the capacity that its run time may use starts. The first blocked gang that
+would fit an empty cluster gets a reservation (backfilling: jobs behind it may only use what the reservation leaves).
+Free amounts only shrink while a plan is built, so a shape that was refused once stays refused, and equal shapes are
+tried once. Wait reasons are written at the end, against the final free capacity, so that equal shapes have equal
+reasons.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ def plan_to_apply(snapshot: Snapshot) -> Plan:
     """The same plan without ``order``, for the control loop, which applies it.
 
     The order needs a second walk through the queue with hypothetical shares; with a thousand jobs that took a third
-    of
-    the planning time.
+    of the planning time.
     """
     return plan_to_fixpoint(snapshot, partial(_Planning, tells_order=False))
 
@@ -72,16 +71,14 @@ class LeftoverCapacity:
 
 
 def plan_with_leftover(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, LeftoverCapacity | None]:
-    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing.
-    """
+    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
     planning = _Planning(snapshot, watched=job_id)
     made = planning.build_plan()
     return replace(made, waits={**planning.reasons(), **made.waits}), planning.turn
 
 
 class _Planning:
-    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per key (:mod:`.eligibility`).
-    """
+    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per key (:mod:`.eligibility`)."""
 
     def __init__(self, snapshot: Snapshot, watched: JobId | None = None, *, tells_order: bool = True) -> None:
         self.snapshot = snapshot
@@ -166,8 +163,8 @@ class _Planning:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
         A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others;
-        and it
-        changes whose turn it is. The last walk of a plan starts nothing: planning again is that walk once more.
+        and it changes whose turn it is. The last walk of a plan starts nothing: planning again is that walk once
+        more.
         """
         self.ledger = Ledger(self.free)
         self.reserved = set()
@@ -341,8 +338,7 @@ class _Planning:
         """Start it in room that is held for others, if each of these may take it back when the rest of theirs is free.
 
         Without that the room of a large gang would stand idle until the last of it is free, though whoever is there
-        then
-        has to give it back after the time that is guaranteed to each.
+        then has to give it back after the time that is guaranteed to each.
         """
         if not self._may_borrow(key):
             return False

@@ -9,9 +9,10 @@ from core.domain.ids import NodeId
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account
 from scheduler.planning.policy import Policy
-from scheduler.simulator.engine import Simulation, SimulationOutcome
+from scheduler.simulator.engine import Simulation
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Summary, summarise
+from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import DEFAULT_START, Scenario
 
@@ -59,7 +60,8 @@ def replay(
 
     Args:
         history: jobs that have ended, as :func:`scheduler.simulator.traces.own.arrivals` makes them.
-        knowledge: what the planner is told of their durations; unless said otherwise what it would have learnt meanwhile.
+        knowledge: what the planner is told of their durations; unless said otherwise what it would have learnt
+            meanwhile.
     """
     whole = [replace(node, free=node.allocatable, is_schedulable=True, why_not="") for node in (*nodes, *more_nodes)]
     scenario = Scenario(

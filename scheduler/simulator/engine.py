@@ -4,73 +4,26 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from core.domain.ids import JobId
-from scheduler.planning import Plan, QueuedGang, Reason, Snapshot, plan
+from scheduler.planning import Plan, QueuedGang, Snapshot, plan
+from scheduler.simulator.cluster import SimulatedCluster, SimulatedRun, WrongPlan
 from scheduler.simulator.estimates import Estimator
-from scheduler.simulator.metrics import ClusterUsage
+from scheduler.simulator.outcome import ClusterUsage, JobHistory, SimulationOutcome
 from scheduler.simulator.progress import Progress
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.usage_history import UsageHistory
 from scheduler.simulator.wakeups import next_look_s
-from scheduler.simulator.world import SimulatedCluster, SimulatedRun, WrongPlan
 
 Planner = Callable[[Snapshot], Plan]
 
 # A plan that stops somebody at once is followed by another at the same moment. More than this many: they go in circles.
 _MOST_PLANS_AT_ONCE = 1000
 _SOON_S = 1e-6  # ends nearer than this are now: sums of floats are not exact
-
-
-@dataclass(slots=True)
-class JobHistory:
-    """What became of one job. Times in seconds from the start; ``None``: not yet.
-
-    ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: how many jobs, itself included, were
-    there on the average from its arrival to its end.
-    """
-
-    arrival: Arrival
-    started_s: float | None = None
-    ended_s: float | None = None
-    nodes: tuple[str, ...] = ()  # one per replica, in rank order
-    gpu_models: tuple[str | None, ...] = ()
-    reasons: list[tuple[float, Reason]] = field(default_factory=list)  # each change, and when
-    preemptions: int = 0
-    lost_s: float = 0.0  # work done again, and what restarts cost
-    jobs_meanwhile: float = 1.0
-
-    def reason_at(self, at_s: float) -> Reason | None:
-        """Why it waited at that moment, after the plan that was made then."""
-        if self.started_s is not None and self.started_s <= at_s:
-            return None
-        told = [reason for since_s, reason in self.reasons if since_s <= at_s]
-        return told[-1] if told else None
-
-
-@dataclass(slots=True)
-class SimulationOutcome:
-    """Everything a report and expectations are made of.
-
-    ``decision_cpu_s``: of each plan, where a clock was given. ``last_waits``: who waited after the last plan, and why.
-    """
-
-    scenario: Scenario
-    jobs: dict[str, JobHistory]
-    usage: ClusterUsage
-    end_s: float = 0.0
-    plans: int = 0
-    decision_cpu_s: list[float] = field(default_factory=list)
-    last_waits: Mapping[JobId, Reason] = field(default_factory=dict)
-
-    @property
-    def last_end_s(self) -> float:
-        """When the last of the jobs that were done was done; 0 where none was."""
-        return max((job.ended_s for job in self.jobs.values() if job.ended_s is not None), default=0.0)
 
 
 class Simulation:

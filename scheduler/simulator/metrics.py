@@ -2,101 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import ResourceRequest
-from scheduler.planning import NodeSnapshot, ReasonCode
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
-from scheduler.simulator.world import SimulatedCluster, SimulatedRun
-
-if TYPE_CHECKING:
-    from scheduler.simulator.engine import JobHistory, SimulationOutcome
-
-
-class ClusterUsage:
-    """Sums over time, kept up to date from event to event."""
-
-    def __init__(self, nodes: Iterable[NodeSnapshot]) -> None:
-        nodes = tuple(nodes)
-        self.gpus = sum(node.allocatable.gpu_count for node in nodes)
-        self.cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
-        self.held_gpu_milli = 0
-        self.held_cpu_milli = 0
-        self.gpu_seconds = 0.0
-        self.cpu_seconds = 0.0  # in thousandths of a CPU
-        self.waiting_seconds: dict[ReasonCode, float] = {}
-        # While somebody waits for room: GPUs free, and those of them on nodes that are partly used.
-        self.idle_gpu_seconds = 0.0
-        self.broken_gpu_seconds = 0.0
-        self._idle = (0.0, 0.0)
-        self._waiting: Counter[ReasonCode] = Counter()
-        # How much is held (thousandths of GPUs), and how many jobs wait, from each moment on; the newest last.
-        self.allocation: list[tuple[float, int]] = [(0.0, 0)]
-        self.cpu_allocation: list[tuple[float, int]] = [(0.0, 0)]
-        self.queue: list[tuple[float, int]] = [(0.0, 0)]
-        self._now_s = 0.0
-
-    def advance(self, to_s: float, *, waiting: int) -> None:
-        """``waiting``: how many jobs wait until then."""
-        past_s = to_s - self._now_s
-        if past_s > 0 and self.allocation[-1][1] != self.held_gpu_milli:
-            self.allocation.append((self._now_s, self.held_gpu_milli))
-        if past_s > 0 and self.cpu_allocation[-1][1] != self.held_cpu_milli:
-            self.cpu_allocation.append((self._now_s, self.held_cpu_milli))
-        if past_s > 0 and self.queue[-1][1] != waiting:
-            self.queue.append((self._now_s, waiting))
-        self._now_s = to_s
-        self.gpu_seconds += past_s * self.held_gpu_milli / WHOLE
-        self.cpu_seconds += past_s * self.held_cpu_milli
-        self.idle_gpu_seconds += past_s * self._idle[0]
-        self.broken_gpu_seconds += past_s * self._idle[1]
-        for code, jobs in self._waiting.items():
-            self.waiting_seconds[code] = self.waiting_seconds.get(code, 0.0) + past_s * jobs
-
-    def start(self, running: SimulatedRun) -> None:
-        self._hold(running, 1)
-
-    def end(self, running: SimulatedRun) -> None:
-        self._hold(running, -1)
-
-    def _hold(self, running: SimulatedRun, sign: int) -> None:
-        requests = {role.role: role.request for role in running.job.gang.roles}
-        for placement in running.placements:
-            self._hold_one(requests[placement.role], sign)
-
-    def grow(self, request: ResourceRequest, replicas: int) -> None:
-        """An elastic gang has taken more places."""
-        for _ in range(replicas):
-            self._hold_one(request, 1)
-
-    def shrink(self, request: ResourceRequest, replicas: int) -> None:
-        """An elastic gang has given places back."""
-        for _ in range(replicas):
-            self._hold_one(request, -1)
-
-    def _hold_one(self, request: ResourceRequest, sign: int) -> None:
-        self.held_gpu_milli += sign * (WHOLE * request.gpu_count + request.gpu_milli)
-        self.held_cpu_milli += sign * request.cpu_milli
-
-    def wait(self, codes: Mapping[str, ReasonCode], world: SimulatedCluster) -> None:
-        """Who waits from now on, and what is free meanwhile."""
-        self._waiting = Counter(codes.values())
-        idle = broken = 0.0
-        if any(code in _WAITS_FOR_ROOM for code in codes.values()):
-            for node in world.nodes.values():
-                free = node.free.gpu_count + sum(map(sum, node.free.shares.values())) / WHOLE
-                idle += free
-                broken += free if free < node.allocatable.gpu_count else 0.0
-        self._idle = (idle, broken)
-
+from scheduler.simulator.outcome import JobHistory, SimulationOutcome
 
 _POINTS = 200  # of a line on a page
-_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY, ReasonCode.GPU_HEADROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +97,8 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
     """The usual figures. Waiting times of jobs that never started are not in them; their number is.
 
     Args:
-        until_s: measures use over the time until then rather than over the run's own, so that runs of different lengths can be
-            compared; not before the last end of a job.
+        until_s: measures use over the time until then rather than over the run's own, so that runs of different
+            lengths can be compared; not before the last end of a job.
     """
     jobs: list[JobHistory] = list(outcome.jobs.values())
     waits = [job.started_s - job.arrival.at_s for job in jobs if job.started_s is not None]

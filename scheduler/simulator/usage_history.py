@@ -9,8 +9,8 @@ from core.domain.ids import JobId
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account
 from scheduler.planning.policy import Policy
+from scheduler.simulator.cluster import SimulatedRun
 from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.world import SimulatedRun
 
 
 @dataclass(slots=True)

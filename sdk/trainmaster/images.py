@@ -78,10 +78,10 @@ def render_dockerfile(plan: ImagePlan) -> str:
             f"RUN apt-get update && apt-get install -y --no-install-recommends {names} && rm -rf /var/lib/apt/lists/*"
         )
     if plan.requirements is not None:
+        options = "--no-cache-dir --disable-pip-version-check --root-user-action=ignore"
         lines += [
             f"COPY {REQUIREMENTS} /tmp/{REQUIREMENTS}",
-            "RUN python -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore "
-            f"-r /tmp/{REQUIREMENTS}",
+            f"RUN python -m pip install {options} -r /tmp/{REQUIREMENTS}",
         ]
     lines += [f"COPY --chown={plan.user} {_CODE}/ {WORK}/", f"WORKDIR {WORK}", f"USER {plan.user}"]
     if plan.command:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime.metrics.claims import Claims
-from trainmaster_runtime.metrics.eventfiles import EventFiles
+from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
 
 from tests.frameworks.conftest import SCRIPTS
 
@@ -22,8 +21,8 @@ def written_by(python: str, library: str, folder: Path) -> dict[tuple[str, str],
     """(name, kind) -> (step, data) of what the library's writers wrote."""
     output = folder / "output"
     output.mkdir()
-    claims = Claims(str(folder / "claims"), "1/worker-0")
-    files = EventFiles(str(output), None, claims, pytest.fail, now=0.0, began=0.0)
+    claims = FileClaims(str(folder / "claims"), "1/worker-0")
+    files = EventFileReader(str(output), None, claims, pytest.fail, now=0.0, began=0.0)
     command = [python, str(SCRIPTS / "event_files.py"), str(output / "run"), library]
     subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=240)
     found = defaultdict(list)

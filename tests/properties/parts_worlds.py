@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
+from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Placement, QueuedGang, Snapshot, Start
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.simulator.world import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 POLICY = Policy(

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from hypothesis import strategies as st
+from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Policy, QueuedGang, Snapshot
-from scheduler.simulator.world import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Two of one family, so that one wish may mean two models.

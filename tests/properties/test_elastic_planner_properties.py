@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, QueuedGang, plan
-from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues
 
 often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,6 +10,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
@@ -17,7 +18,6 @@ from scheduler.planning import NodeSnapshot, Plan, Policy, QueuedGang, ReasonCod
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
-from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment
 
 MODELS = ("A100", "H100")

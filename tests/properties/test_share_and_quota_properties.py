@@ -9,6 +9,7 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepts
@@ -27,7 +28,6 @@ from scheduler.planning import (
     plan,
     plan_to_apply,
 )
-from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOW, first_fit, nodes, queues
 from tests.properties.test_elastic_planner_properties import elastic_jobs
 

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
@@ -37,7 +38,6 @@ from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.queue.quota import QuotaExcess
 from scheduler.planning.queue.shares import Shares
-from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, busy_snapshot
 from tests.properties.test_share_and_quota_properties import worlds
 

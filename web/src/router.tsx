@@ -1,14 +1,39 @@
-import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
+import {
+  createRootRoute,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  Outlet,
+  redirect,
+} from "@tanstack/react-router";
 import { Failure } from "./components/parts";
 import { Shell } from "./components/shell/shell";
 import { useTitle } from "./components/shell/useTitle";
-import { readJobsSearch } from "./lib/filters";
-import { lazyPage } from "./lib/lazyPage";
-import { JobsPage } from "./pages/jobs";
+import { readJobsSearch } from "./pages/jobs/filters";
+import { JobsPage } from "./pages/jobs/page";
 import { LoginPage } from "./pages/login";
 import { NotFound } from "./pages/notFound";
 
 /* All routes. Their first segments are also in `api/pages/routes.py`, which serves this application there. */
+
+const RETRY_AFTER_MS = [250, 1_000, 3_000];
+
+/**
+ * A page's code, loaded when it is first shown. A failed download (the network changed, the API
+ * just restarted) is reloadWithRetry; after that the router reloads the whole page once.
+ */
+const lazyPage: typeof lazyRouteComponent = (load, name) => lazyRouteComponent(() => loadWithRetry(load), name);
+
+async function loadWithRetry<T>(load: () => Promise<T>): Promise<T> {
+  for (const waitMs of RETRY_AFTER_MS) {
+    try {
+      return await load();
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, waitMs));
+    }
+  }
+  return load();
+}
 
 const rootRoute = createRootRoute({ component: Root });
 

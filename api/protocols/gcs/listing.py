@@ -12,7 +12,7 @@ from typing import Final
 
 from api.protocols.gcs.buckets import UPLOADS, Bucket
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
-from core.storage.tree import DEPTH_LIMIT, Entry, Tree
+from core.storage.tree import DEPTH_LIMIT, Tree, TreeEntry
 
 PAGE_LIMIT: Final = 1_000
 
@@ -33,7 +33,7 @@ class Query:
 class Listed:
     """``token``: of the next page, empty on the last one."""
 
-    items: list[tuple[str, Entry]] = field(default_factory=list)
+    items: list[tuple[str, TreeEntry]] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
     token: str = ""
 
@@ -76,7 +76,7 @@ def read_token(token: str) -> str:
         raise InvalidRequest("Invalid argument: pageToken is none of this list.", field="pageToken") from None
 
 
-def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, Entry | None]]:
+def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, TreeEntry | None]]:
     """Names in order with their entries; ``None`` for what the delimiter makes one of all below it."""
     if bucket.within is not None:
         yield from _of_folders(bucket, bucket.within, query)
@@ -95,7 +95,7 @@ def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, Entry | None]]:
         yield from _below(bucket.top.below(owner), "", head, query, 1)
 
 
-def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterator[tuple[str, Entry | None]]:
+def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterator[tuple[str, TreeEntry | None]]:
     """As ``_walk``, of a bucket in which only ``folders`` are to be seen, none of which lies in another."""
     last = ""
     for head in sorted(f"{folder}/" for folder in folders):
@@ -110,7 +110,7 @@ def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterat
         yield from _below(bucket.tree().below(head.rstrip("/")), "", head, query, 1)
 
 
-def _below(tree: Tree, folder: str, head: str, query: Query, depth: int) -> Iterator[tuple[str, Entry | None]]:
+def _below(tree: Tree, folder: str, head: str, query: Query, depth: int) -> Iterator[tuple[str, TreeEntry | None]]:
     """``head``: the name of ``folder`` as an object's, empty or ending in a slash."""
     if depth > DEPTH_LIMIT:
         return
@@ -168,7 +168,7 @@ def _mode(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def _stat(tree: Tree, path: str) -> Entry | None:
+def _stat(tree: Tree, path: str) -> TreeEntry | None:
     try:
         return tree.stat(path)
     except TrainmasterError:

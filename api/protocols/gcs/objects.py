@@ -13,7 +13,7 @@ from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.buckets import Bucket, object_path
 from api.protocols.gcs.checksums import Checksums, checksums_of
 from core.domain.errors import NotFound
-from core.storage.tree import Entry, LeavesVolume
+from core.storage.tree import LeavesVolume, TreeEntry
 
 # A checksum is of all bytes: those of a larger file are told only when it was just written.
 CHECKED_BYTES: Final = 64 * 2**20
@@ -35,7 +35,7 @@ class Condition:
     def is_new_alone(self) -> bool:
         return self.match == 0
 
-    def demand(self, entry: Entry | None) -> None:
+    def demand(self, entry: TreeEntry | None) -> None:
         """Raises ``ConditionNotMet``."""
         self._demand_match(entry)
         own = 0 if entry is None else generation_of(entry)
@@ -49,7 +49,7 @@ class Condition:
         if self._is_known_by_meta:
             raise NotChanged("Not modified.")
 
-    def demand_read(self, entry: Entry) -> None:
+    def demand_read(self, entry: TreeEntry) -> None:
         """The same for who reads. Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already."""
         self._demand_match(entry)
         if self.not_match == generation_of(entry) or self._is_known_by_meta:
@@ -59,7 +59,7 @@ class Condition:
     def _is_known_by_meta(self) -> bool:
         return self.meta_not_match == METAGENERATION
 
-    def _demand_match(self, entry: Entry | None) -> None:
+    def _demand_match(self, entry: TreeEntry | None) -> None:
         own = 0 if entry is None else generation_of(entry)
         if self.match is not None and self.match != own:
             raise ConditionNotMet(_NOT_HELD)
@@ -67,12 +67,12 @@ class Condition:
             raise ConditionNotMet(_NOT_HELD)
 
 
-def generation_of(entry: Entry) -> int:
+def generation_of(entry: TreeEntry) -> int:
     """Microseconds of its last change, as Cloud Storage's are."""
     return entry.mtime_ns // 1_000
 
 
-def find_object(bucket: Bucket, name: str) -> Entry:
+def find_object(bucket: Bucket, name: str) -> TreeEntry:
     """Raises ``NotFound``, also for a folder and for a link that leads out."""
     try:
         tree, path = bucket.place(object_path(name))
@@ -86,7 +86,7 @@ def find_object(bucket: Bucket, name: str) -> Entry:
     return entry
 
 
-def find_generation(bucket: Bucket, name: str, generation: int | None) -> Entry:
+def find_generation(bucket: Bucket, name: str, generation: int | None) -> TreeEntry:
     """The same, of this generation where one is told: nothing is kept of earlier ones."""
     entry = find_object(bucket, name)
     if generation is not None and generation != generation_of(entry):
@@ -94,11 +94,11 @@ def find_generation(bucket: Bucket, name: str, generation: int | None) -> Entry:
     return entry
 
 
-def etag_of(entry: Entry) -> str:
+def etag_of(entry: TreeEntry) -> str:
     return f"{entry.inode:x}-{entry.size_bytes:x}-{entry.mtime_ns:x}"
 
 
-def find_or_none(bucket: Bucket, name: str) -> Entry | None:
+def find_or_none(bucket: Bucket, name: str) -> TreeEntry | None:
     try:
         return find_object(bucket, name)
     except NotFound:
@@ -137,7 +137,7 @@ def delete_object(bucket: Bucket, name: str, condition: Condition) -> None:
     tree.delete(path)
 
 
-def object_view(bucket: Bucket, name: str, entry: Entry, sums: Checksums | None, *, url: str) -> dict[str, Any]:
+def object_view(bucket: Bucket, name: str, entry: TreeEntry, sums: Checksums | None, *, url: str) -> dict[str, Any]:
     """``url``: where the client reaches us. ``sums`` are left out where nobody knows them."""
     changed = (
         datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

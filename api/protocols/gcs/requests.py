@@ -12,7 +12,7 @@ from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.objects import Condition, etag_of
 from api.protocols.gcs.parameters import not_served
 from core.domain.errors import InvalidRequest
-from core.storage.tree import Entry
+from core.storage.tree import TreeEntry
 
 _Number = Annotated[int | None, Query(ge=0, lt=10**18)]
 
@@ -45,7 +45,7 @@ UploadCondition = Annotated[Condition, Depends(_condition)]
 ObjectCondition = Annotated[Condition, Depends(_one)]
 
 
-def demand_etag(headers: Mapping[str, str], entry: Entry) -> None:
+def demand_etag(headers: Mapping[str, str], entry: TreeEntry) -> None:
     """``If-Match`` and ``If-None-Match`` of who reads, with the object's own etag, in quotes or without.
 
     Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already.
@@ -56,7 +56,7 @@ def demand_etag(headers: Mapping[str, str], entry: Entry) -> None:
         raise NotChanged("Not modified.")
 
 
-def _names(header: str, entry: Entry) -> bool:
+def _names(header: str, entry: TreeEntry) -> bool:
     tags = {item.strip().removeprefix("W/").strip('"') for item in header.split(",")}
     return bool(tags & {"*", etag_of(entry)})
 

@@ -32,7 +32,7 @@ from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_
 from api.protocols.gcs.route import RefusingRoute, StorageRoute
 from api.protocols.gcs.uploads import routes
 from core.domain.errors import Forbidden, RangeNotSatisfiable
-from core.storage.tree import Entry
+from core.storage.tree import TreeEntry
 
 router = APIRouter(route_class=StorageRoute, include_in_schema=False)
 _refusing = APIRouter(route_class=RefusingRoute, include_in_schema=False)
@@ -164,7 +164,7 @@ def _media(request: Request, bucket: Bucket, name: str) -> Response:
     except BaseException:
         os.close(fd)
         raise
-    entry = Entry(name, is_dir=False, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    entry = TreeEntry(name, is_dir=False, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
     told = {
         "x-goog-generation": str(generation_of(entry)),
         "x-goog-metageneration": str(METAGENERATION),

@@ -16,7 +16,7 @@ from core.db.tables import Attempt
 from core.domain.errors import TrainmasterError, Unavailable
 from core.domain.jobs.states import AttemptState
 from core.storage.logs.files import JobLogs, parse_line
-from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+from core.storage.logs.merge import LogMerge, Selection, newest_position
 from core.storage.outputs import job_output
 
 # Seconds between two looks at the file, and so many looks between two at the attempt.
@@ -28,7 +28,7 @@ def open_log(session: Session, pod: Pod, *, tail_lines: int | None) -> LogMerge:
     """Raises ``Conflict``: the control plane does not see the volume. Blocks on the disk."""
     logs = JobLogs(job_output(session, pod.job), pod.job.id)
     selection = Selection(attempt=pod.attempt.number, role=pod.replica.role, index=pod.replica.index)
-    return LogMerge(logs, selection, place_of_newest(logs, selection, tail_lines=tail_lines))
+    return LogMerge(logs, selection, newest_position(logs, selection, tail_lines=tail_lines))
 
 
 def has_ended(session: Session, attempt_id: str) -> bool:

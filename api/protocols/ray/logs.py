@@ -14,7 +14,7 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.protocols.ray.mapping import ROLE
 from core.domain.errors import NotFound, Unavailable
 from core.storage.logs.files import LINE_LIMIT, JobLogs, parse_line
-from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+from core.storage.logs.merge import LogMerge, Selection, newest_position
 
 # Of one answer: what is before it is at the job's page.
 TEXT_LIMIT: Final = 16 * 2**20
@@ -67,7 +67,7 @@ async def follow(
 
     While it waits, each new reason is told once. Ends early when the server goes down.
     """
-    place = await to_thread.run_sync(lambda: place_of_newest(logs, SELECTION, tail_lines=None), limiter=limiter)
+    place = await to_thread.run_sync(lambda: newest_position(logs, SELECTION, tail_lines=None), limiter=limiter)
     merge = LogMerge(logs, SELECTION, place)
     now_look = await look()
     looked_at = anyio.current_time()

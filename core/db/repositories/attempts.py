@@ -44,7 +44,7 @@ def replica_by_name(session: Session, attempt_id: str, role: str, index: int) ->
 
 
 def bare_attempt(session: Session, job_id: str, number: int) -> Attempt | None:
-    """The attempt without its replicas, of which there may be thousands."""
+    """The attempt without its replicas, which may be thousands."""
     return session.execute(
         select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
     ).scalar_one_or_none()
@@ -57,7 +57,7 @@ def live_attempt_id(session: Session, job_id: str) -> str | None:
 
 
 def is_decided(session: Session, job_id: str) -> bool:
-    """Whether its script has finished by itself, and only the job's end is to be written."""
+    """Whether the script has finished by itself, and only the job's end remains to be written."""
     query = select(Attempt.id).where(
         Attempt.job_id == job_id, Attempt.ended_at.is_(None), Attempt.decided_at.is_not(None)
     )

@@ -1,4 +1,4 @@
-"""What users decided about checkpoints, and which of them are in use."""
+"""Pinned checkpoints, and checkpoints in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OVER: Final = [state.value for state in JobState if state.is_terminal]
 
 
 def pinned_paths(session: Session, job: Job) -> set[str]:
-    """The checkpoints in the job's output that are kept for ever, whichever job of this output they were kept for."""
+    """The pinned checkpoints in the job's output, whichever of the jobs that share the output they were pinned for."""
     query = (
         select(PinnedCheckpoint.path)
         .join(Job, Job.id == PinnedCheckpoint.job_id)
@@ -29,7 +29,7 @@ def pinned_paths(session: Session, job: Job) -> set[str]:
 
 
 def used_paths(session: Session, job: Job) -> set[str]:
-    """The checkpoints in the job's output that a job which has not ended goes on from, or was told to, or that are being
+    """The checkpoints in the job's output from which an unfinished job resumes or shall resume, or which are being
     registered as a model.
     """
     shares = and_(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
@@ -49,7 +49,7 @@ def used_paths(session: Session, job: Job) -> set[str]:
 
 
 def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionCandidate, CheckpointFiles]]:
-    """The complete checkpoints in the output ``tree`` of ``job``, with what it told of them; in no order.
+    """The complete checkpoints in the output ``tree`` of ``job``, with what the job reported of each; unordered.
 
     Raises:
         TrainmasterError: the volume is away.
@@ -63,7 +63,7 @@ def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionC
     found = []
     for landed in find_checkpoints(tree):
         row = reported.get(landed.path)
-        # Of a folder the job knows best when it is complete; of a file its end tells.
+        # For a folder, the job's report says when it is complete; for a file, its end does.
         if landed.is_complete or (row is not None and landed.is_dir):
             step = landed.step if row is None or row.step is None else row.step
             metrics = {} if row is None else row.metrics
@@ -72,6 +72,6 @@ def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionC
 
 
 def forget(session: Session, job: Job, path: str) -> None:
-    """No job of this output tells of the checkpoint any more."""
+    """Drop the reports of this checkpoint by all jobs of the output."""
     same = select(Job.id).where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
     session.execute(delete(Checkpoint).where(Checkpoint.job_id.in_(same), Checkpoint.path == path))

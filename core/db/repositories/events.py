@@ -1,4 +1,4 @@
-"""The history: one line per thing that happened, written in the transaction in which it happens."""
+"""The event history: one row per event, written in the transaction in which it happens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from core.db.rows import AnyRow
 from core.db.tables import Event
 
-# Built once and run on the connection: events are written with every move of everything.
+# Built once and run on the connection: every state transition writes events.
 _INSERT = insert(cast("Table", Event.__table__)).inline()
 
 
@@ -28,7 +28,7 @@ def append_event(
     reason: str = "",
     data: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add one line. ``kind``: noun.verb; ``actor``: ``user:<name>``, ``scheduler``, ``runtime:<role>-<index>``."""
+    """Append one event. ``kind``: noun.verb; ``actor``: ``user:<name>``, ``scheduler``, ``runtime:<role>-<index>``."""
     append_events(
         session,
         [
@@ -47,7 +47,7 @@ def append_event(
 
 
 def append_events(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add lines that :func:`event_row` made, in their order."""
+    """Append rows made by :func:`event_row`, in order."""
     session.connection().execute(_INSERT, rows)
 
 
@@ -62,7 +62,7 @@ def event_row(
     reason: str = "",
     data: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One line, for :func:`append_events`; the arguments are those of :func:`append_event`."""
+    """One row for :func:`append_events`; same arguments as :func:`append_event`."""
     return {
         "at": at,
         "kind": kind,
@@ -83,8 +83,8 @@ def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> S
 def events_of_projects(
     session: Session, project_ids: Sequence[str] | None, *, after: int, limit: int
 ) -> Sequence[AnyRow]:
-    """The same for all jobs of these projects; ``None``: of the whole platform."""
-    # Project by project, PostgreSQL would read an index per project; a plain list lets it choose.
+    """Like :func:`events_of_job`, for all jobs of these projects; ``None``: of the whole platform."""
+    # One query per project would read an index each; with a plain list PostgreSQL chooses.
     where = Event.project_id.in_(project_ids) if project_ids is not None else Event.id > after
     return _page(session, where, after, limit)
 
@@ -92,7 +92,9 @@ def events_of_projects(
 def events_of_endpoint(
     session: Session, project_id: str, endpoint_id: str, *, before: int | None, limit: int
 ) -> Sequence[AnyRow]:
-    """Rows (id, at, kind, actor, reason, data) of an endpoint and what is deployed to it with smaller ids than ``before``, newest first."""
+    """Rows (id, at, kind, actor, reason, data) of an endpoint and its deployed models, newest first, with ids below
+    ``before``.
+    """
     wanted = select(Event.id, Event.at, Event.kind, Event.actor, Event.reason, Event.data).where(
         Event.project_id == project_id, Event.job_id.is_(None), Event.data["endpoint"].as_string() == endpoint_id
     )
@@ -111,7 +113,7 @@ def last_events_of_job(session: Session, job_id: str, *, limit: int) -> list[dic
 
 
 def newest_event_id(session: Session) -> int:
-    """The largest id of all, 0 when there is none."""
+    """The largest id of all, 0 without events."""
     return session.execute(select(func.max(Event.id))).scalar_one() or 0
 
 

@@ -1,4 +1,4 @@
-"""Requests that came before: the same key makes no second thing. Jobs have theirs in :mod:`core.db.repositories.submission`."""
+"""Idempotency keys of requests other than job submissions (those: :mod:`core.db.repositories.submission`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = cast("Table", IdempotencyKey.__table__)
 
 
 def claim_key(session: Session, claim: KeyClaim, made_id: str, now: datetime) -> str | None:
-    """Note that this request makes ``made_id``, and return ``None``; or what an equal request made before.
+    """Claim the key for ``made_id`` and return ``None``; or the id that an equal earlier request created.
 
     Raises:
         IdempotencyMismatch: the key was used for another request.
@@ -37,7 +37,7 @@ def claim_key(session: Session, claim: KeyClaim, made_id: str, now: datetime) ->
 
 
 def find_key(session: Session, claim: KeyClaim) -> str | None:
-    """What an equal request made before, if any. Raises as ``claim_key``."""
+    """The id that an equal earlier request created, if any. Raises like ``claim_key``."""
     row = session.execute(
         select(_KEYS.c.request_digest, _KEYS.c.job_id).where(_KEYS.c.user_id == claim.user_id, _KEYS.c.key == claim.key)
     ).one_or_none()

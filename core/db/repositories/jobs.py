@@ -31,10 +31,10 @@ from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState
 from core.domain.studies.trials import WINNER_LABEL
 
-# Roles stand among the labels under a key that no label can have: those begin with a letter or a digit.
+# Roles are stored among the labels under a key that no label can have: label keys begin with a letter or a digit.
 ROLE_KEY: Final = ".role"
 
-# What a list shows of a job; its spec and gang stay in the database but for the parts named here.
+# The columns of a job list; of spec and gang only the parts named here leave the database.
 _VIEW_COLUMNS = (
     Job.id,
     Job.name,
@@ -59,7 +59,7 @@ _VIEW_COLUMNS = (
     Job.output_path,
     Job.cloned_from,
     Job.generation,
-    # Once for the whole statement, not per job.
+    # evaluated once per statement, not per job
     select(Lease.expires_at).where(Lease.name == TICK_DONE).scalar_subquery().label("ticked_at"),
 )
 
@@ -68,9 +68,11 @@ _VIEW_COLUMNS = (
 class JobFilter:
     """Which jobs to list. Several values of one field: any of them; ``labels``: all of them.
 
-    ``project_ids``: ``None`` means all. A label's value ``None``: any value. ``names`` may end in ``*``.
-    ``since`` is included, ``until`` is not; both are of the submission. ``study_ids``: those that tried their points,
-    and the runs of their winners. ``search``: part of the name or of a label's value, or an id.
+    ``project_ids``: ``None`` means all. A label's value ``None``: any value. ``names`` may end in ``*``. ``since``
+    (inclusive)
+    and ``until`` (exclusive) refer to the submission. ``study_ids``: the jobs of the studies' trials and the reruns of
+    their
+    best trials. ``search``: part of the name or of a label's value, or an id.
     """
 
     project_ids: tuple[str, ...] | None = None
@@ -86,7 +88,7 @@ class JobFilter:
 
 
 class JobSort(StrEnum):
-    """Orders of lists. Jobs that are equal in what an order is about stand newest first."""
+    """Sort orders of job lists. Ties are sorted newest first."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
@@ -94,12 +96,12 @@ class JobSort(StrEnum):
     PRIORITY = "priority"  # the largest first
     STATE = "state"
     USER = "user"
-    STARTED = "started"  # the newest start first, those that never started last
+    STARTED = "started"  # newest start first, never started last
     GPUS = "gpus"  # the most first
 
 
 _NEVER: Final = literal(datetime.min.replace(tzinfo=UTC), UtcDateTime)
-# What an order is about, and whether the largest stands first.
+# The sort key of each order, and whether it is descending.
 _KEYS: Final[Mapping[JobSort, tuple[ColumnElement[Any], bool]]] = {
     JobSort.NAME: (Job.name.expression, False),
     JobSort.PRIORITY: (Job.priority.expression, True),
@@ -112,9 +114,9 @@ _KEYS: Final[Mapping[JobSort, tuple[ColumnElement[Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobCursor:
-    """Where a page of jobs ended: the last job's time of submission and id, and what its order is about.
+    """The end of a page: submission time and id of the last job, and its sort key.
 
-    ``key`` in the order of starts: ``None`` for a job that never started.
+    ``key`` when sorted by start: ``None`` for a job that never started.
     """
 
     created_at: datetime
@@ -125,7 +127,7 @@ class JobCursor:
 def list_jobs(
     session: Session, wanted: JobFilter, *, limit: int, before: JobCursor | None, order: JobSort = JobSort.NEWEST
 ) -> Sequence[AnyRow]:
-    """At most ``limit`` view rows, beginning after ``before``, which is of the same ``order``. One statement."""
+    """At most ``limit`` view rows after ``before``, a cursor of the same ``order``. One statement."""
     query = _view_query().where(Job.deleted_at.is_(None), *_conditions(wanted))
     if before is not None:
         query = query.where(_is_behind(before, order))
@@ -153,12 +155,12 @@ def _is_behind(place: JobCursor, order: JobSort) -> ColumnElement[bool]:
 
 
 def view_row(session: Session, job_id: str) -> AnyRow:
-    """The view row of one job, which exists."""
+    """The view row of one existing job."""
     return session.execute(_view_query().where(Job.id == job_id)).one()
 
 
 def view_rows(session: Session, job_ids: Sequence[str]) -> Sequence[AnyRow]:
-    """The view rows of these jobs, in no order. One statement, and none where there are no jobs."""
+    """The view rows of these jobs, unordered. One statement, or none without jobs."""
     return session.execute(_view_query().where(Job.id.in_(job_ids))).all() if job_ids else ()
 
 
@@ -200,9 +202,9 @@ def _is_found_by(text: str) -> ColumnElement[bool]:
 
 
 def _is_of_study(study_ids: Sequence[str]) -> ColumnElement[bool]:
-    # By what the platform wrote: the label holds a name that several studies may have, and a template may set it itself.
+    # By the platform's own columns: several studies may share the name in the label, and a template may set the label.
     tried = select(Trial.job_id).where(Trial.study_id.in_(study_ids), Trial.job_id.is_not(None))
-    # A winner that is run once more is no trial; its label makes the few rows whose origin is looked at.
+    # The rerun of a best trial is no trial; its label narrows the rows whose origin is checked.
     again = aliased(Job)
     winners = (
         select(again.id)
@@ -225,10 +227,11 @@ def _like(name: str) -> ColumnElement[bool]:
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a job's attempts came to.
+    """What the attempts of a job amount to.
 
-    ``ran``: how long those that are over ran, without the waits and pauses between them. ``since``: the start of the
-    one that runs. ``progress``: as the first replica of the newest one told it.
+    ``ran``: run time of the ended attempts, without waits and pauses. ``since``: start of the running attempt.
+    ``progress``:
+    as reported by the first replica of the newest attempt.
     """
 
     ran: timedelta = timedelta()
@@ -240,7 +243,7 @@ NOT_RUN: Final = RunSummary()
 
 
 def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, RunSummary]:
-    """By job; those without an attempt are left out. One statement."""
+    """By job; jobs without an attempt are left out. One statement."""
     if not job_ids:
         return {}
     rows = session.execute(
@@ -253,7 +256,7 @@ def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, RunSummary]:
     for job_id, all_started_at, ended_at, first_started_at, progress in rows:
         run = found[job_id]
         run.progress = progress or {}
-        # A gang that is over before anybody saw all of it run has no start of its own.
+        # A gang that ended before it was observed running has no start of its own.
         run.since = all_started_at or first_started_at
         if run.since is not None and ended_at is not None:
             run.ran += max(timedelta(), ended_at - run.since)
@@ -262,10 +265,10 @@ def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, RunSummary]:
 
 
 def set_job(session: Session, job: Job, **values: Any) -> None:
-    """Change the job's row if nobody else did since it was read; ``job`` then shows the new values.
+    """Optimistic update of the job's row; ``job`` then shows the new values.
 
     Raises:
-        StaleWrite: somebody was there in between.
+        StaleWrite: the row has changed since it was read.
     """
     changed = {**values, "generation": job.generation + 1}
     hit = session.execute(

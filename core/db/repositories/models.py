@@ -1,4 +1,4 @@
-"""Reading and writing registered models. Whoever changes one locks its row first; a version's state is compared and set."""
+"""Registered models. A writer locks the model's row first; a version's state is compared and set."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ def find_model(session: Session, project_id: str, name: str) -> Model | None:
 
 
 def highest_number(session: Session, project_id: str, name: str) -> int:
-    """Of all versions that models of this name ever had, deleted ones included; 0: there was none."""
+    """The highest version number of all models of this name, deleted versions included; 0: none."""
     query = select(func.max(Model.version_count)).where(Model.project_id == project_id, Model.name == name)
     return session.scalars(query).one() or 0
 
 
 def was_named(session: Session, project_id: str, name: str) -> bool:
-    """Whether a model ever had this name, a deleted one included."""
+    """Whether a model ever had this name, deleted ones included."""
     query = select(Model.id).where(Model.project_id == project_id, Model.name == name).limit(1)
     return session.scalars(query).first() is not None
 
 
 def has_versions(session: Session, model_id: str) -> bool:
-    """Whether it ever had one; deleted ones count, those of an earlier model of its name do not."""
+    """Whether it ever had a version; deleted ones count, those of an earlier model of the same name do not."""
     return (
         session.scalars(select(ModelVersion.id).where(ModelVersion.model_id == model_id).limit(1)).first() is not None
     )
 
 
 def lock_model(session: Session, model_id: str) -> Model | None:
-    """The row for this transaction alone, as it is now; ``None``: deleted meanwhile."""
+    """The row, locked for this transaction and re-read; ``None``: deleted meanwhile."""
     query = select(Model).where(Model.id == model_id, Model.deleted_at.is_(None)).with_for_update()
     return session.execute(query.execution_options(populate_existing=True)).scalar_one_or_none()
 
 
 def versions_of(model_id: str) -> Any:
-    """A query of its versions but those that are being deleted."""
+    """A query of its versions except those that are being deleted."""
     return select(ModelVersion).where(
         ModelVersion.model_id == model_id,
         ModelVersion.deleted_at.is_(None),
@@ -82,7 +82,7 @@ def find_alias(session: Session, model_id: str, alias: str) -> ModelVersion | No
 
 
 def aliases_of(session: Session, model_ids: Iterable[str]) -> dict[str, dict[str, int]]:
-    """By model: the numbers of the versions that its aliases point to, by name."""
+    """By model: alias -> version number."""
     found: dict[str, dict[str, int]] = {model_id: {} for model_id in model_ids}
     query = (
         select(ModelAlias.model_id, ModelAlias.name, ModelVersion.number)
@@ -96,7 +96,7 @@ def aliases_of(session: Session, model_ids: Iterable[str]) -> dict[str, dict[str
 
 
 def holders_of(session: Session, version_ids: Iterable[str]) -> dict[str, list[str]]:
-    """By version: who has it deployed."""
+    """By version: which deployments hold it."""
     found: dict[str, list[str]] = {version_id: [] for version_id in version_ids}
     query = select(ModelHold.version_id, ModelHold.holder).where(ModelHold.version_id.in_(found))
     for version_id, holder in session.execute(query.order_by(ModelHold.holder)):
@@ -105,7 +105,7 @@ def holders_of(session: Session, version_ids: Iterable[str]) -> dict[str, list[s
 
 
 def counts_of(session: Session, model_ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """By model: how many versions it has, and the number of the newest that is ready."""
+    """By model: the number of versions, and the number of the newest ready version."""
     live, group = _live_of(model_ids), ModelVersion.model_id
     counts = {row[0]: row[1] for row in session.execute(select(group, func.count()).where(*live).group_by(group))}
     ready = select(group, func.max(ModelVersion.number)).where(*live, ModelVersion.state == VersionState.READY.value)
@@ -114,7 +114,7 @@ def counts_of(session: Session, model_ids: Sequence[str]) -> dict[str, tuple[int
 
 
 def _live_of(model_ids: Sequence[str]) -> list[Any]:
-    """That a version is one of these models' and is not being deleted."""
+    """Conditions: the version belongs to these models and is not being deleted."""
     return [
         ModelVersion.model_id.in_(model_ids),
         ModelVersion.state != VersionState.DELETING.value,
@@ -133,7 +133,7 @@ def newest_of(session: Session, model_ids: Sequence[str]) -> dict[str, ModelVers
 
 
 def stages_of(session: Session, model_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """By model: the newest version in each stage but ``none``, by the stage."""
+    """By model: stage -> newest version in it, except stage ``none``."""
     found: dict[str, dict[str, int]] = {model_id: {} for model_id in model_ids}
     group = (ModelVersion.model_id, ModelVersion.stage)
     query = select(*group, func.max(ModelVersion.number)).where(
@@ -145,7 +145,7 @@ def stages_of(session: Session, model_ids: Sequence[str]) -> dict[str, dict[str,
 
 
 def files_of(session: Session, version_id: str) -> list[KnownFile]:
-    """The files that are copied, by path."""
+    """The copied files, by path."""
     query = select(ModelFile.path, ModelFile.size_bytes, ModelFile.sha256).where(
         ModelFile.version_id == version_id, ModelFile.sha256.is_not(None)
     )
@@ -155,7 +155,7 @@ def files_of(session: Session, version_id: str) -> list[KnownFile]:
 
 
 def file_of(session: Session, version_id: str, path: str) -> KnownFile | None:
-    """The file of this path, once it is copied."""
+    """The file at this path, if copied."""
     if "\0" in path:  # PostgreSQL cannot compare with it
         return None
     found = session.get(ModelFile, (version_id, path))
@@ -163,7 +163,7 @@ def file_of(session: Session, version_id: str, path: str) -> KnownFile | None:
 
 
 def due_versions(session: Session, *, limit: int = 200) -> list[tuple[str, str]]:
-    """Ids and states of those that something is to be done to, the oldest first: copied, deleted, or begun since their job has ended."""
+    """(id, state) of versions to copy or delete, or whose job has ended, oldest first."""
     query = (
         select(ModelVersion.id, ModelVersion.state)
         .outerjoin(Job, Job.id == ModelVersion.job_id)
@@ -183,11 +183,11 @@ def due_versions(session: Session, *, limit: int = 200) -> list[tuple[str, str]]
 def move_version(
     session: Session, version_id: str, state: VersionState, event: VersionEvent, now: datetime, **values: Any
 ) -> None:
-    """Move it from ``state``.
+    """Move a version on from ``state``.
 
     Raises:
         IllegalTransition: ``state`` does not allow it.
-        StaleWrite: it is in another one.
+        StaleWrite: it is no longer in ``state``.
     """
     after = advance_version(state, event)
     hit = session.execute(
@@ -201,7 +201,7 @@ def move_version(
 
 
 def point_alias(session: Session, model: Model, alias: str, version: ModelVersion, now: datetime) -> int | None:
-    """Have it point to a version, in a transaction that has locked the model; the number that it pointed to."""
+    """Point the alias to a version, in a transaction that has locked the model; returns the previous version number."""
     row = session.get(ModelAlias, (model.id, alias))
     if row is None:
         session.add(ModelAlias(model_id=model.id, name=alias, version_id=version.id, updated_at=now))
@@ -224,7 +224,7 @@ def note_change(
     after: object = None,
     reason: str = "",
 ) -> None:
-    """Add a line to the model's history."""
+    """Append a line to the model's history."""
     session.add(
         ModelChange(
             model_id=model_id, at=now, user=user, kind=what, version=version, name=name,

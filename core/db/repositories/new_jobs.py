@@ -1,4 +1,4 @@
-"""From a spec to the row of a queued job: the same for whoever submits it, a user or a study."""
+"""From a spec to the rows of a queued job: the one factory for jobs of users and of studies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core.domain.sharing.resources import gang_of
 
 @dataclass(frozen=True, slots=True)
 class JobSubmission:
-    """A job to be written. ``output_path``: ``None`` for a folder of its own. ``trial``: as ``Job.trial`` has it."""
+    """A job to be written. ``output_path``: ``None`` for a folder of its own. ``trial``: see ``Job.trial``."""
 
     id: str
     spec: JobSpec

@@ -1,4 +1,4 @@
-"""What nodes are called and what is held on them: one rule for the planner and for the pages that show it."""
+"""Node labels and the resources in use on nodes: one rule for the planner and for the pages that show it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from core.domain.jobs.states import AttemptState, ReplicaState
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts, as_gpus
 
-# Of the tables, not of their classes: both kinds of statement may use them.
+# Core tables instead of ORM classes: both kinds of statement can use them.
 _attempts, _replicas = cast("Table", Attempt.__table__), cast("Table", Replica.__table__)
 _LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
 
 
 def labels_of(node: Node) -> dict[str, str]:
-    """The labels that selectors meet: what the executor reports, overlaid by the admin's."""
+    """The labels that node selectors match: reported by the executor, overlaid by the admin's."""
     return merged_labels(node.labels, node.admin_labels)
 
 
 def merged_labels(reported: Mapping[str, Any], by_admin: Mapping[str, Any]) -> dict[str, str]:
-    """The same of the two columns."""
+    """The same from the two columns."""
     return {key: str(value) for key, value in {**reported, **by_admin}.items()}
 
 
 def is_live() -> ColumnElement[bool]:
-    """Attempts that have not ended. Listed by state, as that has an index and only few attempts are live."""
+    """Attempts that have not ended. Compares the state, which has an index; only few attempts are live."""
     return _attempts.c.state.in_(_LIVE)
 
 
 def is_holding() -> ColumnElement[bool]:
-    """Replicas whose place is not free: all of a live attempt but those that finished by themselves.
+    """Replicas whose resources are in use: all of a live attempt except those that succeeded.
 
-    One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
-    has confirmed that nothing of the attempt is left. One that failed may be started again where it was. Only what an
-    elastic gang goes on without has given its place back: such a row holds no memory, which every other one does.
+    A replica that was stopped, lost or never created may still exist somewhere: its resources are free when the
+    executor has
+    confirmed that nothing of the attempt is left. A failed one may be restarted in place. Only replicas removed from an
+    elastic gang have given their resources back: such a row holds no memory, which every other row does.
     """
     live = select(_attempts.c.id).where(is_live())
     return and_(
@@ -49,10 +50,9 @@ def is_holding() -> ColumnElement[bool]:
 
 
 def usage(holders: Iterable[Any]) -> dict[str, Amounts]:
-    """What the rows (node, cpu_milli, memory_bytes, gpus, gpu_model, gpu_milli) hold, by node.
+    """Resources in use by node, from rows (node, cpu_milli, memory_bytes, gpus, gpu_model, gpu_milli).
 
-    ``gpus`` counts the devices that are given whole and those that are given in parts; ``shares`` is what is left of the
-    latter.
+    ``gpus`` counts devices in use, whole or shared; ``shares`` is the remainder of each shared device.
     """
     sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     whole: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -71,13 +71,13 @@ def usage(holders: Iterable[Any]) -> dict[str, Amounts]:
 
 
 def add_part(parts: dict[tuple[str, str], int], model: str, gpus: Iterable[str], gpu_milli: int) -> None:
-    """Count a part of the device ``gpus`` (one) in ``parts``: (model, device) -> thousandths taken."""
+    """Add a fraction of the device ``gpus`` (one) to ``parts``: (model, device) -> thousandths in use."""
     for gpu in gpus:
         parts[model, gpu] = parts.get((model, gpu), 0) + gpu_milli
 
 
 def taken(cpu_milli: int, memory_bytes: int, whole: Mapping[str, int], parts: Mapping[tuple[str, str], int]) -> Amounts:
-    """What is not free any more: ``whole`` devices by model, and devices of which ``parts`` are taken."""
+    """Resources in use: ``whole`` devices by model, and shared devices with ``parts`` in use."""
     gpus = dict(whole)
     left: dict[str, list[int]] = {}
     for (model, _), milli in parts.items():
@@ -87,6 +87,6 @@ def taken(cpu_milli: int, memory_bytes: int, whole: Mapping[str, int], parts: Ma
 
 
 def used_gpus(used: Amounts) -> dict[str, int | float]:
-    """GPUs of each model that are used, for people: a part of a device counts as much as it is."""
+    """GPUs in use by model, for display; a fraction of a device counts as that fraction."""
     unused = {model: sum(each) for model, each in used.shares.items()}
     return {model: as_gpus(WHOLE * count - unused.get(model, 0)) for model, count in used.gpus.items()}

@@ -1,4 +1,4 @@
-"""What the planner goes by, as administrators set it: policy, quotas, bookings; and what projects have had lately."""
+"""Planner settings of administrators (policy, bookings), start forecasts, and the recent usage of projects."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ADD_USAGE: Final = insert(_usage).values(project_id=bindparam("of_project"), us
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicy:
-    """``generation`` 0: nobody has changed anything, all is as by default. ``wrong``: by setting, what of it this version cannot
-    read, in words; these are as by default. ``settings``: as they are kept.
+    """``generation`` 0: defaults, never changed. ``wrong``: setting -> why this version cannot read it; those are as by
+    default. ``settings``: as stored.
     """
 
     policy: Policy
@@ -40,13 +40,15 @@ class StoredPolicy:
 
 
 def read_policy(session: Session) -> StoredPolicy:
-    """The settings that hold now. What another version wrote and this one cannot read is as by default, and told."""
+    """The current settings. Settings that another version wrote and this one cannot read fall back to defaults and are
+    listed in ``wrong``.
+    """
     row = session.get(PolicyRow, _NAME)
     if row is None:
         return StoredPolicy(Policy(), {})
     settings: Any = row.settings
     if not isinstance(settings, Mapping):
-        wrong = {"": "What is kept are no settings."}
+        wrong = {"": "The stored value is no object of settings."}
         return StoredPolicy(Policy(), {}, row.generation, row.updated_at, row.updated_by, wrong)
     policy, wrong = readable_policy(settings)
     return StoredPolicy(policy, settings, row.generation, row.updated_at, row.updated_by, wrong)
@@ -55,11 +57,11 @@ def read_policy(session: Session) -> StoredPolicy:
 def write_policy(
     session: Session, settings: Mapping[str, Any], *, seen: StoredPolicy, by: str, now: datetime
 ) -> StoredPolicy:
-    """Keep ``settings``, all that differ from the defaults, in the place of what was ``seen``.
+    """Replace the policy ``seen`` by ``settings``, which lists all differences from the defaults.
 
     Raises:
         InvalidRequest: they are no policy.
-        StaleWrite: somebody else has changed them since.
+        StaleWrite: another user has changed them since.
     """
     policy = parse_policy(settings)
     values = {"settings": dict(settings), "generation": seen.generation + 1, "updated_at": now, "updated_by": by}
@@ -77,8 +79,9 @@ def write_policy(
 
 
 def bookings(session: Session, *, ending_after: datetime | None = None) -> Sequence[BookingRow]:
-    """The bookings, the first to begin first; those that are over only without ``ending_after``. None of projects that are
-    deleted: nobody could use the nodes.
+    """Bookings in order of their beginning; without ``ending_after`` past ones too. Bookings of deleted projects are
+    left
+    out, because no user could use the nodes.
     """
     query = (
         select(BookingRow)
@@ -93,7 +96,7 @@ def bookings(session: Session, *, ending_after: datetime | None = None) -> Seque
 
 @dataclass(frozen=True, slots=True)
 class ForecastEntry:
-    """``position``: from 1. Times are ``None`` where there is no telling; ``code`` and ``sentence`` say what there is."""
+    """``position``: from 1. Times are ``None`` where no estimate exists; ``code`` and ``sentence`` say why."""
 
     job_id: str
     position: int
@@ -106,10 +109,10 @@ class ForecastEntry:
 
 
 def write_start_forecasts(session: Session, outlooks: Iterable[ForecastEntry], now: datetime) -> None:
-    """Put these in the place of all that were written before; those of jobs that are gone by now are left out.
+    """Replace all start forecasts; those of deleted jobs are left out.
 
     Raises:
-        IntegrityError: another process does the same at this moment, or a job went in it.
+        IntegrityError: another process replaces them at the same time, or a job was deleted meanwhile.
     """
     session.execute(delete(StartForecastRow))
     outlooks = list(outlooks)
@@ -137,7 +140,7 @@ def write_start_forecasts(session: Session, outlooks: Iterable[ForecastEntry], n
 
 
 def start_forecasts_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, StartForecastRow]:
-    """By job, of those that have one."""
+    """By job; jobs without a forecast are left out."""
     found: dict[str, StartForecastRow] = {}
     for begin in range(0, len(job_ids), _CHUNK):
         query = select(StartForecastRow).where(StartForecastRow.job_id.in_(job_ids[begin : begin + _CHUNK]))
@@ -146,7 +149,7 @@ def start_forecasts_of(session: Session, job_ids: Sequence[str]) -> Mapping[str,
 
 
 def first_start_forecasts(session: Session, limit: int) -> Sequence[StartForecastRow]:
-    """Those of the first jobs in the line."""
+    """The forecasts of the first jobs in the queue."""
     return session.scalars(select(StartForecastRow).order_by(StartForecastRow.position).limit(limit)).all()
 
 
@@ -159,10 +162,10 @@ def read_usage(session: Session) -> dict[UsageKey, DecayedUsage]:
 
 
 def write_usage(session: Session, held: Mapping[UsageKey, DecayedUsage], *, known: Container[UsageKey]) -> None:
-    """Put these in the place of what was written of the same; what is nothing any more goes.
+    """Replace the usage of these keys; zero usage is deleted.
 
     Args:
-        known: of which there are rows. Nobody else writes: the caller has the tick's lease.
+        known: keys that have rows. There are no other writers: the caller holds the tick's lease.
     """
     rows: dict[str, list[dict[str, Any]]] = {"gone": [], "old": [], "new": []}
     for (project_id, user_id), one in held.items():

@@ -1,7 +1,10 @@
-"""Questions to the planner. Who asks waits; an answer that nobody fetches is dropped.
+"""Questions to the planner. The asking process polls for the answer; an answer that is not fetched expires.
 
-Of each kind: what would become of a job (``forecast``), why it waited at a moment (``explanation``), how jobs of the past would
-have fared otherwise (``simulation``), what a study's trials say of it (``study``). An answer is a mapping; of a question that cannot be answered it has ``error``.
+Kinds: what would become of a job (``forecast``), why it waited at a moment (``explanation``), how past jobs would have
+fared
+under another policy (``simulation``), what a study's trials show (``study``). An answer is a mapping; if the question
+cannot
+be answered, it has ``error``.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from sqlalchemy.orm import Session
 from core.db.tables import Question
 from core.domain.errors import Unavailable
 
-# Who asked waits no longer than this for an answer.
+# The asking process waits at most this long.
 PATIENCE: Final = timedelta(seconds=8)
-# A simulation of a month takes minutes, and its result stays for those who come back for it.
+# A simulation of a month takes minutes, and its result stays for later readers.
 _LONG_PATIENCE: Final = timedelta(hours=1)
 _OPEN: Final = 64
 _OPEN_OF_ONE: Final = 4
@@ -42,9 +45,11 @@ class QuestionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForecastQuestion:
-    """A job that waits, or that is only thought of: then ``job_id`` is empty. ``gang``: ``Gang.to_json``.
+    """A waiting job, or a hypothetical one: then ``job_id`` is empty. ``gang``: ``Gang.to_json``.
 
-    ``code``: the archive's digest, or the command. ``more_nodes`` like the node ``like``, and without those of ``without``: another cluster.
+    ``code``: the archive's digest, or the command. A changed cluster: ``more_nodes`` like the node ``like``, and
+    without the
+    nodes ``without``.
     """
 
     job_id: str
@@ -77,10 +82,10 @@ def put(
     now: datetime,
     kind: QuestionKind = QuestionKind.FORECAST,
 ) -> None:
-    """Ask.
+    """Submit a question.
 
     Raises:
-        Unavailable: this user, or everybody together, waits for too many answers already.
+        Unavailable: too many open questions of this user, or in all.
     """
     rows = session.execute(
         select(Question.user_id, Question.answer).where(Question.expires_at > now, Question.kind == kind.value)
@@ -102,10 +107,10 @@ def put(
 
 
 def answer_to(session: Session, question_id: str, *, user_id: str | None = None) -> Mapping[str, Any] | None:
-    """``None``: there is none yet; ``{"running": …}``: somebody works on it.
+    """``None``: no answer yet; ``{"running": …}``: a scheduler works on it.
 
     Raises:
-        LookupError: nobody asks that any more, or another user.
+        LookupError: the question has expired, or is another user's.
     """
     query = select(Question.answer, Question.user_id).where(Question.id == question_id)
     row = session.execute(query).one_or_none()
@@ -132,7 +137,7 @@ def unanswered(
     limit: int,
     kinds: Collection[QuestionKind] = (QuestionKind.FORECAST, QuestionKind.EXPLANATION, QuestionKind.STUDY),
 ) -> Sequence[OpenQuestion]:
-    """The oldest of those for whose answers somebody still waits."""
+    """The oldest unexpired questions without an answer."""
     rows = session.execute(
         select(Question.id, Question.kind, Question.arguments)
         .where(
@@ -147,7 +152,7 @@ def unanswered(
 
 
 def answer(session: Session, answers: Mapping[str, Mapping[str, Any]], now: datetime) -> None:
-    """Write the answers by the questions' ids, and drop what is left of those who went away."""
+    """Write the answers by the questions' ids, and delete expired questions."""
     for question_id, content in answers.items():
         session.execute(update(Question).where(Question.id == question_id).values(answer=dict(content)))
     session.execute(delete(Question).where(Question.expires_at < now - PATIENCE))

@@ -1,4 +1,4 @@
-"""The queue as the API shows it: who waits in which order, who holds what, and what all of them ask for together."""
+"""The queue as the API shows it: order of waiting jobs, resource usage, and total demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from core.domain.jobs.states import JobState
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
 
-# Behind all that the planner has given a place in the line: since its last look they came, or there are too many.
+# Sorts after all jobs with a forecast position: jobs that came since the last tick, or beyond the forecast's limit.
 _LAST: Final = 2**31 - 1
 _place: Final = func.coalesce(StartForecastRow.position, _LAST)
 _waits: Final = and_(Job.state == JobState.QUEUED.value, Job.deleted_at.is_(None))
@@ -29,7 +29,7 @@ _rank: Final = -Job.priority
 
 @dataclass(frozen=True, slots=True)
 class QueueCursor:
-    """Where a page of the queue ended."""
+    """The end of a page of the queue."""
 
     place: int
     priority: int
@@ -40,9 +40,9 @@ class QueueCursor:
 def waiting_page(
     session: Session, *, project_id: str | None, after: QueueCursor | None, limit: int
 ) -> Sequence[AnyRow]:
-    """At most ``limit`` waiting jobs as the planner takes them, each with its ``number`` among all that wait, from 1.
+    """At most ``limit`` waiting jobs in queue order, each with its ``number`` among all waiting jobs, from 1.
 
-    The planner's own line, as it last wrote it; behind it, and where it wrote none, by priority and age.
+    The order is the planner's as last written; jobs without a written position follow by priority and age.
     """
     order = (_place, _rank, Job.queued_at, Job.id)
     line = (
@@ -93,13 +93,13 @@ def _ticked() -> Any:
 
 
 def waiting_count(session: Session) -> tuple[int, datetime | None]:
-    """How many jobs wait, and when the planner last looked at them."""
+    """The number of waiting jobs, and the time of the last tick."""
     count = session.execute(select(func.count()).select_from(Job).where(_waits)).scalar_one()
     return count, session.execute(select(_ticked())).scalar_one()
 
 
 def number_of(session: Session, *, job_id: str, priority: int, queued_at: datetime) -> int:
-    """1 for the job that is next; by the planner's own line, as :func:`waiting_page`."""
+    """The queue position of a job, from 1; in the order of :func:`waiting_page`."""
     own_place = session.execute(
         select(StartForecastRow.position).where(StartForecastRow.job_id == job_id)
     ).scalar_one_or_none()
@@ -116,11 +116,11 @@ def number_of(session: Session, *, job_id: str, priority: int, queued_at: dateti
     return session.execute(query.where(_waits, ahead)).scalar_one() + 1
 
 
-# --- who holds what ---------------------------------------------------------------------------------------------------
+# --- resource usage --------------------------------------------------------------------------------------------------
 
 
 def held_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[str, int]]:
-    """What these jobs hold, by the keys of quotas; those that hold nothing are left out."""
+    """Resources that these jobs hold, by quota key; jobs that hold nothing are left out."""
     query = (
         select(Replica.job_id, Replica.gpu_model, *_sums(session))
         .where(is_holding(), Replica.job_id.in_(job_ids))
@@ -136,10 +136,10 @@ def held_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[st
 def held_by_user(
     session: Session, *, project_ids: Collection[str] | None = None
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """What users hold, by project and user, by the keys of quotas; in all projects, or in these."""
+    """Resources that users hold, by project, user and quota key; in all projects, or in these."""
     where = [is_holding()] if project_ids is None else [is_holding(), Job.project_id.in_(project_ids)]
     of_user = (Job.project_id, Job.user_id)
-    # Of each model by itself, and how many jobs in all: a job may have replicas on several models.
+    # Amounts per GPU model, and the number of jobs separately: a job may have replicas on several models.
     held = (
         select(*of_user, Replica.gpu_model, *_sums(session))
         .join(Job, Job.id == Replica.job_id)
@@ -183,14 +183,14 @@ def _gpu_milli(session: Session) -> ColumnElement[Any]:
 
 
 def demand_by_project(session: Session) -> dict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]]:
-    """Of each (project, user) that has waiting jobs: how many, and how many of each gang."""
+    """For each (project, user) with waiting jobs: the number of jobs, and the number of each gang."""
     counted = session.execute(
         select(Job.project_id, Job.user_id, Job.shape, func.count(), func.min(Job.id))
         .where(_waits)
         .group_by(Job.project_id, Job.user_id, Job.shape)
     ).all()
-    one_of_each = {shape: job_id for _, _, shape, _, job_id in counted}
-    gangs = _gangs(session, one_of_each)
+    sample_job = {shape: job_id for _, _, shape, _, job_id in counted}
+    gangs = _gangs(session, sample_job)
     found: defaultdict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]] = defaultdict(lambda: (0, []))
     for project, user, shape, count, _ in counted:
         before, wanted = found[project, user]
@@ -203,8 +203,8 @@ def demand_by_project(session: Session) -> dict[tuple[str, str], tuple[int, list
 _AT_ONCE: Final = 500  # ids in one statement
 
 
-def _gangs(session: Session, one_of_each: Mapping[str, str]) -> dict[str, Gang]:
-    ids = list(one_of_each.values())
+def _gangs(session: Session, sample_job: Mapping[str, str]) -> dict[str, Gang]:
+    ids = list(sample_job.values())
     found: dict[str, Gang] = {}
     for at in range(0, len(ids), _AT_ONCE):
         rows = session.execute(select(Job.shape, Job.gang).where(Job.id.in_(ids[at : at + _AT_ONCE])))

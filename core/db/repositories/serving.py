@@ -1,4 +1,4 @@
-"""Reading and writing endpoints and what is deployed to them. Every write of a deployment compares its generation."""
+"""Endpoints and their deployed models. Every write of a deployment compares its generation."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class ServingTarget:
 
 
 def live_endpoints(session: Session, *, limit: int = 10_000) -> Sequence[str]:
-    """Ids of those that something may happen to: they have a deployment that has not ended, or are being deleted."""
+    """Ids of endpoints to reconcile: with a deployment that has not ended, or being deleted."""
     has_any = exists().where(Deployment.endpoint_id == Endpoint.id, Deployment.ended_at.is_(None))
     query = select(Endpoint.id).where(Endpoint.deleted_at.is_(None), or_(has_any, Endpoint.deleting_at.is_not(None)))
     return session.scalars(query.order_by(Endpoint.created_at, Endpoint.id).limit(limit)).all()
 
 
 def change_deployment(session: Session, deployment_id: str, generation: int, now: datetime, **values: Any) -> int:
-    """Set ``values``, and return the next generation.
+    """Optimistic update; returns the next generation.
 
     Raises:
-        StaleWrite: the deployment has changed since its ``generation`` was read.
+        StaleWrite: the deployment has changed since ``generation`` was read.
     """
     hit = session.execute(
         update(Deployment)
@@ -57,7 +57,7 @@ def change_deployment(session: Session, deployment_id: str, generation: int, now
 
 
 def live_deployments(session: Session, endpoint_ids: Iterable[str]) -> Sequence[Deployment]:
-    """Those that have not ended, by endpoint and name."""
+    """Deployments that have not ended, by endpoint and name."""
     query = select(Deployment).where(Deployment.endpoint_id.in_(list(endpoint_ids)), Deployment.ended_at.is_(None))
     return session.scalars(
         query.order_by(Deployment.endpoint_id, Deployment.name).execution_options(populate_existing=True)
@@ -67,7 +67,7 @@ def live_deployments(session: Session, endpoint_ids: Iterable[str]) -> Sequence[
 def revisions_of(
     session: Session, deployment_id: str, *, numbers: Iterable[int] | None = None, limit: int = 100
 ) -> Sequence[DeploymentRevision]:
-    """The newest first. ``numbers``: of these alone."""
+    """Newest first. ``numbers``: only these."""
     query = select(DeploymentRevision).where(DeploymentRevision.deployment_id == deployment_id)
     if numbers is not None:
         query = query.where(DeploymentRevision.number.in_(list(numbers)))
@@ -76,7 +76,7 @@ def revisions_of(
 
 
 def deployed_versions(session: Session, deployment_id: str) -> set[str]:
-    """Ids of the registry's versions that any of its revisions had."""
+    """Ids of the model versions that any revision of the deployment uses."""
     specs = session.scalars(
         select(DeploymentRevision.spec)
         .where(DeploymentRevision.deployment_id == deployment_id)
@@ -86,7 +86,7 @@ def deployed_versions(session: Session, deployment_id: str) -> set[str]:
 
 
 def servers_of_versions(session: Session, version_ids: Iterable[str]) -> dict[str, list[str]]:
-    """By version of the registry: the deployed models whose revision that serves, or is getting ready to, has it."""
+    """By model version: the deployed models whose active or pending revision uses it."""
     found: dict[str, list[str]] = {version_id: [] for version_id in version_ids}
     version = DeploymentRevision.spec["version_id"].as_string()
     query = (
@@ -112,7 +112,7 @@ def newest_revision(session: Session, deployment_id: str) -> int:
 
 
 def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[AnyRow]:
-    """Serving replicas that have not ended, the oldest first, each with its job's state and what that waits for."""
+    """Serving replicas that have not ended, oldest first, each with its job's state and wait reason."""
     query = with_reasons(
         select(
             ServingReplica, Job.state.label("job_state"), Job.desired_state.label("job_wanted"), Job.exit.label("job_exit"),
@@ -127,7 +127,7 @@ def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[An
 
 
 def ended_replicas(session: Session, deployment_id: str, *, limit: int) -> Sequence[AnyRow]:
-    """(ServingReplica, job_state) of the newest that have ended."""
+    """(ServingReplica, job_state) of the newest ended replicas."""
     query = (
         select(ServingReplica, Job.state.label("job_state"))
         .join(Job, Job.id == ServingReplica.job_id)
@@ -139,7 +139,7 @@ def ended_replicas(session: Session, deployment_id: str, *, limit: int) -> Seque
 
 
 def hosts_and_ports(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Where the only replica of each job's live attempt is: what its engine tells of it, or its place in the layout."""
+    """Address of the only replica of each job's live attempt: as its engine reports it, else from the layout."""
     query = (
         select(Attempt.job_id, Attempt.layout, Replica.facts)
         .join(Replica, Replica.attempt_id == Attempt.id)

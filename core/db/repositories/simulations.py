@@ -1,7 +1,9 @@
-"""Simulations that are asked for, and who works on each: so that one whose scheduler died is taken up by the next.
+"""Requested simulations and their claims, so that a simulation whose scheduler died is taken over by another one.
 
-They are questions of a kind of their own (``questions``). While one is worked on its answer is ``{"running": {...}}`` with
-``by`` (whose it is), ``since``, ``seen`` (when that one last said so), ``tries`` (how often it was begun) and ``doing``, a sentence.
+A simulation is a question of its own kind (``questions``). While a scheduler works on it, its answer is
+``{"running": {...}}`` with ``by`` (the scheduler), ``since``, ``seen`` (last heartbeat), ``tries`` (number of starts)
+and
+``doing``, a sentence.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from sqlalchemy.orm import Session
 from core.db.repositories.questions import RUNNING, QuestionKind
 from core.db.tables import Question
 
-# Who works on one says so this often, in seconds; whoever has been silent for ``LOST_AFTER`` is gone.
+# Seconds between the heartbeats of a working scheduler; after ``LOST_AFTER`` of silence it counts as lost.
 SEEN_EVERY_S: Final = 2.0
 LOST_AFTER: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationClaim:
-    """One that is being worked on. ``tries``: the how manieth time; with ``holder`` it is the fence against an earlier one."""
+    """A simulation in progress. ``tries``: the number of this start; with ``holder`` it is the fence against earlier
+    starts.
+    """
 
     id: str
     arguments: Mapping[str, Any]
@@ -36,10 +40,11 @@ class SimulationClaim:
 def claim_next(
     session: Session, holder: str, now: datetime, in_progress: Collection[str] = ()
 ) -> SimulationClaim | None:
-    """Take the oldest that nobody works on: not begun, left by one that is silent, or by an earlier life of ``holder``.
+    """Claim the oldest simulation that is not begun, or was left by a lost scheduler or an earlier process of
+    ``holder``.
 
     Args:
-        in_hand: those that this process works on.
+        in_progress: ids that this process works on.
     """
     rows = session.execute(
         select(Question.id, Question.arguments, Question.answer)
@@ -63,7 +68,7 @@ def claim_next(
 
 @dataclass(frozen=True, slots=True)
 class SimulationStatus:
-    """How one stands. ``running``: who works on it; ``answer``: the result; ``before``: how many were asked for earlier and are not done."""
+    """``running``: which scheduler works on it; ``answer``: the result; ``before``: earlier requests that are not done."""
 
     created_at: datetime
     running: Mapping[str, Any] | None
@@ -72,10 +77,10 @@ class SimulationStatus:
 
 
 def status_of(session: Session, simulation_id: str, user_id: str, now: datetime) -> SimulationStatus:
-    """How it stands.
+    """The simulation's status.
 
     Raises:
-        LookupError: nobody asks for it any more, or another user does.
+        LookupError: it has expired, or is another user's.
     """
     found = session.get(Question, simulation_id)
     if found is None or found.user_id != user_id or found.kind != QuestionKind.SIMULATION.value:
@@ -94,12 +99,12 @@ def status_of(session: Session, simulation_id: str, user_id: str, now: datetime)
 
 
 def is_lost(running: Mapping[str, Any], now: datetime) -> bool:
-    """Whether whoever works on it has been silent for too long."""
+    """Whether the scheduler that works on it has been silent for too long."""
     return now - datetime.fromisoformat(running.get("seen", running["since"])) > LOST_AFTER
 
 
 def keep(session: Session, claim: SimulationClaim, doing: str, now: datetime) -> bool:
-    """Say that it is still worked on; ``False``: somebody else has taken it, or nobody asks for it any more."""
+    """Renew the claim; ``False``: another scheduler has taken it, or the question has expired."""
     return _is_mine(session, claim) and _write(session, claim, {RUNNING: _progress(claim, now, doing)}, now)
 
 
@@ -109,7 +114,7 @@ def finish(session: Session, claim: SimulationClaim, answer: Mapping[str, Any], 
 
 
 def give_back(session: Session, claim: SimulationClaim, now: datetime) -> bool:
-    """Leave it to the next, as if it had never been begun; ``False`` as for :func:`keep`."""
+    """Release the claim, as if the simulation had never been begun; ``False`` as for :func:`keep`."""
     return _is_mine(session, claim) and _write(session, claim, None, now)
 
 
@@ -129,7 +134,7 @@ def _progress(claim: SimulationClaim, now: datetime, doing: str) -> dict[str, An
 
 
 def _write(session: Session, claim: SimulationClaim, answer: Mapping[str, Any] | None, now: datetime) -> bool:
-    # What is worked on, or just done, does not go out of date meanwhile.
+    # A running or just finished simulation does not expire meanwhile.
     values = {"answer": None if answer is None else dict(answer), "expires_at": now + QuestionKind.SIMULATION.patience}
     done = session.execute(update(Question).where(Question.id == claim.id).values(**values))
     return bool(done.rowcount == 1)  # type: ignore[attr-defined]

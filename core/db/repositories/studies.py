@@ -1,4 +1,4 @@
-"""Reading and writing studies and trials. Every write of a study compares its generation."""
+"""Studies and trials. Every write of a study compares its generation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from core.domain.jobs.states import JobState
 from core.domain.studies.states import StudyState, TrialState
 
 _LIVE: Final = (StudyState.RUNNING.value, StudyState.STOPPING.value)
-# Written once: to put a statement together takes longer than to execute this one.
+# Built once: building the statement takes longer than executing it.
 _RUNNING: Final = select(func.count()).where(
     Trial.study_id == bindparam("study_id"), Trial.state == TrialState.RUNNING.value
 )
-# By the table: whoever asks for a point waits for this, and the session's own way of it takes twice as long.
+# On the table: a client that asks for a point waits for this, and the ORM takes twice as long.
 _STUDIES: Final = cast("Table", Study.__table__)
 _CHANGED: Final = update(_STUDIES).where(
     _STUDIES.c.id == bindparam("this_study"),
@@ -37,7 +37,7 @@ _WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
 
 def live_studies(session: Session, *, after: str = "", limit: int = 1000) -> Sequence[str]:
-    """Ids of those that something may happen to: they run or stop, or have trials that run; by id, those behind ``after``."""
+    """Ids of studies to reconcile: running or stopping, or with running trials; by id, after ``after``."""
     has_trials = exists().where(Trial.study_id == Study.id, Trial.state == TrialState.RUNNING.value)
     query = select(Study.id).where(
         Study.id > after,
@@ -48,12 +48,12 @@ def live_studies(session: Session, *, after: str = "", limit: int = 1000) -> Seq
 
 
 def change_study(session: Session, study_id: str, generation: int, now: datetime, **values: Any) -> int:
-    """Set ``values``, and return the next generation.
+    """Optimistic update; returns the next generation.
 
     Raises:
-        StaleWrite: the study has changed since its ``generation`` was read.
+        StaleWrite: the study has changed since ``generation`` was read.
     """
-    session.flush()  # what a statement of the session itself would do first
+    session.flush()  # as the ORM does before a statement
     where = {"this_study": study_id, "seen_generation": generation}
     hit = session.connection().execute(_CHANGED, {**values, "generation": generation + 1, "updated_at": now, **where})
     if hit.rowcount != 1:
@@ -62,10 +62,10 @@ def change_study(session: Session, study_id: str, generation: int, now: datetime
 
 
 def end_trial(session: Session, study_id: str, number: int, state: TrialState, now: datetime, **values: Any) -> None:
-    """Move a running trial to its end.
+    """End a running trial.
 
     Raises:
-        StaleWrite: it runs no more.
+        StaleWrite: it no longer runs.
     """
     hit = session.execute(
         update(Trial)
@@ -78,7 +78,7 @@ def end_trial(session: Session, study_id: str, number: int, state: TrialState, n
 
 
 def change_memos(session: Session, study_id: str, memos: Mapping[int, Mapping[str, Any]]) -> None:
-    """Set the memos of these trials, by number; only who holds the study's lease may."""
+    """Set the memos of these trials, by number; requires the study's lease."""
     rows = [{"this_study": study_id, "this_number": number, "new_memo": memo} for number, memo in memos.items()]
     session.connection().execute(_MEMO, rows)
 
@@ -86,7 +86,7 @@ def change_memos(session: Session, study_id: str, memos: Mapping[int, Mapping[st
 def expire_trial(
     session: Session, study_id: str, number: int, now: datetime, *, unheard_since: datetime, reason: str
 ) -> bool:
-    """End a trial whose program was not heard of since then; whether it was so still."""
+    """End a trial without a heartbeat since ``unheard_since``; returns whether that still held."""
     heard_at = func.coalesce(Trial.heartbeat_at, Trial.created_at)
     hit = session.execute(
         update(Trial)
@@ -101,7 +101,7 @@ def expire_trial(
 
 
 def record_heartbeats(session: Session, study_id: str, numbers: Sequence[int], now: datetime) -> None:
-    """Note a sign of life of whoever tries these trials; nothing where they run no more."""
+    """Record a heartbeat for these trials; no effect on trials that no longer run."""
     session.execute(
         update(Trial)
         .where(Trial.study_id == study_id, Trial.number.in_(numbers), Trial.state == TrialState.RUNNING.value)
@@ -111,17 +111,18 @@ def record_heartbeats(session: Session, study_id: str, numbers: Sequence[int], n
 
 
 def numbers_of_client(session: Session, study_id: str, client: str, limit: int) -> Sequence[int]:
-    """The trials that this program asked for and that run still, by number."""
+    """The running trials that this client asked for, by number."""
     query = select(Trial.number).where(
         Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value, Trial.client == client
     )
-    # Sorted here: asked to, a database goes through all trials of the study in this order, instead of the few that run.
+    # Sorted here: with ORDER BY a database walks through all trials of the study in this order, instead of the few
+    # running ones.
     return sorted(session.scalars(query))[:limit]
 
 
 def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
-    """(number, parameters, memo, stop, created_at, heard_at) of trials that run, with ``job_*`` of their jobs and ``attempt_*``
-    of the jobs' last attempts, by number.
+    """(number, parameters, memo, stop, created_at, heartbeat_at) of running trials, with ``job_*`` of their jobs and
+    ``attempt_*`` of the jobs' last attempts, by number.
     """
     query = (
         select(
@@ -140,7 +141,7 @@ def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
 
 
 def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[TrialState, int]]:
-    """How many trials of each study are in each state."""
+    """The number of trials of each study by state."""
     found: dict[str, dict[TrialState, int]] = {study_id: {} for study_id in study_ids}
     query = select(Trial.study_id, Trial.state, func.count()).where(Trial.study_id.in_(found))
     for study_id, state, count in session.execute(query.group_by(Trial.study_id, Trial.state)):
@@ -149,7 +150,7 @@ def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[T
 
 
 def waiting_counts(session: Session, study_ids: Iterable[str]) -> dict[str, int]:
-    """How many of each study's running trials have jobs in the queue; studies without any are left out."""
+    """The number of each study's running trials whose jobs are queued; studies without any are left out."""
     query = (
         select(Trial.study_id, func.count())
         .join(Job, Job.id == Trial.job_id)
@@ -162,14 +163,14 @@ def waiting_counts(session: Session, study_ids: Iterable[str]) -> dict[str, int]
 
 
 def running_count(session: Session, study_id: str) -> int:
-    """How many trials run: quick, however many are over."""
+    """The number of running trials; fast however many have ended."""
     return session.execute(_RUNNING, {"study_id": study_id}).scalar_one()
 
 
 def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
-    """(number, state, parameters, memo, result, stop, reason, gpu_s) of trials that are over, by number.
+    """(number, state, parameters, memo, result, stop, reason, gpu_s) of ended trials, by number.
 
-    ``numbers``: of these alone.
+    ``numbers``: only these.
     """
     query = select(
         Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.stop, Trial.reason, Trial.gpu_s
@@ -186,7 +187,7 @@ def jobs_of(session: Session, study_id: str, numbers: Sequence[int]) -> dict[int
 
 
 def curves_of(session: Session, study_id: str, *, limit: int, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
-    """(number, state, curve) of the newest trials that are over and have one. ``numbers``: of these alone."""
+    """(number, state, curve) of the newest ended trials that have a curve. ``numbers``: only these."""
     query = select(Trial.number, Trial.state, Trial.curve).where(
         Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT), Trial.curve.is_not(None)
     )
@@ -196,6 +197,6 @@ def curves_of(session: Session, study_id: str, *, limit: int, numbers: Sequence[
 
 
 def gpu_seconds(session: Session, study_id: str) -> float:
-    """GPU-seconds of the trials that are over."""
+    """GPU-seconds of the ended trials."""
     query = select(func.coalesce(func.sum(Trial.gpu_s), 0.0)).where(Trial.study_id == study_id)
     return float(session.execute(query).scalar_one())

@@ -1,9 +1,12 @@
 """Writing a new job with its labels, its first event and its idempotency key: all of it, or none.
 
 On PostgreSQL it is one statement. The simple equivalent is the four inserts that SQLite gets (``_write_each``); each of
-them costs a round trip and, in Python, more than the database needs for it, while every client of a busy platform
-waits in line. The parts of one statement do not see each other's rows, hence each asks ``claim`` whether the key is
-ours; foreign keys are checked at the statement's end, when the job is there.
+them
+costs a round trip and, in Python, more than the database needs for it, while all clients of a busy platform queue
+behind it.
+The parts of one statement do not see each other's rows, hence each checks in ``claim`` whether the key is ours; foreign
+keys
+are checked at the statement's end, when the job is there.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ _EVENT_DEFAULTS: Final[dict[str, Any]] = {"attempt_id": None, "reason": "", "dat
 
 @dataclass(frozen=True, slots=True)
 class KeyClaim:
-    """``request_digest`` is equal for requests that ask for the same."""
+    """``request_digest`` is equal for equal requests."""
 
     user_id: str
     key: str
@@ -71,7 +74,7 @@ class KeyClaim:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """Rows by column name. ``job`` may leave out what has a default; ``event`` is about this job."""
+    """Rows by column name. ``job`` may omit columns with a default; ``event`` is about this job."""
 
     job: Mapping[str, Any]
     labels: Sequence[tuple[str, str]]
@@ -79,9 +82,9 @@ class NewJob:
 
 
 def write_job(session: Session, new: NewJob, claim: KeyClaim | None) -> str | None:
-    """Write everything and return ``None``; or, when an equal request claimed the key before, its job's id.
+    """Write everything and return ``None``; or the job's id if an equal request claimed the key before.
 
-    A second request that comes while the first is still in its transaction waits for that one's end.
+    A second request that arrives during the first one's transaction waits for its end.
 
     Raises:
         IdempotencyMismatch: the key was used for another request.

@@ -1,7 +1,8 @@
-"""Why waiting jobs wait: a row for each shape of gang, and one for a project's user where theirs is another.
+"""Why jobs wait: a row for each shape of gang, and one for a project's user if theirs differs.
 
-What quotas and shares have to say is equal for all jobs of one shape that one user has in one project, and is written for
-these alone: the row of a shape speaks to whoever submits such a gang next.
+Reasons of quotas and shares are equal for all jobs of one shape of one user in one project, and are stored under that
+key:
+the row of a shape alone applies to all submitters of such a gang.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _OfUser: Final = aliased(WaitReason)
 
 
 def user_key(shape: str, project_id: str, user_id: str) -> str:
-    """Under which ``wait_reasons.shape`` has the reason of one user's jobs of this shape in this project."""
+    """The key in ``wait_reasons.shape`` for one user's jobs of this shape in this project."""
     return f"{shape}/{project_id}/{user_id}"
 
 
@@ -32,7 +33,7 @@ def reason_columns() -> tuple[Label[Any], ...]:
 
 
 def with_reasons(query: AnySelect, where: ColumnElement[bool] | None = None) -> AnySelect:
-    """``query`` of jobs with what its shape waits for, if that is known. ``where``: of which jobs alone."""
+    """``query`` of jobs joined with the wait reason of each job's shape, if known. ``where``: join only for these jobs."""
     only = true() if where is None else where
     of_user = Job.shape + "/" + Job.project_id + "/" + Job.user_id
     return query.join(WaitReason, and_(WaitReason.shape == Job.shape, only), isouter=True).join(

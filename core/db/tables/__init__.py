@@ -6,7 +6,7 @@ values that are only read whole; whatever is filtered or joined on has a column 
 
 from core.db.tables.accounts import Archive, LoginCode, Membership, Project, Secret, Token, User, Volume
 from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
-from core.db.tables.fleet import Identity, Lease, Node, NodeFailure, Orphan
+from core.db.tables.fleet import DatabaseIdentity, Lease, Node, NodeFailure, Orphan
 from core.db.tables.jobs import (
     Attempt,
     Checkpoint,
@@ -50,7 +50,7 @@ __all__ = [
     "Endpoint",
     "Event",
     "IdempotencyKey",
-    "Identity",
+    "DatabaseIdentity",
     "Job",
     "JobLabel",
     "Json",

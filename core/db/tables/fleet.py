@@ -79,7 +79,7 @@ class Lease(Base):
     expires_at: Mapped[datetime]
 
 
-class Identity(Base):
+class DatabaseIdentity(Base):
     """One row, ``name`` "database": the random id by which engines tell this database's objects from another's.
 
     A copy of the database has it, too: see :mod:`core.db.identity`.

@@ -1,7 +1,8 @@
-"""What a table's columns are good for, found while it is read once: told before a trial is spent.
+"""Profile of a table's columns, collected in the single pass that reads it, before a trial is spent.
 
-The trials decide by the rows that they see (``trainmaster_automl.rows``, ``trainmaster_automl.tabular``); here only what is
-so of all rows is found, which is so of theirs, too.
+The trials decide by the rows that they see (``trainmaster_automl.rows``, ``trainmaster_automl.tabular``); found here is
+only
+what holds for all rows, and therefore for theirs, too.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from typing import Final
 
 from core.domain.automl.task import MISSING, is_written_number, number_of
 
-# As the trials tell of what was beyond the part of the table that was looked at.
+# The trials' own wording for leaks beyond the sampled part of the table.
 LEAKED: Final = "looks as if it leaked the target"
 LEAK: Final = (
     f"Column {{name}} {LEAKED}: each of its values goes with one of the target's, and the other way round. "
     "Where it is not known before the target is, take it out of the table."
 )
 _NOTHING: Final = "(nothing)"
-# Texts of which nearly each row has its own are left out; below so many rows they are categories.
+# Texts that differ in nearly every row are left out; with fewer rows they are categories.
 _OWN_TEXTS: Final = 50
-# A column of names is kept in memory until one comes twice.
+# The values of a text column are held in memory until one repeats.
 _MOST_TEXTS: Final = 1_000_000
 
 
 @dataclass(slots=True)
 class _Column:
-    """What may still be so of a column after the rows so far; ``None``: it is not.
+    """Hypotheses about a column that the rows so far have not refuted; ``None``: refuted.
 
-    ``only``: its one value, ``""`` before the first. ``texts``: each row has its own. ``pairs``: the target of each value.
+    ``only``: its one value, ``""`` before the first. ``texts``: values differ in every row. ``pairs``: value -> target.
     ``equal``: it is the target's number. ``grouped``: an example of numbers such as ``1,234``.
     """
 
@@ -43,7 +44,7 @@ class _Column:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to be found out."""
+        """Whether all hypotheses are refuted."""
         return (
             self.only is None and self.texts is None and self.pairs is None and not self.equal and self.grouped is None
         )
@@ -51,7 +52,7 @@ class _Column:
 
 @dataclass(slots=True)
 class ColumnProfile:
-    """``add`` each row that has a target. ``names``: of all columns; ``target``: the place of the target."""
+    """``add`` each row that has a target. ``names``: of all columns; ``target``: index of the target's column."""
 
     names: Sequence[str]
     target: int
@@ -70,7 +71,7 @@ class ColumnProfile:
         self._left = [column for column in self._left if not column.is_settled]
 
     def useless(self) -> tuple[str, ...]:
-        """Columns that are empty, the same everywhere, or texts of which each row has its own."""
+        """Columns that are empty, constant, or texts that differ in every row."""
         return tuple(
             self.names[one.place]
             for one in self._left or ()
@@ -78,7 +79,7 @@ class ColumnProfile:
         )
 
     def mirrors(self, *, is_quantity: bool) -> tuple[str, ...]:
-        """Columns whose values and the target's stand for each other one to one, or that are the target's number."""
+        """Columns in one-to-one correspondence with the target, or equal to its number (target leakage)."""
         return tuple(
             self.names[one.place]
             for one in self._left or ()
@@ -86,7 +87,7 @@ class ColumnProfile:
         )
 
     def grouped(self) -> tuple[tuple[str, str], ...]:
-        """Columns of numbers that are written as people write them, and the first of each: they are taken for texts."""
+        """Columns of numbers in human notation (taken for texts), each with its first value."""
         return tuple((self.names[one.place], one.grouped) for one in self._left or () if one.grouped)
 
 
@@ -95,7 +96,7 @@ def _look(column: _Column, cell: str, truth: str) -> None:
     if column.only is not None and not is_missing:
         column.only = cell if column.only in ("", cell) else None
     if column.texts is not None and not is_missing:
-        # What begins as a number or a date does may be one.
+        # A value that begins like a number or a date may be one.
         if cell in column.texts or cell[0].isdigit() or cell[0] in "+-." or len(column.texts) >= _MOST_TEXTS:
             column.texts = None
         else:

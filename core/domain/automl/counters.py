@@ -1,4 +1,6 @@
-"""Columns that number the rows, found while a table is read once; the trials' own rule is ``trainmaster_automl.counters``."""
+"""Columns that number the rows, found in the single pass that reads a table; same rule as
+``trainmaster_automl.counters``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _WHOLE: Final = re.compile(r"[-+]?(0|[1-9]\d{0,30})(\.0*)?")
 
 @dataclass(slots=True)
 class _Column:
-    """``step``: what the cell is more than the row's place, as long as that is the same. ``seen``: of an id's column."""
+    """``step``: cell minus row number, as long as it is constant. ``seen``: values of an id column."""
 
     place: int
     step: int | None
@@ -26,7 +28,7 @@ class _Column:
 
 @dataclass(slots=True)
 class CounterColumns:
-    """``add`` each row in its order; ``names`` then has the columns that number them. Most are out with the first row."""
+    """``add`` each row in order; ``names`` then has the columns that number the rows. Most drop out at the first row."""
 
     columns: Sequence[str]
     _left: list[_Column] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Families of models, and for each the parameters that are searched. What they do, ``trainmaster_automl`` says."""
+"""Model families, and the search space of each. ``trainmaster_automl`` implements them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IMAGES: Final = "images"
 CLASSIFICATION: Final = "classification"
 REGRESSION: Final = "regression"
 
-# The first of each task is the one unless stated. The goal of each is the other's opposite.
+# The first metric of each task is its default. Each has the opposite goal of its counterpart.
 METRICS: Final[Mapping[str, Mapping[str, str]]] = {
     CLASSIFICATION: {
         "accuracy": "maximize",
@@ -27,16 +27,16 @@ FAMILY: Final = "family"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``parameters``: as a study has them; ``first``: the point that is tried first, known to be good in general."""
+    """``parameters``: as in a study spec; ``first``: the initial point, known to be good in general."""
 
     parameters: Mapping[str, Mapping[str, Any]]
     first: Mapping[str, Any]
-    # Whether it can weigh rare classes as much as frequent ones.
+    # Whether it supports class weights.
     is_balanced: bool = False
 
 
 _TABULAR: Final[Mapping[str, Family]] = {
-    # Says the commonest class, or the mean: what every model must beat.
+    # Predicts the most frequent class, or the mean: what every model must beat.
     "baseline": Family({}, {}),
     "linear": Family(
         {"linear_c": {"type": "float", "min": 1e-4, "max": 1e3, "scale": "log"}}, {"linear_c": 1.0}, is_balanced=True
@@ -85,15 +85,15 @@ _IMAGES: Final[Mapping[str, Family]] = {
         },
         {"width": 16, "blocks": 3},
     ),
-    # Only where the weights of a backbone are given.
+    # Only with the weights of a backbone.
     "transfer": Family({}, {}),
 }
-# Families of images that are trained by these, too.
+# Image families with these training parameters.
 _LEARNERS: Final = ("cnn", "transfer")
 
 
 def families_of(kind: str, *, has_weights: bool) -> tuple[str, ...]:
-    """What is searched unless the user says otherwise, the baseline first."""
+    """The default families, the baseline first."""
     if kind == TABULAR:
         return tuple(_TABULAR)
     return tuple(name for name in _IMAGES if name != "transfer" or has_weights)
@@ -102,11 +102,11 @@ def families_of(kind: str, *, has_weights: bool) -> tuple[str, ...]:
 def space_of(
     kind: str, families: Sequence[str], *, is_imbalanced: bool
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """The parameters of the study, and the points that are tried first: one of each family.
+    """The study's parameters, and its initial points: one of each family.
 
     Args:
         families: at least one, all of ``families_of``.
-        is_imbalanced: then whether rare classes weigh as much as frequent ones is searched, too.
+        is_imbalanced: then class weights are a parameter, too.
     """
     known = _TABULAR if kind == TABULAR else _IMAGES
     parameters: dict[str, dict[str, Any]] = {FAMILY: {"type": "categorical", "values": list(families)}}

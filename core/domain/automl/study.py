@@ -11,17 +11,17 @@ from core.domain.automl.space import IMAGES, METRICS, TABULAR, space_of
 
 LABEL: Final = "automl"
 VARIABLE: Final = "AUTOML_OPTIONS"
-# In images; a platform of plain processes names the file.
+# In images; the process executor names the file.
 MODULE: Final = ("python", "-m", "trainmaster_automl")
 WEIGHTS_AT: Final = "/data/weights"
-# A trial may take this part of the whole time, and at least so long.
+# A trial may take this fraction of the total time, and at least so long.
 _PART: Final = 0.5
 _LEAST_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class AutoMLStudyRequest:
-    """``folder``: volume/path of a folder, ``file``: the one table in it. ``options``: for the trainer besides.
+    """``folder``: volume/path of a folder, ``file``: the one table in it. ``options``: further options of the trainer.
 
     ``weights``: volume/path of the folder with the backbone's file ``weights_file``.
     """
@@ -51,7 +51,7 @@ class AutoMLStudyRequest:
 
 
 def study_of(order: AutoMLStudyRequest) -> dict[str, Any]:
-    """To be parsed by ``trainmaster.studies.parse_study``."""
+    """The raw study spec, to be parsed by ``trainmaster.studies.parse_study``."""
     parameters, first = space_of(order.kind, order.families, is_imbalanced=order.is_imbalanced)
     seconds = max(_LEAST_S, order.max_time_s * _PART)
     options = {
@@ -61,7 +61,7 @@ def study_of(order: AutoMLStudyRequest) -> dict[str, Any]:
         "file": order.file,
         "seed": order.seed,
         "seconds": seconds,
-        "parallel": min(order.parallel, order.trials),  # to share the CPUs by, where a trial's are not stated
+        "parallel": min(order.parallel, order.trials),  # divides the CPUs if a trial states none
         "notes": list(order.notes),
         **order.options,
     }
@@ -88,7 +88,8 @@ def study_of(order: AutoMLStudyRequest) -> dict[str, Any]:
         "parameters": parameters,
         "metric": order.metric,
         "goal": METRICS[order.task][order.metric],
-        # Of a table the mean over the folds so far, of which the last is the whole; of images the best epoch, whose network is kept.
+        # Tables: the mean over the folds so far, the last of which covers all. Images: the best epoch, whose network is
+        # saved.
         "measurement": "last" if order.kind == TABULAR else "best",
         "stopping": {"rule": "asha", "min_steps": 3} if order.kind == IMAGES else {"rule": "median", "min_trials": 5},
         "budget": {"max_time": order.max_time_s, "trials": order.trials, "parallel": order.parallel},
@@ -99,7 +100,7 @@ def study_of(order: AutoMLStudyRequest) -> dict[str, Any]:
 
 
 def options_of(spec: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What an AutoML study's trials are told, from its canonical spec; ``None``: it is another study."""
+    """The trainer options of an AutoML study, from its canonical spec; ``None``: it is another kind of study."""
     template = spec.get("template") or {}
     if LABEL not in (template.get("labels") or {}):
         return None

@@ -1,4 +1,4 @@
-"""What is to be learnt, by the values of the target: a class or a number, and by which metric."""
+"""Infer the task from the target's values: classification or regression, and the metric."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from typing import Final
 
 from core.domain.automl.space import CLASSIFICATION, REGRESSION
 
-# Whole numbers of so few values, each that often, are classes.
+# Integers with so few values, each that often, are classes.
 _FEW_VALUES: Final = 20
 _OFTEN: Final = 10
 _STRAY: Final = 0.02
-# How many times as often as the rarest the commonest class is where "accuracy" begins to deceive.
+# Ratio of the largest to the smallest class from which "accuracy" misleads.
 _IMBALANCED: Final = 4.0
-# As ``trainmaster_automl.rows`` has it: ``0045`` is text.
+# As in ``trainmaster_automl.rows``: ``0045`` is text.
 _NUMBER: Final = re.compile(
     r"[-+]?(0|[1-9]\d{0,30}|(0|[1-9]\d{0,30})?\.\d{1,40}|[1-9]\d{0,30}\.|0\.)([eE][-+]?\d{1,3})?"
 )
-# A number as people write it: `1,234.50`, `1.234,5`, `12 345`, `3,14`, `$5`, `7 %`.
+# A number in human notation: `1,234.50`, `1.234,5`, `12 345`, `3,14`, `$5`, `7 %`.
 _WRITTEN: Final = re.compile(
     r"[-+]?(?P<before>[$€£¥])? ?(\d{1,3}([,.' \u00a0\u202f]\d{3})+([.,]\d+)?|\d+[.,]\d+|\d+) ?(?P<behind>[%€$£¥])?"
 )
-# What people write for nothing, in lower case; as ``trainmaster_automl.table_files`` has it.
+# Notations for a missing value, in lower case; as in ``trainmaster_automl.table_files``.
 MISSING: Final = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 
 @dataclass(frozen=True, slots=True)
 class TargetProfile:
-    """What a sample of the target's cells says. ``classes``: how often each value is there, the commonest first.
+    """Profile of a sample of the target's cells. ``classes``: frequency of each value, the largest first.
 
-    ``rows``: that can be learnt from. ``strays``: cells of a regression that are no numbers, ``stray``: the first of them.
-    ``written``: an example of quantities that are not written as numbers are, such as ``1,234``; empty where they are.
+    ``rows``: usable rows. ``strays``: non-numeric cells of a regression, ``stray``: the first of them. ``written``: an
+    example of
+    quantities in human notation, such as ``1,234``; empty without any.
     """
 
     task: str
@@ -47,7 +48,7 @@ class TargetProfile:
 
     @property
     def has_many_strays(self) -> bool:
-        """More than the trials leave out."""
+        """More than the trials tolerate."""
         return self.strays > _STRAY * (self.rows + self.strays)
 
     @property
@@ -57,14 +58,14 @@ class TargetProfile:
 
     @property
     def metric(self) -> str:
-        """The one unless the user says otherwise."""
+        """The default metric."""
         if self.task == REGRESSION:
             return "rmse"
         return "balanced_accuracy" if self.is_imbalanced else "accuracy"
 
 
 def profile_target(cells: Sequence[str], task: str | None = None) -> TargetProfile:
-    """``cells``: of the target as they are written. ``task``: what the user says, who knows better."""
+    """``cells``: raw cells of the target's column. ``task``: the user's choice, which overrides the inferred one."""
     present = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
     counts = Counter(present)
     classes = tuple(counts.most_common())
@@ -84,10 +85,11 @@ def profile_target(cells: Sequence[str], task: str | None = None) -> TargetProfi
 
 
 def left_of(counts: Sequence[int], fraction: float) -> tuple[int, ...]:
-    """How many rows of each class the trials see at most, when a test of ``fraction`` of all has its part.
+    """The largest number of training rows of each class after a test split of ``fraction``.
 
-    As scikit-learn's ``StratifiedShuffleSplit`` shares out: each class its part, rounded down, and one more to those of the
-    largest remainders. Of equal remainders chance decides, and they count as having it.
+    As scikit-learn's ``StratifiedShuffleSplit`` divides: each class gets its share, rounded down, and the largest
+    remainders get
+    one more. Ties are broken by chance there; here each of them counts as getting it.
     """
     rows = sum(counts)
     seen = max(0, rows - max(round(fraction * rows), 1, len(counts)))
@@ -103,7 +105,7 @@ def _written_of(counts: Counter[str], rows: int) -> str:
 
 
 def is_written_number(text: str) -> bool:
-    """Whether it is a number only to people: with marks between thousands, a comma before its fraction, or a sign."""
+    """Whether it is a number only in human notation: with thousands separators, a decimal comma, or a sign."""
     found = _WRITTEN.fullmatch(text)
     if found is None or not math.isnan(number_of(text)):
         return False
@@ -123,6 +125,6 @@ def _task_of(present: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
 
 
 def number_of(text: str) -> float:
-    """NaN: it is none."""
+    """NaN: not a number."""
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else math.nan

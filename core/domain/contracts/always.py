@@ -1,4 +1,4 @@
-"""What every replica gets, whatever the framework."""
+"""The environment of every replica, whatever the framework."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from core.domain.contracts.context import Seat, framework_endpoint
 
-# Set unless the user sets them: their own value is no clash.
+# Defaults: a value of the user's is no clash.
 DEFAULTS: Final = frozenset(
     {
         "OMP_NUM_THREADS",
@@ -15,15 +15,15 @@ DEFAULTS: Final = frozenset(
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
         "TF_FORCE_GPU_ALLOW_GROWTH",
         "XLA_PYTHON_CLIENT_MEM_FRACTION",
-        "AIP_HTTP_PORT",  # an image's server may listen where it likes
-        "CLOUD_ML_PROJECT_ID",  # a client of Vertex AI says what it calls the project,
-        "CLOUD_ML_REGION",  # and which of its own regions it means
+        "AIP_HTTP_PORT",  # an image's server may choose its port
+        "CLOUD_ML_PROJECT_ID",  # a client of Vertex AI names the project
+        "CLOUD_ML_REGION",  # and one of its own regions
     }
 )
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """Who the replica is, where its folders are, whom it reports to, and which devices are its own."""
+    """The replica's identity, its folders, its API, and its devices."""
     context, replica = seat.context, seat.replica
     paths = context.paths
     env = {
@@ -40,7 +40,7 @@ def variables(seat: Seat) -> dict[str, str]:
         "TRAINMASTER_TOKEN_FILE": context.token_file or f"{paths.own}/token",
         "TRAINMASTER_REPORT_FILE": context.report_file or f"{paths.own}/report.jsonl",
         "TRAINMASTER_LAYOUT": _layout(seat),
-        # A log that is written by the block would be empty while the job trains.
+        # With block buffering the log would stay empty while the job trains.
         "PYTHONUNBUFFERED": "1",
     }
     optional = {
@@ -65,7 +65,7 @@ def _layout(seat: Seat) -> str:
 def _devices(seat: Seat) -> str | None:
     """The assigned devices; empty (none at all) for a replica without GPUs.
 
-    ``None`` where the engine itself assigns them (a Kubernetes device plugin): naming them here would hide them.
+    ``None`` if the engine itself assigns them (a Kubernetes device plugin): naming them here would hide them.
     """
     if seat.replica.gpus:
         return ",".join(seat.replica.gpus)
@@ -73,11 +73,11 @@ def _devices(seat: Seat) -> str | None:
 
 
 def _part(seat: Seat) -> dict[str, str]:
-    """What keeps programs to a part of a device: each takes as much as it can get otherwise.
+    """Limits that keep programs to their fraction of a device; otherwise each takes as much as it can get.
 
     MPS: https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-active-thread-percentage (binds under MPS alone). JAX:
-    https://docs.jax.dev/en/latest/gpu_memory_allocation.html. TensorFlow knows no share, but can take what it needs only:
-    https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth. torch is told by trainmaster_train.init.
+    https://docs.jax.dev/en/latest/gpu_memory_allocation.html. TensorFlow has no fraction, but can allocate on demand:
+    https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth. For torch, trainmaster_train.init sets the limit.
     """
     milli = seat.gpu_milli
     if not milli:
@@ -94,11 +94,12 @@ def _part(seat: Seat) -> dict[str, str]:
 def _threads(seat: Seat) -> str | None:
     """The replica's CPUs divided by its processes, at least 1.
 
-    Where no CPUs are stated, a gang gets one thread per process, as torchrun does, so that its processes do not fight
-    over the cores; a job of one process keeps the library's own choice (``None``).
+    Without stated CPUs, a gang gets one thread per process, as with torchrun, so that its processes do not compete for
+    the
+    cores; a job of one process keeps the library's default (``None``).
     """
     cpu_milli = seat.spec.roles[seat.replica.role].resources.cpu_milli
-    # A launcher is one process that starts as many as the platform would have.
+    # A launcher is one process that starts as many as the platform would.
     processes = max(1, seat.replica.processes) if seat.has_launcher else seat.processes
     if cpu_milli is None:
         return "1" if len(seat.layout.replicas) > 1 or processes > 1 else None

@@ -1,4 +1,4 @@
-"""What a contract may depend on: the spec, the layout, the replica, and a few facts of the attempt."""
+"""The inputs of a contract: spec, layout, replica, and a few facts of the attempt."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from core.domain.contracts.launcher import starts_own_processes
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Layout, ReplicaAddress
 
-# Roles whose replicas are no rank of a world of equals (torch, Horovod, MPI, XGBoost, JAX).
+# Roles without ranks in an all-equal world (torch, Horovod, MPI, XGBoost, JAX).
 _SERVING_ROLES: Final = frozenset({"ps", "evaluator"})
-# The role that ps-lite programs such as MXNet call their scheduler; added by `contract: mxnet`.
+# The scheduler role of ps-lite programs such as MXNet; added by `contract: mxnet`.
 DMLC_SCHEDULER: Final = "scheduler"
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where a replica finds its three folders. The fixed ones, unless the node cannot put them there."""
+    """The replica's three folders: fixed, unless the node cannot mount them there."""
 
     work: str = "/data"
     data: str = "/data/data"
@@ -29,13 +29,13 @@ class Paths:
 
     @property
     def own(self) -> str:
-        """Where the platform's own files lie."""
+        """The folder of the platform's own files."""
         return f"{self.work}/.trainmaster"
 
 
 @dataclass(frozen=True, slots=True)
 class TrialContext:
-    """Which trial of which study an attempt's job is."""
+    """The trial that an attempt's job runs."""
 
     study_id: str
     study: str
@@ -45,10 +45,13 @@ class TrialContext:
 
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
-    """The facts of an attempt that no layout holds.
+    """Facts of an attempt that the layout does not hold.
 
-    ``token``: the attempt's own, for what reads it from the environment alone. ``resume_from``: absolute path of a checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as
-    the replica sees them; unstated, they are under ``paths.own``. ``trial`` only for a trial.
+    ``token``: the attempt's own, for programs that read it from the environment. ``resume_from``: absolute path of a
+    checkpoint
+    as the replica sees it. ``token_file`` and ``report_file``: paths as the replica sees them; by default under
+    ``paths.own``.
+    ``trial`` only for a trial.
     """
 
     job_id: JobId
@@ -77,7 +80,7 @@ class AttemptContext:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica that is part of the world of ranks. ``first_rank``: of its local process 0."""
+    """A replica with ranks. ``first_rank``: of its local process 0."""
 
     address: ReplicaAddress
     node_rank: int
@@ -102,14 +105,14 @@ class World:
         return self.members[0].address
 
     def member(self, replica: ReplicaAddress) -> Member | None:
-        """``None`` for a replica that has no rank, such as a ps."""
+        """``None`` for a replica without a rank, such as a ps."""
         return next(
             (m for m in self.members if m.address.role == replica.role and m.address.index == replica.index), None
         )
 
 
 def world_of(spec: JobSpec, layout: Layout) -> World:
-    """The ranks of ``layout``: chief and workers or, where there is neither, the own roles by name.
+    """The ranks of ``layout``: chief and workers or, without these, the custom roles by name.
 
     A replica whose command starts its processes itself (``torchrun``, ``mpirun``) counts as one process.
     """
@@ -126,7 +129,7 @@ def world_of(spec: JobSpec, layout: Layout) -> World:
 
 
 def ranked_roles(roles: Iterable[str]) -> frozenset[str]:
-    """Those of ``roles``, all of one gang, whose replicas have ranks: see :func:`world_of`."""
+    """The roles of a gang whose replicas have ranks: see :func:`world_of`."""
     present = frozenset(roles)
     return present & {"chief", "worker"} or present - _SERVING_ROLES - {DMLC_SCHEDULER}
 
@@ -137,7 +140,7 @@ def _command(spec: JobSpec, role: str) -> tuple[str, ...] | str | None:
 
 @dataclass(frozen=True)
 class Seat:
-    """One replica's place in the gang: all that a contract sees."""
+    """One replica's place in the gang: everything that a contract may use."""
 
     spec: JobSpec
     layout: Layout
@@ -160,7 +163,7 @@ class Seat:
 
     @property
     def command(self) -> tuple[str, ...] | str | None:
-        """As the user wrote it; the role's own wins over the job's."""
+        """The role's command, else the job's."""
         return _command(self.spec, self.replica.role)
 
     @property
@@ -178,12 +181,12 @@ class Seat:
 
     @property
     def gpu_count(self) -> int:
-        """Devices that the replica sees: one, where it has a part of it."""
+        """Devices that the replica sees; one if it has a fraction of it."""
         return self.spec.roles[self.replica.role].resources.device_count
 
     @property
     def gpu_milli(self) -> int:
-        """Its part of one device, in thousandths; 0: whole ones, or none."""
+        """Its fraction of one device, in thousandths; 0: whole devices, or none."""
         return self.spec.roles[self.replica.role].resources.gpu_milli
 
     @property

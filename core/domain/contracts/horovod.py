@@ -14,12 +14,12 @@ from core.domain.contracts.context import Seat
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """Nothing for a replica without a rank, or under a launcher, which sets them itself. ``horovodrun`` is none: see
+    """Empty for a replica without a rank, or under a launcher, which sets them itself. ``horovodrun`` is none: see
     ``trainmaster_runtime.launchers``.
     """
     if seat.member is None or seat.has_launcher:
         return {}
-    # Across: the replicas that have a process with this local rank. They differ where process counts do.
+    # Cross group: the replicas that have a process with this local rank; differs if process counts differ.
     across = [member for member in seat.world.members if member.processes > local_rank]
     root = seat.world.root
     env = {

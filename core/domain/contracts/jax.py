@@ -9,7 +9,7 @@ from core.domain.contracts.context import Seat, framework_endpoint
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """Nothing for a replica without a rank, or under a launcher: its processes would all read the same rank."""
+    """Empty for a replica without a rank, or under a launcher: its processes would all read the same rank."""
     if seat.member is None or seat.has_launcher:
         return {}
     env = {

@@ -1,7 +1,8 @@
 """Commands that start their processes themselves, such as ``torchrun``: the platform leaves them alone.
 
-What a shell would run is read as far as words tell: each command of a line, behind wrappers and assignments, and the
-text after ``sh -c``. What a script or the image's own command starts cannot be seen; it is taken for a plain program.
+Shell text is parsed as far as its words allow: each command of a line, after wrappers and assignments, and the text
+after
+``sh -c``. What a script or the image's own command starts cannot be seen; it is taken for a plain program.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _MODULES: Final = frozenset(
         "horovod.runner.launch",
     }
 )
-# These the runtime stands for, where PATH decides which program a name is: their processes are started like any others.
-# Called by a path they are the image's own, and launch.
+# The runtime replaces these when PATH resolves their name: their processes are started like any others. Called by a
+# path they are the image's own, and launch.
 _STOOD_FOR: Final = frozenset({"horovodrun", "perseusrun"})
-# They launch by their word `launch` alone; `accelerate config` is a plain command.
+# They launch only with the subcommand `launch`; `accelerate config` is a plain command.
 _LAUNCH_PROGRAMS: Final = frozenset({"accelerate"})
 _LAUNCH_MODULES: Final = frozenset({"accelerate.commands.accelerate_cli"})
 _PYTHON: Final = re.compile(r"python[0-9.]*\Z")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-# Words that only wrap the program which follows them, and those of their options that take a word of their own.
+# Wrappers of the program that follows, and those of their options that take an argument.
 _WRAPPERS: Final[dict[str, frozenset[str]]] = {
     "exec": frozenset({"-a"}),
     "env": frozenset({"-u", "--unset", "-C", "--chdir"}),
@@ -55,14 +56,14 @@ _WRAPPERS: Final[dict[str, frozenset[str]]] = {
     "command": frozenset(),
     "tini": frozenset({"-p", "-e"}),
 }
-# What the shell itself reads before a command.
+# Shell syntax before a command.
 _KEYWORDS: Final = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "("})
-# Options of the interpreter that take a word of their own.
+# Options of the interpreter that take an argument.
 _PYTHON_OPTIONS: Final = frozenset({"-W", "-X"})
 _SHELL_OPTIONS: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _COMMENT: Final = re.compile(r"(?m)(?<![^\s;&|()])#.*$")
 _SEPARATORS: Final = frozenset(";&|\n()")
-# A shell in a shell in a shell: nobody means it.
+# Nesting limit of shells; deeper nesting is no real use.
 _DEPTH: Final = 4
 
 
@@ -102,7 +103,7 @@ def _launches(words: list[str], depth: int) -> bool:
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """``words`` from the program on that really runs."""
+    """``words`` from the program on that is run in the end."""
     while words:
         name = words[0].rsplit("/", 1)[-1]
         if _ASSIGNMENT.match(words[0]) or words[0] in _KEYWORDS:
@@ -120,7 +121,10 @@ def _unwrapped(words: list[str]) -> list[str]:
 
 
 def _shell_text(words: list[str]) -> str | None:
-    """What a shell called with ``words`` runs by ``-c``, also in ``-lc`` or ``-e -c``; ``None``: a script, or its input."""
+    """The text that a shell called with ``words`` runs by ``-c``, also in ``-lc`` or ``-e -c``; ``None``: a script, or
+    its
+    stdin.
+    """
     position, has_c = 0, False
     while position < len(words) and words[position][:1] in ("-", "+") and len(words[position]) > 1:
         word = words[position]

@@ -1,4 +1,4 @@
-"""MLflow's client: where it logs to, as whom, and into which run.
+"""MLflow's client: tracking URI, credentials and run id.
 
 https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html
 """
@@ -11,16 +11,16 @@ from typing import Final
 from core.domain.contracts.context import Seat
 from core.domain.jobs.mlflow_runs import run_id_of
 
-# Below the API's address; the client puts its own paths behind it.
+# Below the API's address; the client appends its own paths.
 PATH: Final = "/mlflow"
 _URI: Final = "MLFLOW_TRACKING_URI"
-# What nobody but the replica may read.
+# Readable by the replica alone.
 SECRETS: Final = frozenset({"MLFLOW_TRACKING_TOKEN"})
 _OURS_ALONE: Final = frozenset({"MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID"})
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """Nothing where there is no API to log to, or no token for it."""
+    """Empty without an API to log to, or without a token for it."""
     context = seat.context
     if context.api_url is None or not context.token:
         return {}
@@ -33,9 +33,9 @@ def variables(seat: Seat) -> dict[str, str]:
 
 
 def for_own_server(ours: Mapping[str, str], theirs: Collection[str]) -> dict[str, str]:
-    """``ours`` without what belongs to our server alone, where the user names another one.
+    """``ours`` without the variables of our server, if the user names another one.
 
-    That server must not get our token, and it has no such run: the script would end with the first thing it logs.
+    That server must not get our token, and it has no such run: the script would fail at its first log call.
     """
     if _URI not in theirs:
         return dict(ours)

@@ -29,7 +29,7 @@ def hostfile_path(seat: Seat) -> str:
 
 
 def _slots(seat: Seat) -> dict[str, int]:
-    """Host -> processes, in rank order. Replicas that share a host share its line: mpirun counts a host once."""
+    """Host -> processes, in rank order. Replicas on one host share its line: mpirun counts a host once."""
     slots: dict[str, int] = {}
     for member in seat.world.members:
         slots[member.address.host] = slots.get(member.address.host, 0) + max(1, member.address.processes)

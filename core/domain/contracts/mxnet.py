@@ -14,7 +14,7 @@ from core.domain.jobs.layout import ReplicaAddress
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """Nothing for a replica that takes no part (an evaluator), or in a job without a scheduler."""
+    """Empty for a replica that takes no part (an evaluator), or in a job without a scheduler."""
     scheduler = _scheduler(seat)
     part = _part(seat)
     if scheduler is None or part is None:

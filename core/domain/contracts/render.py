@@ -1,4 +1,4 @@
-"""One replica's whole environment and command: every contract at once, the user's own variables over all."""
+"""One replica's whole environment and command: all contracts at once, the user's own variables over all."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from core.domain.contracts import (
 from core.domain.contracts.context import AttemptContext, Seat
 from core.domain.jobs.layout import Layout, ReplicaAddress
 
-# Linux takes no longer "NAME=value" (MAX_ARG_STRLEN, 32 pages, with its closing zero byte): execve fails with E2BIG.
+# Linux limits "NAME=value" to MAX_ARG_STRLEN (32 pages, with its closing zero byte): execve fails with E2BIG.
 _MAX_ENTRY_BYTES: Final = 131_071
 _NO_SECRETS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedReplica:
-    """What one replica is started with.
+    """Everything that one replica is started with.
 
     ``env`` is for the replica as a whole; ``process_env[i]`` is laid over it for local process ``i`` (one entry per
-    process, empty for a single one). ``command`` is a list to execute, a text for ``/bin/sh -c``, or ``None`` for the
-    image's own; a text holds its arguments already. ``files``: path -> content, written before the start.
-    ``clashes``: variables of ours that the user's own values replace. ``omitted``: variables of ours that are longer
-    than Linux takes (a gang of thousands) and were left out.
+    process,
+    empty for a single one). ``command`` is a list to execute, a text for ``/bin/sh -c``, or ``None`` for the image's
+    own; a text
+    includes its arguments. ``files``: path -> content, written before the start. ``clashes``: variables of ours that
+    the user's
+    values replace. ``omitted``: variables of ours that exceed Linux's limit (a gang of thousands) and were left out.
     """
 
     env: Mapping[str, str]
@@ -62,7 +64,7 @@ def render(
     *,
     secrets: Mapping[str, str] = _NO_SECRETS,
 ) -> RenderedReplica:
-    """Everything that ``replica`` of ``layout`` is started with. The same arguments always give the same answer.
+    """Everything that ``replica`` of ``layout`` is started with. Deterministic.
 
     Args:
         secrets: name -> value of the spec's secrets; they are the user's own variables like ``env``.
@@ -72,7 +74,7 @@ def render(
     ours = mlflow.for_own_server(_replica_variables(seat), theirs)
     per_process = [_process_variables(seat, local_rank) for local_rank in range(seat.processes)]
     if len(per_process) == 1:
-        # One process: all of it is the replica's own, so that an engine without processes needs no second map.
+        # One process: merge its variables into the replica's, so that an engine without processes needs no second map.
         ours |= per_process[0]
         per_process = [{}]
     names = set(ours).union(*per_process)
@@ -128,8 +130,8 @@ def _call(seat: Seat) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
     if command is None:
         return None, args
     if isinstance(command, str):
-        # `sh -c text word` would give the word to the shell, not to the program: arguments go into the text, behind it
-        # or where it says "$@".
+        # `sh -c text word` would pass the word to the shell, not to the program: arguments go into the text, at its end
+        # or at "$@".
         filled = tf_config.fill_placeholders(command, seat)
         if args and has_placeholder(command):
             return f"set -- {shlex.join(args)}; {filled}", ()

@@ -1,4 +1,4 @@
-"""Vertex AI's custom containers for predictions: where to listen, and where the model lies.
+"""Vertex AI's custom containers for predictions: port, and model folder.
 
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
 """
@@ -9,7 +9,7 @@ from core.domain.contracts.context import Seat
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """``AIP_HTTP_PORT`` is the replica's own port; ``AIP_STORAGE_URI`` the folder that the model is mounted at."""
+    """``AIP_HTTP_PORT``: the replica's port; ``AIP_STORAGE_URI``: the folder that the model is mounted at."""
     return {
         "AIP_HTTP_PORT": str(seat.replica.ports.framework),
         **({"AIP_STORAGE_URI": seat.context.paths.data} if seat.spec.input is not None else {}),

@@ -1,4 +1,4 @@
-"""What a trial of a study is told besides its arguments: environment, and a file with its parameters as JSON."""
+"""The environment of a study's trial, and a file with its parameters as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from core.domain.contracts.context import Seat
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """Empty for a job that is no trial."""
+    """Empty unless the job is a trial."""
     trial = seat.context.trial
     if trial is None:
         return {}

@@ -19,7 +19,7 @@ PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(ps_hosts|worker_hosts|job_name|task_
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """``TF_CONFIG`` for a TensorFlow role of a job with more than one such replica, else nothing."""
+    """``TF_CONFIG`` for a TensorFlow role of a job with more than one such replica, else empty."""
     replicas = [r for r in seat.layout.replicas if r.role in _ROLES]
     if len(replicas) < 2 or seat.replica.role not in _ROLES:
         return {}
@@ -65,13 +65,13 @@ def _sparse(cluster: dict[str, Any], kind: str, index: int) -> dict[str, Any]:
 def fill_placeholders(text: str, seat: Seat) -> str:
     """``text`` with ``{ps_hosts} {worker_hosts} {job_name} {task_index}`` filled in; all else stays untouched.
 
-    Those scripts know ``ps`` and ``worker`` only: a chief is their worker 0, and the workers follow it.
+    Scripts of that era know ``ps`` and ``worker`` only: a chief is their worker 0, and the workers follow it.
     """
     if "{" not in text:
         return text
     chiefs, workers, servers = (seat.layout.of_role(role) for role in ("chief", "worker", "ps"))
     role = seat.replica.role
-    # Its place among those that are there: an elastic gang has gaps.
+    # Its index among existing replicas: an elastic gang has gaps.
     index = seat.layout.of_role(role).index(seat.replica)
     values = {
         "ps_hosts": ",".join(map(framework_endpoint, servers)),

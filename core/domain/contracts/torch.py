@@ -9,15 +9,15 @@ from core.domain.contracts.context import Seat, endpoint
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """What torchrun reads, should the command begin with it; only what holds for all for a replica without a rank."""
-    # With a shared store the next attempt reads the dead attempt's addresses and never starts.
+    """Variables for torchrun, should the command begin with it; for a replica without a rank only the common ones."""
+    # With a shared store the next attempt would read the dead attempt's addresses and never start.
     env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if seat.member is None:
         return env
     root = seat.world.root
     return env | {
         "PET_NNODES": str(len(seat.world.members)),
-        # The processes that torchrun shall start, even where the platform itself starts only torchrun.
+        # The processes for torchrun to start, even though the platform itself starts only torchrun.
         "PET_NPROC_PER_NODE": str(max(1, seat.replica.processes)),
         "PET_NODE_RANK": str(seat.member.node_rank),
         "PET_MASTER_ADDR": root.host,
@@ -29,7 +29,7 @@ def variables(seat: Seat) -> dict[str, str]:
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """What one process reads. Nothing under torchrun and its like, which set it themselves, and under UAI."""
+    """Variables of one process. Empty under torchrun and other launchers, which set them themselves, and under UAI."""
     if seat.member is None or seat.has_launcher or seat.is_uai:
         return {}
     root = seat.world.root

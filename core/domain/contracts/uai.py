@@ -14,7 +14,7 @@ _PYTHON: Final = re.compile(r"(?:\S*/)?python[0-9.]*\Z")
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """The environment of PyTorch jobs in this mode; nothing for a replica without a rank."""
+    """The environment of PyTorch jobs in this mode; empty for a replica without a rank."""
     if seat.member is None:
         return {}
     root = seat.world.root
@@ -38,7 +38,7 @@ def command(written: tuple[str, ...] | str | None) -> tuple[str, ...] | str | No
 
 
 def arguments(seat: Seat) -> tuple[str, ...]:
-    """What is appended to every command, in this order."""
+    """The arguments appended to every command, in this order."""
     paths = seat.context.paths
     return (
         f"--work_dir={paths.work}",

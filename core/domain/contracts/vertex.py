@@ -14,16 +14,16 @@ from trainmaster.spec import JobSpec
 from core.domain.contracts.context import Seat, framework_endpoint
 from core.domain.jobs.layout import ReplicaAddress
 
-# The job's Python points Google's SDK at this platform where its own environment says so.
+# The job's Python points Google's SDK at this platform, unless its own environment says otherwise.
 SDK_SERVER: Final = "VERTEX_AI_SDK_SERVER"
-# Who brings credentials of Google's means Google's servers.
+# Credentials of Google's mean Google's servers.
 _OWN_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 _POOLS: Final = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
 
 def variables(seat: Seat) -> dict[str, str]:
     context = seat.context
-    base = context.paths.output  # of a trial, too: its output is a folder of its own already
+    base = context.paths.output  # a trial's output is a folder of its own already
     env = {
         "AIP_MODEL_DIR": f"{base}/model/",
         "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
@@ -31,7 +31,7 @@ def variables(seat: Seat) -> dict[str, str]:
         "CLOUD_ML_JOB_ID": context.job_id,
         "CLOUD_ML_PROJECT_ID": context.project,
         "CLOUD_ML_REGION": context.region,
-        # One file per replica: two on one machine must not overwrite each other's.
+        # One file per replica: two replicas on one machine must not overwrite each other's.
         "CLOUD_ML_HP_METRIC_FILE": f"{context.paths.own}/hypertune/output.metric",
     }
     if context.trial_id:
@@ -51,11 +51,13 @@ def variables(seat: Seat) -> dict[str, str]:
 
 
 def _storage_clients(api_url: str) -> dict[str, str]:
-    """Cloud Storage's clients speak to this platform: their default credentials are the attempt's token here.
+    """Points Cloud Storage's clients at this platform; their default credentials are the attempt's token here.
 
-    Not STORAGE_EMULATOR_HOST: with that google-cloud-storage sends no token at all.
-    https://github.com/googleapis/python-storage/blob/main/google/cloud/storage/_helpers.py (API_ENDPOINT_OVERRIDE, versions 2
-    and 3); https://filesystem-spec.readthedocs.io/en/latest/features.html#configuration (FSSPEC_*, for gcsfs and pandas).
+    Not STORAGE_EMULATOR_HOST: with that google-cloud-storage sends no token at all. See API_ENDPOINT_OVERRIDE (versions
+    2, 3) in
+    https://github.com/googleapis/python-storage/blob/main/google/cloud/storage/_helpers.py, and FSSPEC_* (gcsfs and
+    pandas) in
+    https://filesystem-spec.readthedocs.io/en/latest/features.html#configuration.
     """
     url = api_url.rstrip("/")
     return {
@@ -68,14 +70,16 @@ def _storage_clients(api_url: str) -> dict[str, str]:
 def pools(seat: Seat) -> tuple[tuple[ReplicaAddress, ...], ...]:
     """The four pools: the primary replica alone, the other ranks, ps, evaluators.
 
-    The primary is the chief; without one, the replica of rank 0, since a Vertex program looks for its chief in pool 0.
+    The primary is the chief; without one, the replica of rank 0, since a Vertex program expects its chief in pool 0.
     """
     ranked = tuple(member.address for member in seat.world.members)
     return (ranked[:1], ranked[1:], seat.layout.of_role("ps"), seat.layout.of_role("evaluator"))
 
 
 def _cluster_spec(seat: Seat) -> dict[str, str]:
-    """Every replica knows the pools. One that is in none (an own role beside workers) is a task of its own role's name."""
+    """Every replica knows the pools. A replica outside of them (a custom role next to workers) is a task named after
+    its role.
+    """
     members = pools(seat)
     task: dict[str, Any] = next(
         (

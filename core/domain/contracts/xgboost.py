@@ -1,4 +1,4 @@
-"""XGBoost's collective: where the tracker is (started by the program's rank 0), and which task this is.
+"""XGBoost's collective: the tracker's address (the program's rank 0 starts it), and the task's number.
 
 https://xgboost.readthedocs.io/en/stable/tutorials/param_tuning.html and ``xgboost.collective``
 """
@@ -9,7 +9,7 @@ from core.domain.contracts.context import Seat
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """Nothing for a replica without a rank, or under a launcher: its processes would all read the same rank."""
+    """Empty for a replica without a rank, or under a launcher: its processes would all read the same rank."""
     if seat.member is None or seat.has_launcher:
         return {}
     root = seat.world.root

@@ -1,7 +1,8 @@
-"""What an exit means: its kind, a sentence with what to do, and whether starting again could help.
+"""Classification of exits: kind, a sentence with what to do, and whether a restart could help.
 
-The exit code and the cause say little, the last lines of the log say most: they are read here with one table of
-patterns. Pure; the values come from the driver.
+The exit code and the cause say little, the last lines of the log say most: they are matched with one table of patterns.
+Pure;
+the inputs come from the driver.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from core.domain.jobs.machine_faults import MachineFault
 
 
 class ExitCause(StrEnum):
-    """What the exit code alone cannot say. Told by the runtime or the engine."""
+    """The cause of an exit beyond its code, as reported by the runtime or the engine."""
 
     EXITED = "exited"  # the command ended by itself, with ``exit_code``
     SIGNALLED = "signalled"
@@ -29,10 +30,12 @@ class ExitCause(StrEnum):
     PEERS_MISSING = "peers_missing"
     COMMAND_NOT_FOUND = "command_not_found"
     INTERPRETER_MISSING = "interpreter_missing"
-    START_FAILED = "start_failed"  # work folder, image, engine …: another try may go well
-    START_REFUSED = "start_refused"  # no input, a wrong archive, no right to write …: no other try can go well
+    START_FAILED = "start_failed"  # work folder, image, engine …: another attempt may succeed
+    START_REFUSED = "start_refused"  # no input, a wrong archive, no write permission …: no other attempt can succeed
     DISK_FULL = "disk_full"
-    HANGING_EXIT = "hanging_exit"  # finished its work and did not exit; ended by the watchdog, exit_code is the work's
+    HANGING_EXIT = (
+        "hanging_exit"  # its work is done but it did not exit; ended by the watchdog; exit_code is the work's
+    )
     NODE_LOST = "node_lost"
     EVICTED = "evicted"  # its node ran short and the engine removed it
     ENGINE_REFUSED = "engine_refused"  # the engine did not take it, though the planner saw room
@@ -40,12 +43,12 @@ class ExitCause(StrEnum):
 
 
 class ExitKind(StrEnum):
-    """Who or what is to blame."""
+    """Whose fault the exit is."""
 
     SUCCESS = "success"
     USER_ERROR = "user_error"
     OUT_OF_MEMORY = "out_of_memory"
-    TRANSIENT = "transient"  # network, peers, a kill from outside: the next try may go well
+    TRANSIENT = "transient"  # network, peers, an external kill: the next attempt may succeed
     HARDWARE = "hardware"
     CAPACITY = "capacity"  # a disk or an engine is full
     PLATFORM = "platform"  # node lost, preemption, the platform's own doing
@@ -53,16 +56,16 @@ class ExitKind(StrEnum):
     CANCELLED = "cancelled"
 
 
-# A peer that dies of a broken connection this soon before or after another failure died because of it.
-# Seen: gloo within 0.1 s, TensorFlow's MultiWorkerMirrored 6.5 to 8.8 s after the first.
+# A broken connection this soon before or after another failure counts as its consequence. Observed: gloo within 0.1 s,
+# TensorFlow's MultiWorkerMirrored 6.5 to 8.8 s after the first.
 CONSEQUENCE_WINDOW: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """How one replica ended, as the driver tells it. ``who`` is its name, such as ``worker-0``.
+    """How one replica ended, as reported by the driver. ``who``: its name, such as ``worker-0``.
 
-    ``blames_node``: false where the control loop ended it for its gang's sake: its machine has no part in that.
+    ``blames_node``: false if the control loop ended it for its gang's sake, so that its machine is not to blame.
     """
 
     who: str
@@ -77,11 +80,13 @@ class ExitFacts:
 
 @dataclass(frozen=True, slots=True)
 class ExitVerdict:
-    """What an exit means.
+    """The classification of an exit.
 
     ``is_hopeless``: the same command would end the same way again. ``is_consequence``: it died because a peer did, as
-    far as it can know. ``signature``: equal for two ends of the same kind in the same place. ``fault``: what its machine did,
-    if that is what ended it.
+    far as can
+    be known. ``signature``: equal for two exits of the same kind in the same place. ``fault``: the machine fault that
+    ended it,
+    if any.
     """
 
     kind: ExitKind
@@ -111,15 +116,15 @@ _NO_SCRIPT: Final = (
     "the script is not in the job's folder; submit with the folder that holds it (`--code FOLDER`; `trainmaster run` alone takes the "
     "one it is called in), and see that no ignore file leaves it out"
 )
-# A replica that serves comes without a folder of code.
+# A serving replica has no code folder.
 _NO_SERVER: Final = (
     "the server's file is not there; put it into the model's folder and deploy with the command "
     "`python $AIP_STORAGE_URI/FILE`, or name its whole path"
 )
-# Read from top to bottom; the first that is found counts. The line that matched is quoted before the hint.
+# The first matching rule counts. The matching line is quoted before the hint.
 _RULES: Final = (
     _rule(
-        r"^batch prediction: ",  # trainmaster_serving's own words; what it quotes may be anything
+        r"^batch prediction: ",  # trainmaster_serving's own message; what it quotes may be anything
         ExitKind.USER_ERROR,
         "the next attempt would end the same way",
         hopeless=True,
@@ -146,7 +151,7 @@ _RULES: Final = (
         "there is no memory left for it; raise roles.{role}.resources.memory, or load less at once",
     ),
     _rule(
-        # torch.save and NumPy say only that less was written than they asked for.
+        # torch.save and NumPy only report a short write.
         r"No space left on device|Disk quota exceeded|the output volume is full"
         r"|inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|^OSError: \d+ requested and \d+ written",
         ExitKind.CAPACITY,
@@ -157,7 +162,7 @@ _RULES: Final = (
         ExitKind.OUT_OF_MEMORY,
         "raise roles.ps.resources.memory, or give the job more ps",
     ),
-    # What a worker or a ps says of itself; what one says of another begins otherwise, and is no reason for its own end.
+    # Messages of a worker or a ps about itself; messages about another process begin differently, and explain no exit.
     _rule(
         r"(?:^[\w-]+|Error): (?:worker \d+ (?:has another model than ps|wants mode \w+ and wire)"
         r"|worker \d+, own step \d+, update \d+: the gradient of|ps\.Options: |\S+ is of another model:) ?",
@@ -264,9 +269,9 @@ _RULES: Final = (
     _rule(r"^PermissionError\b", ExitKind.USER_ERROR, "the user that the job runs as may not do this; see its log"),
 )
 
-# What a runtime or an engine puts before a line: the log's time, the rank, torchrun's own rank.
+# Line prefixes of runtimes and engines: the log's time, the rank, torchrun's own rank.
 _PREFIX: Final = re.compile(r"^(?:\d{4}-\d\d-\d\dT[\d:.]+Z ?)?(?:\[rank ?\d+\]:? ?)*")
-# The last line of a Python traceback. Names end like this by convention; a message is optional.
+# The last line of a Python traceback, by naming convention; the message is optional.
 _EXCEPTION: Final = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b(?::\s.*)?$"
 )
@@ -340,11 +345,11 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
 
 
 def classify(facts: ExitFacts) -> ExitVerdict:
-    """What the end of one replica means."""
+    """Classify the end of one replica."""
     rule = _CAUSE_VERDICTS.get(facts.cause)
     if rule is not None:
         kind, text, is_hopeless = rule
-        # The driver saw what happened and says it better than a table can.
+        # The driver's sentence is more precise than the table's.
         sentence = facts.sentence or text.format(who=facts.who, role=facts.role) + "."
         fault = _fault_of(facts)
         if fault is not None and kind is ExitKind.USER_ERROR:
@@ -356,12 +361,12 @@ def classify(facts: ExitFacts) -> ExitVerdict:
 
 
 def for_server(verdict: ExitVerdict) -> ExitVerdict:
-    """``verdict`` in the words for a replica that serves a model."""
+    """``verdict`` rephrased for a replica that serves a model."""
     return replace(verdict, sentence=verdict.sentence.replace(_NO_SCRIPT, _NO_SERVER))
 
 
 def _fault_of(facts: ExitFacts) -> MachineFault | None:
-    """What the machine did, as far as the cause tells. What runs short there, or who is stopped, is no fault of its."""
+    """The machine fault that the cause implies. A resource shortage there, or being stopped, is no machine fault."""
     if not facts.blames_node:
         return None
     match facts.cause:
@@ -376,11 +381,11 @@ def _fault_of(facts: ExitFacts) -> MachineFault | None:
 
 def _from_log(facts: ExitFacts) -> ExitVerdict:
     lines = [_PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
-    # The runtime's own lines tell what it did about the end, not what led to it.
+    # The runtime's own lines describe its reaction to the end, not the cause.
     lines = [line for line in lines if line and not line.startswith(_RUNTIME)]
     exception = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
     ending = _ending(facts)
-    # The exception is the best witness; other lines count only when it says nothing that we know.
+    # The exception is the best evidence; other lines count only if it matches no rule.
     for candidates in ((exception,) if exception else (), tuple(reversed(lines))):
         for rule in _RULES:
             for line in candidates:
@@ -392,7 +397,7 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
                     if rule.kind is ExitKind.HARDWARE:
                         fault = machine_faults.fault_in(line, is_exception=line is exception)
                     if fault is not None and line is not exception and exception is not None:
-                        # A program that failed in its own words may print anything.
+                        # A program that failed with its own message may print anything.
                         fault = replace(fault, is_certain=False)
                     return ExitVerdict(
                         rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence, fault
@@ -404,7 +409,7 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
             kind, f"{facts.who} {ending}: {text.format(role=facts.role)}.", _signature(facts, number.name)
         )
     if facts.exit_code in (126, 127) and exception is None:
-        # What /bin/sh answers: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
+        # Exit codes of /bin/sh: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
         text = "does not exist" if facts.exit_code == 127 else "is not executable"
         quoted = f": {_quote(lines[-1])}" if lines else ""
         sentence = f"The command of {facts.who} {text} (exit code {facts.exit_code}){quoted} – correct the command, or install it where the job runs."
@@ -412,11 +417,11 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
     if exception is not None:
         sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."
         return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
-    # What spans several lines may end in a bracket of its own: gRPC's errors do.
+    # A message of several lines may end in a bracket: gRPC's do.
     telling = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     last = f"; its last line was: {_quote(telling.strip())}" if lines else "; it wrote nothing to its log"
     sentence = f"{facts.who} {ending}{last}"
-    if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may have a stop of its own
+    if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may end with its own full stop
         sentence += "."
     return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
 
@@ -425,8 +430,8 @@ def is_worth_a_restart(verdict: ExitVerdict, previous_signature: str | None, *, 
     """Whether another attempt could end differently.
 
     Args:
-        previous_signature: how the attempt before ended, if it made no progress either.
-        has_progressed: this attempt trained: it told of a step, left a checkpoint, or ran for long.
+        previous_signature: signature of the previous attempt, if it made no progress either.
+        has_progressed: this attempt trained: it reported a step, left a checkpoint, or ran for long.
     """
     if verdict.is_hopeless:
         return False
@@ -435,7 +440,7 @@ def is_worth_a_restart(verdict: ExitVerdict, previous_signature: str | None, *, 
 
 
 def root_cause(ends: Sequence[ExitFacts]) -> ExitFacts | None:
-    """The failure that brought the others: the first in time, but never a lost connection beside a real failure."""
+    """The failure that caused the others: the first in time, but never a lost connection if there is a real failure."""
     failures = sorted(
         (end for end in ends if end.cause is not ExitCause.STOPPED and classify(end).kind is not ExitKind.SUCCESS),
         key=lambda end: (end.at, end.who),
@@ -452,7 +457,7 @@ def root_cause(ends: Sequence[ExitFacts]) -> ExitFacts | None:
 
 
 def _signal_of(facts: ExitFacts) -> signal.Signals | None:
-    # A shell reports its child's death by signal as 128 + n, too.
+    # A shell reports its child's death by a signal as 128 + n.
     if facts.exit_code is None or not 128 < facts.exit_code < 128 + 65:
         return None
     try:
@@ -469,8 +474,8 @@ def _ending(facts: ExitFacts) -> str:
 
 
 def _signature(facts: ExitFacts, text: str) -> str:
-    # Numbers (addresses, pids, line numbers) differ from run to run for the same mistake; so does the role that
-    # comes upon it first, where all roles run one script.
+    # Numbers (addresses, pids, line numbers) differ from run to run for the same mistake; so does the role that hits it
+    # first, if all roles run one script.
     return f"{facts.exit_code}:{re.sub(r'[0-9]+', '#', text)[:200]}"
 
 

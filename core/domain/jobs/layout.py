@@ -9,7 +9,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One set per replica. The defaults serve where each replica has an address of its own.
+    """One set per replica. The defaults apply if each replica has an address of its own.
 
     Source: the well-known port of each framework (TensorFlow 2222, torch 29500, ps-lite 9091).
     """
@@ -26,7 +26,7 @@ PORTS_PER_REPLICA: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAddress:
-    """Where a replica will be. ``gpus``: indices (or UUIDs) of its devices on the node, empty for none."""
+    """The address of a replica. ``gpus``: indices (or UUIDs) of its devices on the node, empty for none."""
 
     role: str
     index: int

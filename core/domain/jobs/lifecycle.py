@@ -1,7 +1,8 @@
-"""How a job, an attempt and a replica may move: one table each, and ``advance`` that reads it.
+"""State machines of jobs, attempts and replicas: one transition table each, applied by ``advance``.
 
-A move is a value: the next state, what the writer owes together with the write (:class:`Effect`), and the name of the
-event that tells of it. To add a state or a move, change the table; ``docs/howto/control-loop.md`` says what else.
+A transition is a value: the next state, the side effects that the writer owes with it (:class:`Effect`), and the name
+of its
+event. To add a state or a transition, change the table; ``docs/howto/control-loop.md`` lists what else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from core.domain.jobs.states import AttemptState, JobState, ReplicaState
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """Events of a job."""
 
     PLACE = "place"  # the planner found nodes for the whole gang
     RUN = "run"  # every replica runs
@@ -24,14 +25,14 @@ class JobEvent(StrEnum):
     FAIL = "fail"
     EXPIRE = "expire"  # max_wait or max_run_time is over
     REQUEUE = "requeue"  # its attempt ended and another one is due
-    PAUSE = "pause"  # at once when it waits; else when its attempt has ended
+    PAUSE = "pause"  # at once if queued; else when its attempt has ended
     RESUME = "resume"
-    CANCEL = "cancel"  # at once when it waits; else its attempt is stopped first
+    CANCEL = "cancel"  # at once if queued; else its attempt is stopped first
     CONFIRM_CANCEL = "confirm_cancel"  # its attempt has ended after a cancel
 
 
 class AttemptEvent(StrEnum):
-    """What can happen to an attempt."""
+    """Events of an attempt."""
 
     START = "start"  # addresses are known, creation begins
     RUN = "run"
@@ -39,28 +40,28 @@ class AttemptEvent(StrEnum):
 
 
 class ReplicaEvent(StrEnum):
-    """What can happen to a replica."""
+    """Events of a replica."""
 
     CREATE = "create"  # the executor took the order
     RUN = "run"  # the user's code runs
     SUCCEED = "succeed"
     FAIL = "fail"
     LOSE = "lose"  # gone without an exit
-    STOP = "stop"  # ended because the platform asked
+    STOP = "stop"  # ended at the platform's request
     RESTART = "restart"  # the next generation of the same replica
 
 
 class Effect(StrEnum):
-    """What the writer owes together with a move, in the same transaction or (rings) right after it."""
+    """What the writer owes with a transition, in the same transaction or (wake-ups) right after it."""
 
-    STAMP_QUEUED = "stamp_queued"  # queued_at = now: its place in the line begins anew
+    STAMP_QUEUED = "stamp_queued"  # queued_at = now: it joins the queue's end
     STAMP_STARTED = "stamp_started"  # started_at = now, unless it has one
     STAMP_FINISHED = "stamp_finished"  # finished_at (or ended_at) = now
-    CLEAR_EXIT = "clear_exit"  # an earlier end no longer counts
-    CLEAR_WAIT = "clear_wait"  # it waits no more: no reason, no not_before
+    CLEAR_EXIT = "clear_exit"  # an earlier exit no longer counts
+    CLEAR_WAIT = "clear_wait"  # no wait reason, no not_before
     STOP_ATTEMPT = "stop_attempt"  # the live attempt has to end first
-    RING_TICK = "ring_tick"  # the queue or what is free has changed
-    RING_RECONCILE = "ring_reconcile"  # the live attempt must be looked at
+    RING_TICK = "ring_tick"  # the queue or the free capacity has changed
+    RING_RECONCILE = "ring_reconcile"  # the live attempt must be reconciled
 
 
 S = TypeVar("S", JobState, AttemptState, ReplicaState)
@@ -68,7 +69,7 @@ S = TypeVar("S", JobState, AttemptState, ReplicaState)
 
 @dataclass(frozen=True, slots=True)
 class Move(Generic[S]):
-    """A legal move. ``kind``: the event row that tells of it, noun.verb."""
+    """A legal transition. ``kind``: the name of its event, noun.verb."""
 
     state: S
     kind: str
@@ -86,7 +87,7 @@ _RUNNING = _move(JobState.RUNNING, "job.running", Effect.STAMP_STARTED)
 _SUCCEEDED = _move(JobState.SUCCEEDED, "job.succeeded", *_OVER)
 _FAILED = _move(JobState.FAILED, "job.failed", *_OVER)
 _EXPIRED = _move(JobState.EXPIRED, "job.expired", *_OVER)
-# A restart keeps its place in the line: the wait it had behind it still counts.
+# A restart keeps its place in the queue: its earlier wait still counts.
 _REQUEUED = _move(JobState.QUEUED, "job.requeued", Effect.RING_TICK)
 _PAUSED = _move(JobState.PAUSED, "job.paused", Effect.CLEAR_WAIT, Effect.RING_TICK)
 _RESUMED = _move(JobState.QUEUED, "job.resumed", Effect.STAMP_QUEUED, Effect.RING_TICK)
@@ -136,7 +137,7 @@ _R_RESTARTED = _move(ReplicaState.PENDING, "replica.restarted", Effect.CLEAR_EXI
 
 REPLICA_MOVES: Final[Mapping[tuple[ReplicaState, ReplicaEvent], Move[ReplicaState]]] = {
     (ReplicaState.PENDING, ReplicaEvent.CREATE): _move(ReplicaState.STARTING, "replica.starting"),
-    # The database may have missed the creation (killed between the call and the write): it is seen running.
+    # The database may have missed the creation (killed between the call and the write): it is observed running.
     (ReplicaState.PENDING, ReplicaEvent.RUN): _R_RUNNING,
     (ReplicaState.PENDING, ReplicaEvent.FAIL): _R_FAILED,
     (ReplicaState.PENDING, ReplicaEvent.LOSE): _R_LOST,
@@ -151,11 +152,11 @@ REPLICA_MOVES: Final[Mapping[tuple[ReplicaState, ReplicaEvent], Move[ReplicaStat
     (ReplicaState.RUNNING, ReplicaEvent.STOP): _R_STOPPED,
     (ReplicaState.FAILED, ReplicaEvent.RESTART): _R_RESTARTED,
     (ReplicaState.LOST, ReplicaEvent.RESTART): _R_RESTARTED,
-    # Of an elastic gang that gave its place to another job, and has room again.
+    # A replica removed from an elastic gang, which has room again.
     (ReplicaState.STOPPED, ReplicaEvent.RESTART): _R_RESTARTED,
 }
 
-# Why the usual wrong moves are refused, in words with a way out.
+# Hints for frequent illegal transitions.
 _HINTS: Final[Mapping[StrEnum, Mapping[JobState, str]]] = {
     JobEvent.CANCEL: {JobState.CANCELLING: "it is being cancelled already; wait for it to end"},
     JobEvent.PAUSE: {
@@ -169,7 +170,7 @@ _HINTS: Final[Mapping[StrEnum, Mapping[JobState, str]]] = {
         JobState.CANCELLING: "it is being cancelled; clone it to run it again",
     },
 }
-# What users ask for, and how a job ended, as a sentence needs them.
+# Participles of users' verbs and of terminal states for error messages.
 _ASKED: Final[Mapping[StrEnum, str]] = {
     JobEvent.CANCEL: "cancelled",
     JobEvent.PAUSE: "paused",
@@ -184,6 +185,12 @@ _HOW_OVER: Final[Mapping[JobState, str]] = {
 
 
 @overload
+                                                                 """The transition for ``event`` in ``state``.
+
+                                                                 Raises:
+                                                                     IllegalTransition: the table has none; the sentence
+                                                                         says why and what to do instead.
+                                                                 """
 def advance(state: JobState, event: JobEvent) -> Move[JobState]: ...
 @overload
 def advance(state: AttemptState, event: AttemptEvent) -> Move[AttemptState]: ...

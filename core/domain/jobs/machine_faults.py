@@ -1,9 +1,11 @@
-"""What the machine did, as a program's log or an engine tells it: which words blame the node, and how surely. Pure.
+"""Machine faults in log lines and engine messages: which phrases blame the node, and how certainly. Pure.
 
-Xids are the errors that NVIDIA's driver writes to the kernel's log. What each asks for is NVIDIA's own word
+Xids are the errors that NVIDIA's driver writes to the kernel's log. Their meaning is NVIDIA's
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): *reset the GPU* or *restart the machine* is a
-certain fault; *restart the application* and *check the application* blame the program; all others are only suspicious.
-Other programs number their transactions with an xid: only what is in the driver's own words is certain.
+certain
+fault; *restart the application* and *check the application* blame the program; all others are only suspicious. Other
+programs
+number their transactions with an xid: only the driver's own format is certain.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-# RESET_GPU, RESTART_BM, or "a reset or reboot is needed to clear this error". Not 155, which intended ends of a link bring, too.
+# RESET_GPU, RESTART_BM, or "a reset or reboot is needed to clear this error". Not 155: intended ends of a link cause
+# it, too.
 _RESET_XIDS: Final = frozenset({46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158, 171, 172})
-# Of programs: an address or an index out of bounds, an illegal stream of commands, a program that was ended.
+# Program errors: an address or an index out of bounds, an illegal stream of commands, a terminated program.
 _PROGRAM_XIDS: Final = frozenset({8, 11, 13, 14, 25, 31, 43, 44, 45, 66, 67, 68, 69, 80, 106, 107, 137})
 _XID_NAMES: Final = {
     48: "uncorrectable ECC error",
@@ -31,7 +34,7 @@ _XID_NAMES: Final = {
 }
 
 _XID: Final = r"\b[Xx][Ii][Dd]\b(?: errors?)?:?\s*(?:\([^)]*\))?\s*:?\s*"
-# How the driver begins a line in the kernel log, or names the device.
+# Prefixes of the driver's lines in the kernel log, or device names.
 _IN_DRIVERS_WORDS: Final = re.compile(r"\bNVRM\b|\bXid \(PCI:")
 _OF_PROGRAMS: Final = "|".join(map(str, sorted(_PROGRAM_XIDS)))
 _XID_NUMBER: Final = re.compile(rf"{_XID}(\d{{1,3}})\b")
@@ -39,7 +42,7 @@ _XID_NUMBER: Final = re.compile(rf"{_XID}(\d{{1,3}})\b")
 XID_OF_PROGRAMS: Final = rf"{_XID}(?:{_OF_PROGRAMS})\b"
 _MACHINES_XID: Final = rf"{_XID}(?!(?:{_OF_PROGRAMS})\b)\d{{1,3}}\b"
 
-# Words, what to call it in a sentence, and whether that alone is enough.
+# Pattern, phrase for sentences, and whether it alone is certain.
 _WORDS: Final = (
     (r"uncorrectable ECC", "uncorrectable ECC error", True),
     (r"fallen off the bus", "GPU fallen off the bus", True),
@@ -64,17 +67,18 @@ _WORDS: Final = (
 )
 _COMPILED: Final = tuple((re.compile(words), error, is_certain) for words, error, is_certain in _WORDS)
 
-# Whatever blames the machine: one pattern, for the table of exits.
+# All patterns of machine faults in one, for the table of exits.
 OF_MACHINES: Final = "|".join([*(words for words, _, _ in _WORDS), _MACHINES_XID])
 _OF_MACHINES: Final = re.compile(OF_MACHINES)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFault:
-    """Something that the machine did. ``error``: a phrase, such as "uncorrectable ECC error".
+    """A fault of the machine. ``error``: a phrase, such as "uncorrectable ECC error".
 
-    ``is_certain``: it alone says that the machine needs somebody; otherwise it is only a suspicion. ``is_loss``: all
-    that ran on the machine ended together.
+    ``is_certain``: it alone shows that the machine needs repair; otherwise it is a suspicion. ``is_loss``: everything
+    on the
+    machine ended together.
     """
 
     error: str
@@ -91,9 +95,9 @@ REFUSED: Final = MachineFault("the node refused the start")
 
 
 def fault_in(line: str, *, is_exception: bool = False) -> MachineFault | None:
-    """The fault that ``line`` of a log, or a sentence of an engine, tells of.
+    """The machine fault in ``line`` of a log, or in an engine's message.
 
-    ``is_exception``: the program raised it: what Xid it names there, it may have from anywhere.
+    ``is_exception``: the program raised it, so that an Xid in it is no evidence.
     """
     found = _XID_NUMBER.search(line)
     number = int(found.group(1)) if found else 0

@@ -1,6 +1,6 @@
-"""How an attempt looks to MLflow: it is a run, and each replica but the main one has a run of its own below it.
+"""An attempt as MLflow run: each replica but the main one has a nested run of its own.
 
-MLflow's client says which run it writes to and not where it runs. A run for each replica keeps their values apart.
+MLflow's client sends a run id but not its replica. A run for each replica keeps their values apart.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-# A job without one of these writes by the first of its own roles.
+# A job without one of these uses the first of its custom roles.
 _MAIN: Final = ("chief", "worker")
-# They serve the others and are no rank.
+# They serve the others and have no ranks.
 _SERVING: Final = ("ps", "evaluator", "scheduler")
 
 
 def main_role(roles: Sequence[str]) -> str:
-    """The role whose replica 0 writes to the attempt's own run. ``roles``: all of the gang, in rank order."""
+    """The role whose replica 0 writes to the attempt's run. ``roles``: all of the gang, in rank order."""
     for role in _MAIN:
         if role in roles:
             return role
@@ -23,12 +23,12 @@ def main_role(roles: Sequence[str]) -> str:
 
 
 def run_id_of(attempt_id: str, roles: Sequence[str], role: str, index: int) -> str:
-    """The run that a replica writes to: the attempt's id, and for all but the main replica its own name behind it."""
+    """The run of a replica: the attempt's id, followed by the replica's name except for the main replica."""
     return attempt_id if (role, index) == (main_role(roles), 0) else f"{attempt_id}-{role}-{index}"
 
 
 def replica_of_run(run_id: str, attempt_id: str, roles: Sequence[str]) -> str | None:
-    """The replica, such as ``worker-1``, that writes to this run; ``None`` when it is no run of this attempt's replicas."""
+    """The replica, such as ``worker-1``, that writes to this run; ``None`` if it belongs to no replica of the attempt."""
     if run_id == attempt_id:
         return f"{main_role(roles)}-0"
     if not run_id.startswith(f"{attempt_id}-"):

@@ -1,8 +1,8 @@
-"""How fast a training goes, and when it will be done: with how far that may be off.
+"""Training speed and estimated time of completion, with confidence bounds.
 
-A few samples of (time, step) are kept, denser towards now, and go with a replica's progress. The time that a step takes is
-their weighted mean, in which what was lately counts more; how much the stretches between the samples differ tells how
-uncertain it is.
+A few samples of (time, step), denser towards now, are stored with a replica's progress. The time per step is their
+weighted
+mean, in which recent intervals weigh more; the variance of the intervals gives the bounds.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any, Final, TypeAlias
 
 Sample: TypeAlias = list[float]  # seconds since 1970, steps
 
-KEY: Final = "_pace"  # in a replica's progress; what begins with an underscore nobody outside sees
+KEY: Final = "_pace"  # in a replica's progress; keys with an underscore are internal
 _SAMPLES: Final = 24
-# Nearer samples say more about the report's rhythm than about the training's.
+# Closer samples would measure the report interval, not the training.
 _SPACING_S: Final = 2.0
-# The newest stretch counts once, and each one before it a seventh less.
+# The newest interval has weight 1, each one before it a seventh less.
 _FADE: Final = 6 / 7
-_FEW: Final = 3  # stretches; of fewer nobody can tell how they differ
+_FEW: Final = 3  # intervals; fewer give no variance
 _FEW_SPREAD: Final = 0.5
-_SPREADS: Final = 2.0  # standard errors to either side: 19 times of 20, if stretches differ by chance
+_SPREADS: Final = 2.0  # standard errors to either side: 95 %, if intervals vary at random
 
 
 def with_sample(progress: Mapping[str, Any], at_s: float) -> list[Sample]:
-    """The samples of ``progress``, with where it is now."""
+    """The samples of ``progress``, with its current position."""
     samples: list[Sample] = [list(sample) for sample in progress.get(KEY, [])]
     done = _done_and_all(progress)
     if done is None:
         return []
     step = done[0]
     if samples and (step < samples[-1][1] or at_s < samples[-1][0]):
-        samples = []  # begun anew, or the clock was set back: what was before tells nothing
+        samples = []  # restarted, or the clock was set back: earlier samples are meaningless
     if samples and step == samples[-1][1]:
         return samples
     if len(samples) > 1 and at_s - samples[-2][0] < _SPACING_S:
@@ -48,10 +48,11 @@ def with_sample(progress: Mapping[str, Any], at_s: float) -> list[Sample]:
 
 
 def progress_view(progress: Mapping[str, Any], *, is_running: bool) -> dict[str, Any]:
-    """``progress`` as users see it: with ``fraction``, ``steps_per_s`` and, while it runs, ``remaining_s``, ``done_at`` and
-    the bounds that they lie in (``_low``, ``_high``; the high ones are left out where there is no telling).
+    """``progress`` as users see it: with ``fraction``, ``steps_per_s`` and, while running, ``remaining_s``, ``done_at``
+    and
+    their bounds (``_low``, ``_high``; upper bounds are left out if they cannot be estimated).
 
-    Times count from ``at``, so the answer stays the same while nothing changes.
+    Times are relative to ``at``, so that the answer does not change while nothing happens.
     """
     told = {name: value for name, value in progress.items() if not name.startswith("_")}
     done = _done_and_all(progress)
@@ -77,7 +78,7 @@ def progress_view(progress: Mapping[str, Any], *, is_running: bool) -> dict[str,
 
 
 def _done_and_all(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:
-    """(done, all) in steps, or in epochs where only these are told with their number."""
+    """(done, total) in steps, or in epochs if only these are reported with their total."""
     for name, whole in (("step", "steps"), ("epoch", "epochs")):
         done, all_ = progress.get(name), progress.get(whole)
         if done is not None and all_ is not None and all_ > 0:
@@ -86,7 +87,7 @@ def _done_and_all(progress: Mapping[str, Any]) -> tuple[float, float | None] | N
 
 
 def _seconds_per_step(samples: Sequence[Sample]) -> tuple[float, float]:
-    """The weighted mean, and how far it may be off to either side."""
+    """The weighted mean, and the half-width of its confidence interval."""
     stretches = [
         (after[0] - before[0], after[1] - before[1])
         for before, after in itertools.pairwise(samples)
@@ -94,7 +95,7 @@ def _seconds_per_step(samples: Sequence[Sample]) -> tuple[float, float]:
     ]
     if not stretches:
         return 0.0, 0.0
-    # By steps, so that a long stretch counts as what it is: the mean is time over steps.
+    # Weighted by steps: the mean is time over steps, so that long intervals weigh more.
     weights = [_FADE**age * steps for age, (_, steps) in zip(range(len(stretches) - 1, -1, -1), stretches, strict=True)]
     paces = [seconds / steps for seconds, steps in stretches]
     total = sum(weights)
@@ -110,4 +111,4 @@ def _time(seconds: float) -> str | None:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (OverflowError, ValueError, OSError):
-        return None  # after the last year that a date can have
+        return None  # beyond the largest date

@@ -1,4 +1,4 @@
-"""Which checkpoints of a job stay."""
+"""Retention rules of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """What any of these says stays, stays; ``None`` says nothing. Without any, all stay."""
+    """A checkpoint stays if any criterion selects it; ``None``: no such criterion. Without any criterion all stay."""
 
     last: int | None = None
     best: int | None = None
@@ -45,10 +45,11 @@ class RetentionCandidate:
 def checkpoints_to_delete(
     rule: RetentionRule, complete: Sequence[RetentionCandidate], protected: Collection[str]
 ) -> list[RetentionCandidate]:
-    """Those that ``rule`` lets go of, oldest first. The newest one always stays, and so do the ``protected`` paths.
+    """Checkpoints that ``rule`` does not retain, oldest first; never the newest, nor ``protected`` paths.
 
-    Newest is the largest step; those without a step come before all with one, by time. Those whose metric is missing or
-    no number are none of the best; where no checkpoint has it, ``best`` would delete them all, so it then deletes none.
+    Newest is the largest step; checkpoints without a step sort before all with one, by time. Checkpoints without a
+    numeric metric
+    are not among the best; if no checkpoint has the metric, ``best`` deletes none.
     """
     if rule.is_empty or not complete:
         return []

@@ -22,7 +22,7 @@ class JobState(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """What the user asked for since the submission."""
+    """What the user has asked for since the submission."""
 
     RUN = "run"
     PAUSE = "pause"

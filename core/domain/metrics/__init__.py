@@ -1,1 +1,1 @@
-"""Series of numbers that a training reports: their points, what stands for many points at once, and their limits."""
+"""Numeric series of trainings: points, digests (summaries of points), and limits."""

@@ -1,7 +1,8 @@
-"""What stands for many points at once, so that a chart of a million points reads some thousand numbers.
+"""Digests: summaries of runs of points, so that a chart of a million points reads some thousand numbers.
 
-A digest of a run of points keeps its smallest and largest value, its first and last, the sum, how many there are and how
-many of them are no finite number. Digests merge into digests of longer runs without a loss of any of these.
+A digest of a run of points keeps its smallest and largest value, its first and last, the sum, the number of points, and
+the
+number of non-finite ones. Digests merge into digests of longer runs without loss.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Digests:
             getattr(self, name).extend(getattr(others, name))
 
     def chosen(self, places: Sequence[int]) -> Digests:
-        """Those at ``places``, in that order."""
+        """The digests at ``places``, in that order."""
         made = Digests()
         for name in self.__slots__:
             column = getattr(self, name)
@@ -77,7 +78,7 @@ class Digests:
         return self.step_max if by == "step" else self.time_max
 
     def add(self, points: Points) -> None:
-        """One more: of all of ``points``, of which there is at least one."""
+        """Append a digest of ``points``, of which there is at least one."""
         values: Any = points.values
         finite = values
         if not all(map(math.isfinite, values)):
@@ -98,7 +99,7 @@ class Digests:
         self.last.append(values[-1])
 
     def merge(self, cuts: Iterable[tuple[int, int]]) -> Digests:
-        """One for each (start, end) of ``cuts``: what stands for all of these, of which there is at least one."""
+        """One merged digest for each non-empty range (start, end) of ``cuts``."""
         made = Digests()
         parts = [slice(start, end) for start, end in cuts]
         for name in ("count", "total"):
@@ -106,7 +107,7 @@ class Digests:
             getattr(made, name).extend([sum(column[part]) for part in parts])
         for name in ("nan", "positive", "negative"):
             column = getattr(self, name)
-            # Nearly always there is none in all of it.
+            # Nearly always there is none.
             getattr(made, name).extend([sum(column[part]) for part in parts] if any(column) else [0] * len(parts))
         for name in ("step_min", "time_min"):
             column = getattr(self, name)
@@ -123,7 +124,7 @@ class Digests:
 
 
 def unpack_digests(data: bytes) -> Digests:
-    """The digests that ``pack`` made ``data`` of."""
+    """The inverse of ``pack``."""
     raw = memoryview(zlib.decompress(data))
     made = Digests()
     size = len(raw) // len(Digests.__slots__)
@@ -133,7 +134,7 @@ def unpack_digests(data: bytes) -> Digests:
 
 
 def digest_runs(points: Points, length: int) -> Digests:
-    """A digest of every ``length`` points, the last one of what is left."""
+    """A digest of every ``length`` points; the last one of the remainder."""
     made = Digests()
     for start in range(0, len(points), length):
         made.add(points[start : start + length])
@@ -141,7 +142,7 @@ def digest_runs(points: Points, length: int) -> Digests:
 
 
 def sorted_points(points: Points, by: By) -> Points:
-    """``points`` by step or time; those with equal ones stay in their order."""
+    """``points`` by step or time; stable."""
     keys = points.steps if by == "step" else points.times
     if _grows(keys):
         return points
@@ -158,8 +159,9 @@ def digest_buckets(points: Points, by: By, buckets: int) -> Digests:
 
 
 def merge_buckets(digests: Digests, by: By, buckets: int) -> Digests:
-    """``digests`` merged into at most ``buckets`` of equal width. One that reaches over an edge goes where it begins, so a
-    bucket tells the steps that are really in it.
+    """``digests`` merged into at most ``buckets`` of equal width. A digest that crosses an edge belongs to the bucket
+    of its
+    start, so that a bucket reports the steps that are really in it.
     """
     keys = digests.lows_of(by)
     if not _grows(keys):
@@ -169,7 +171,7 @@ def merge_buckets(digests: Digests, by: By, buckets: int) -> Digests:
 
 
 def _cuts(keys: Sequence[int], buckets: int) -> Iterable[tuple[int, int]]:
-    """(start, end) of each bucket that has something in it. ``keys`` grow."""
+    """(start, end) of each non-empty bucket. ``keys`` grow."""
     if not keys:
         return
     lowest, width = keys[0], keys[-1] - keys[0] + 1

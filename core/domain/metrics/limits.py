@@ -1,4 +1,4 @@
-"""How much a job may report, and what a series may be called."""
+"""Limits of a job's metrics, and valid names of series."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OBJECT_BYTES_OF_JOB: Final = 256 * 2**20
 BINS_LIMIT: Final = 1024
 TEXT_LIMIT: Final = 64 * 1024  # bytes
 
-# What begins like this is the platform's own: what the machine did, not what the script said.
+# Prefix of the platform's own series, such as machine metrics.
 SYSTEM: Final = "system/"
 
 
 def name_fault(name: str) -> str | None:
-    """What is wrong with ``name`` as a series' name; ``None``: nothing."""
+    """Why ``name`` is no valid series name; ``None``: it is valid."""
     if not name or len(name) > NAME_LIMIT:
         return f"a metric's name has 1 to {NAME_LIMIT} characters, not {len(name):,}"
     if not name.isprintable():

@@ -1,8 +1,9 @@
 """Points of a series as columns, and their compact form.
 
-A column is an ``array``, so a million points are three objects. The compact form keeps differences of steps and times,
-lays the bytes of equal weight side by side, and compresses: what grows evenly takes next to nothing, and the bytes of
-values that are alike (sign, exponent) fall together. Some 6 bytes a point for a noisy loss, instead of 24.
+A column is an ``array``, so that a million points are three objects. The compact form delta-encodes steps and times,
+transposes the bytes (byte shuffle), and compresses: evenly growing numbers take next to nothing, and similar bytes of
+values
+(sign, exponent) are adjacent. Some 6 bytes a point for a noisy loss, instead of 24.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ _LEVEL: Final = 1  # of zlib: 9 saves a tenth more at ten times the work
 
 
 class Points:
-    """Points in the order of their arrival. ``steps``: whole numbers; ``times``: milliseconds since 1970; ``values``: any
-    float, NaN and infinities included. All of one length.
+    """Points in order of arrival. ``steps``: integers; ``times``: milliseconds since 1970; ``values``: any float, NaN
+    and
+    infinities included. All of one length.
     """
 
     __slots__ = ("steps", "times", "values")
 
     def __init__(self, steps: Iterable[int] = (), times: Iterable[int] = (), values: Iterable[float] = ()) -> None:
-        """Raises ``OverflowError`` or ``TypeError`` for what is no 64-bit number, ``ValueError`` for unequal lengths."""
+        """Raises ``OverflowError`` or ``TypeError`` for non-64-bit numbers, ``ValueError`` for unequal lengths."""
         self.steps = array("q", steps)
         self.times = array("q", times)
         self.values = array("d", values)
@@ -54,7 +56,7 @@ class Points:
         )
 
     def finite_range(self, low: float | None, high: float | None) -> tuple[float | None, float | None]:
-        """Lowest and highest of the finite values, ``low`` and ``high``; ``None``: there is none."""
+        """The smallest and largest of the finite values, ``low`` and ``high``; ``None``: there is none."""
         finite: Iterable[float] = self.values
         if not all(map(math.isfinite, self.values)):
             finite = [value for value in self.values if math.isfinite(value)]
@@ -69,12 +71,12 @@ class Points:
         return zlib.compress(b"".join(_by_weight(column.tobytes()) for column in columns), _LEVEL)
 
     def to_bytes(self) -> bytes:
-        """24 bytes a point, made and read in no time: for what is compacted soon."""
+        """24 bytes a point, fast to write and read: for data that is compacted soon."""
         return self.steps.tobytes() + self.times.tobytes() + self.values.tobytes()
 
 
 def unpack(data: bytes) -> Points:
-    """The points that ``pack`` made ``data`` of."""
+    """The inverse of ``pack``."""
     raw = zlib.decompress(data)
     size = len(raw) // 3
     steps, times, values = array("q"), array("q"), array("d")
@@ -85,7 +87,7 @@ def unpack(data: bytes) -> Points:
 
 
 def from_bytes(data: memoryview | bytes) -> Points:
-    """The points that ``to_bytes`` made ``data`` of."""
+    """The inverse of ``to_bytes``."""
     size = len(data) // 3
     steps, times, values = array("q"), array("q"), array("d")
     steps.frombytes(data[:size])

@@ -1,1 +1,1 @@
-"""Serving of models: what moves, and when, as values."""
+"""Serving of models: rollout decisions as pure functions."""

@@ -1,7 +1,9 @@
-"""What the platform's own server refuses of a model by the look of its files, told before a replica is started for it.
+"""Refuse models that the platform's server cannot serve, judged by file names, before a replica is started.
 
-The rules and the words are those of ``trainmaster_serving.models`` and its readers, which are installed in images alone; a test
-holds the two together. What only reading the model shows, such as strange types in a skops file, is left to the server.
+Rules and messages are those of ``trainmaster_serving.models`` and its readers, which are installed in images alone; a
+test
+keeps the two consistent. What only reading the model shows, such as unknown types in a skops file, is left to the
+server.
 """
 
 from __future__ import annotations
@@ -10,19 +12,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# By the ends of names: what each framework writes.
+# Suffixes of each framework's files.
 _ENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": (".pt2", ".pt", ".pth", ".ts"),
     "sklearn": (".skops", ".joblib", ".pkl", ".pickle"),
     "xgboost": (".ubj", ".bst", ".xgb"),
 }
 SAVED_MODEL: Final = "saved_model.pb"
-_FACTORY: Final = "model.py"  # makes the module of weights that stand alone
+_FACTORY: Final = "model.py"  # builds the module for a state_dict
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``field``: of the request, whose change would mend it."""
+    """``field``: the request's field to correct."""
 
     field: str
     sentence: str
@@ -37,13 +39,13 @@ def refusal(
     trusts_code: bool,
     is_torchscript: Callable[[str], bool | None],
 ) -> Refusal | None:
-    """``None``: nothing that can be seen from here is wrong.
+    """``None``: the file names show no problem.
 
     Args:
-        label: what the model's folder is called in the sentence.
-        names: of all that lies in the folder.
-        file: the one in it that is meant; may be empty.
-        is_torchscript: whether this file of the folder brings its module with it; ``None``: that cannot be seen.
+        label: name of the model's folder in messages.
+        names: of everything in the folder.
+        file: the chosen file; may be empty.
+        is_torchscript: whether this file of the folder contains its module; ``None``: unknown.
     """
     if SAVED_MODEL in names and (file == SAVED_MODEL or (not file and framework in ("auto", "tensorflow"))):
         return None

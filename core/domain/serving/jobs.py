@@ -1,4 +1,4 @@
-"""The job of one serving replica, and of a batch prediction, as raw job specs."""
+"""Raw job specs of a serving replica, and of a batch prediction."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from trainmaster.wire.serving import BatchPredictRequest, ServingSpec
 
 from core.domain.serving.ports import read_port
 
-# Where an image's server listens unless it is told otherwise, as on Vertex AI:
+# Default port of an image's server, as on Vertex AI:
 # https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#image
 IMAGE_PORT: Final = 8080
 ENDPOINT_LABEL: Final = "endpoint"
 BATCH_LABEL: Final = "batch-prediction"
-# What a batch prediction is told of its model.
+# Variables that tell a batch prediction its model.
 MODEL_NAME: Final = "AIP_MODEL_NAME"
 MODEL_DIGEST: Final = "AIP_MODEL_DIGEST"
-# Where the instances of a batch prediction are, beside the model.
+# Mount point of a batch prediction's instances, next to the model.
 INSTANCES: Final = "/data/instances"
-_RETENTION_S: Final = 7 * 86_400  # jobs of replicas that have ended
+_RETENTION_S: Final = 7 * 86_400  # retention of ended replicas' jobs
 _NAME: Final = 63
-# In images; a platform of plain processes names the file.
+# In images; the process executor names the file.
 MODULE: Final = ("python", "-m", "trainmaster_serving")
 
 
 def holder_of(endpoint: str, deployment: str) -> str:
-    """Who holds a version in the registry as long as it is deployed, or may be gone back to."""
+    """The holder under which a deployment holds a model version, as long as a rollback to it is possible."""
     return f"endpoint {endpoint}, deployed model {deployment}"
 
 
 def container_port(spec: ServingSpec) -> int:
-    """Where a container of this revision listens."""
+    """The port on which a container of this revision listens."""
     return read_port(spec.env.get("AIP_HTTP_PORT", "")) or spec.port or IMAGE_PORT
 
 
@@ -44,11 +44,12 @@ def replica_job(
     revision: int,
     own_server: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """A job spec to be parsed.
+    """A raw job spec.
 
     Args:
-        own_server: how plain processes start the platform's server: there a replica's port is given to it, and it listens
-            for this machine alone. ``None``: a replica is a container with an address of its own.
+        own_server: the process executor's command of the platform's server: there a replica is assigned a port, and
+            listens
+            on the loopback. ``None``: a replica is a container with an address of its own.
     """
     is_container = own_server is None
     command, args = spec.command, list(spec.args)
@@ -77,7 +78,7 @@ def replica_job(
         "priority": spec.priority,
         "preemptible": spec.preemptible,
         "node_selector": spec.node_selector,
-        "max_restarts": 0,  # who keeps the endpoint replaces it, and knows how often it failed
+        "max_restarts": 0,  # the endpoint's reconciler replaces it, and counts its failures
         "warm": "never",
         "ttl": _RETENTION_S,
         "labels": {ENDPOINT_LABEL: endpoint, "deployment": deployment, "revision": str(revision)},
@@ -97,12 +98,12 @@ def batch_job(
     model_name: str,
     model_digest: str = "",
 ) -> dict[str, Any]:
-    """A job spec to be parsed: ``replicas`` workers that share the shards; one that dies starts again by itself.
+    """A raw job spec: ``replicas`` workers that share the shards; a failed worker restarts on its own.
 
     Args:
-        model, instances: volume/path of folders; ``model_file``, ``instances_file``: the one file there, or all of them.
-        model_name, model_digest: written beside the predictions, so that another model does not go on with them; without a
-            digest replicas make one of the model's files.
+        model, instances: volume/path of folders; ``model_file``, ``instances_file``: one file there, or all of them.
+        model_name, model_digest: written next to the predictions, so that another model does not resume them; without a
+            digest the replicas compute one of the model's files.
     """
     volume, _, path = instances.partition("/")
     args = [
@@ -112,7 +113,7 @@ def batch_job(
         *(("--csv-rows", request.csv_rows) if request.csv_rows != "object" else ()),
         *("--batch-size", str(request.batch_size)),
         *("--shard-size", str(request.shard_size)),
-        # Stated, for where no path can be mounted the fixed ones in arguments are replaced.
+        # Explicit, because without mounts the fixed paths in arguments are replaced.
         *("--instances", INSTANCES),
         *(("--instances-file", instances_file) if instances_file else ()),
     ]
@@ -126,7 +127,7 @@ def batch_job(
         "env": {
             "AIP_MODE": "BATCH_PREDICTION",
             **request.env,
-            # Not as arguments: an older version in the user's own image would refuse those.
+            # Not as arguments: an older version in the user's own image would reject those.
             MODEL_NAME: model_name,
             **({MODEL_DIGEST: model_digest} if model_digest else {}),
         },

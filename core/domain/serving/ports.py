@@ -1,4 +1,4 @@
-"""Ports that users write as text."""
+"""Parsing of ports that users write as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DIGITS: Final = 5
 
 
 def read_port(text: str) -> int | None:
-    """``None``: it is none from 1 to 65535 in plain digits (``str.isdigit`` also holds for digits that ``int`` refuses)."""
+    """``None``: not a port from 1 to 65535 in ASCII digits (``str.isdigit`` accepts digits that ``int`` refuses)."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         return None
     return int(text) if 1 <= int(text) <= _MOST else None

@@ -1,8 +1,9 @@
-"""What is to be done for a deployed model now: pure, and the same whenever it is asked again.
+"""Rolling updates of a deployed model as a pure function of its state.
 
-The simple equivalent is Kubernetes' Deployment: as many replicas of the newest revision as are wanted, never more than
-``max_surge`` above that and never more than ``max_unavailable`` ready ones below it. It differs in what a revision that
-never gets ready comes to: after ``START_LIMIT`` replicas of it failed, the one before is wanted again by itself.
+Modelled on Kubernetes' Deployment: as many replicas of the newest revision as desired, never more than ``max_surge``
+above
+that and never more than ``max_unavailable`` ready ones below it. The difference is an automatic rollback: after
+``START_LIMIT`` failed replicas of a revision that never became ready, the stable revision becomes the target again.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Final
 
 from core.domain.serving.states import DeploymentState, ServingState
 
-# Replicas of a new revision that may fail before it is taken back.
+# Failed replicas of a new revision until it is rolled back.
 START_LIMIT: Final = 3
-# Health answers in a row that a ready replica may owe before it gets no more requests.
+# Consecutive failed probes until a ready replica gets no more requests.
 MISSES: Final = 3
-# A replica that was ready for so long was well: its failure is the first one again.
+# After being ready this long, a replica's failure counts as the first one again.
 WELL_AFTER: Final = timedelta(seconds=60)
 _BACKOFF: Final = timedelta(seconds=1)
-# What starts or ends is looked at again after a tenth of the time that it has taken: so nobody waits much longer than it takes.
-# From a second on the control loop's own rounds come sooner.
+# Starting and ending replicas are probed again after a tenth of their elapsed time, which bounds the delay to a tenth.
+# Beyond a second the control loop's own interval is shorter.
 _AGAIN_PART: Final = 10
 _AGAIN_LEAST: Final = timedelta(seconds=0.15)
 _AGAIN_MOST: Final = timedelta(seconds=1)
@@ -33,8 +34,9 @@ _BACKOFF_MOST: Final = timedelta(minutes=5)
 class ServerStatus:
     """One serving replica as its row, its job and its health route show it.
 
-    ``runs_since``: since when its job has been running without a break; ``None``: it does not. ``is_healthy``: what its
-    health route says now; ``None``: it was not asked. ``words``: what that said, or why the job waits or ended.
+    ``running_since``: since when its job has been running without a break; ``None``: it does not run. ``is_healthy``:
+    result of
+    the health probe; ``None``: not probed. ``message``: the probe's message, or why the job waits or ended.
     """
 
     id: str
@@ -53,8 +55,9 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """``stable_at``: when all wanted replicas of it were ready for the first time. ``failures``: of its replicas in a row.
-    ``verdict``: why it was given up.
+    """``stable_at``: when all its desired replicas were ready for the first time. ``failures``: consecutive failed
+    replicas.
+    ``failure_reason``: why it was rolled back.
     """
 
     number: int
@@ -70,7 +73,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class DeployedModel:
-    """A deployed model. ``wanted``: the number of the revision that is to serve, ``stable``: of the last one that did."""
+    """A deployed model. ``target_revision``: the revision to serve; ``stable_revision``: the last fully ready one."""
 
     state: DeploymentState
     replicas: int
@@ -85,7 +88,7 @@ class DeployedModel:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEvent:
-    """One line of its history. ``kind``: noun.verb."""
+    """One event of its history. ``kind``: noun.verb."""
 
     kind: str
     sentence: str
@@ -93,12 +96,12 @@ class RolloutEvent:
 
 @dataclass(slots=True)
 class RolloutPlan:
-    """What is to be written, all at once. ``deployed``: after it. ``recheck_at``: when time alone changes something."""
+    """Everything to write, at once. ``deployed``: the new state. ``next_wake``: when time alone changes something."""
 
     deployed: DeployedModel
-    servers: dict[str, ServerStatus] = field(default_factory=dict)  # those that changed
-    cancel: dict[str, str] = field(default_factory=dict)  # of whose jobs, and why
-    start: int = 0  # replicas of the wanted revision
+    servers: dict[str, ServerStatus] = field(default_factory=dict)  # changed servers
+    cancel: dict[str, str] = field(default_factory=dict)  # job of the server -> reason
+    start: int = 0  # replicas of the target revision
     events: list[RolloutEvent] = field(default_factory=list)
     recheck_at: datetime | None = None
 
@@ -106,25 +109,25 @@ class RolloutPlan:
         return bool(self.servers or self.cancel or self.start or self.events)
 
     def wake_at(self, at: datetime) -> None:
-        """Look again then, unless it is to be sooner."""
+        """Wake at ``at``, unless an earlier wake-up is due."""
         if self.recheck_at is None or at < self.recheck_at:
             self.recheck_at = at
 
 
 def backoff(failures: int) -> timedelta:
-    """How long after the last failure the next replica starts."""
+    """Delay from the last failure to the next replica's start."""
     return min(_BACKOFF_MOST, _BACKOFF * float(2 ** min(max(0, failures - 1), 16)))
 
 
 def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
-    """What to do now. Every server of ``deployed`` is one that has not ended."""
+    """The plan for now. Every server of ``deployed`` is one that has not ended."""
     steps = RolloutPlan(deployed)
     servers = [_assess(steps, server, now) for server in deployed.servers]
     _roll_back(steps)
     if steps.deployed.state is DeploymentState.ACTIVE:
         servers = _roll(steps, servers, now)
     else:
-        servers = [_let_go(steps, server, now, "It is not wanted any more.") for server in servers]
+        servers = [_let_go(steps, server, now, "It is no longer needed.") for server in servers]
     for server in servers:
         _end_drained(steps, server, now)
     if steps.deployed.state is DeploymentState.UNDEPLOYING and all(s.state is ServingState.ENDED for s in servers):
@@ -133,7 +136,7 @@ def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
     return steps
 
 
-# What each replica has come to
+# Assessment of each replica
 
 
 def _assess(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
@@ -147,15 +150,15 @@ def _assess(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerSt
             drained = server.draining_at + steps.deployed.revision(server.revision).drain
             _look_again(steps, drained if drained <= now else server.draining_at, now)
         return server
-    if server.is_cancelled:  # by somebody's hand
+    if server.is_cancelled:  # cancelled by a user
         return _change(steps, server, state=ServingState.DRAINING, draining_at=now)
     return _by_its_health(steps, server, now)
 
 
 def _by_its_health(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
-    """Of one that is to serve."""
+    """For a replica that is to serve."""
     if server.running_since is None:
-        # Its job waits (again): preempted, or its node was lost.
+        # Its job is queued (again): preempted, or its node was lost.
         if server.state is ServingState.STARTING:
             _look_again(steps, server.created_at, now)
             return server
@@ -172,7 +175,7 @@ def _by_its_health(steps: RolloutPlan, server: ServerStatus, now: datetime) -> S
         if server.failed_probes + 1 < MISSES:
             return _change(steps, server, failed_probes=server.failed_probes + 1)
         steps.events.append(RolloutEvent("serving_replica.unready", f"It gets no more requests: {server.message}"))
-        # Its time to get ready again begins now.
+        # Its readiness timeout restarts now.
         return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0, running_since=now)
     limit = steps.deployed.revision(server.revision).ready_timeout
     if now - server.running_since < limit:
@@ -183,7 +186,7 @@ def _by_its_health(steps: RolloutPlan, server: ServerStatus, now: datetime) -> S
 
 
 def _look_again(steps: RolloutPlan, since: datetime, now: datetime) -> None:
-    """Of one that starts or ends since then."""
+    """Schedule the next probe of a replica that has been starting or ending since ``since``."""
     wait = max(_AGAIN_LEAST, (now - since) / _AGAIN_PART)
     if wait < _AGAIN_MOST:
         steps.wake_at(now + wait)
@@ -203,12 +206,12 @@ def _set_revision(steps: RolloutPlan, revision: Revision) -> None:
 
 
 def _roll_back(steps: RolloutPlan) -> None:
-    """Want the stable revision again when the wanted one does not get ready."""
+    """Make the stable revision the target again if the target revision fails to become ready."""
     deployed = steps.deployed
     if deployed.state is not DeploymentState.ACTIVE:
         return
     wanted = deployed.revision(deployed.target_revision)
-    # One that is gone back to has served before, and may not be able to any more: its files are gone, or its image.
+    # The stable revision may be unable to serve by now, too: its files or its image are gone.
     if deployed.target_revision == deployed.stable_revision or wanted.failures < START_LIMIT:
         return
     last = next((event.sentence for event in reversed(steps.events) if event.kind == "serving_replica.failed"), "")
@@ -222,13 +225,13 @@ def _roll_back(steps: RolloutPlan) -> None:
     never = "never got ready" if wanted.stable_at is None else "did not get ready again"
     verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable_revision} serves on: {why}"
     _set_revision(steps, replace(wanted, verdict=verdict))
-    # Failures of long ago count no more: it served well.
+    # Old failures no longer count: it served well.
     _set_revision(steps, replace(deployed.revision(deployed.stable_revision), failures=0, failed_at=None))
     steps.deployed = replace(steps.deployed, wanted=deployed.stable_revision)
     steps.events.append(RolloutEvent("deployment.rolled_back", verdict))
 
 
-# From the old revision to the wanted one
+# From the old revision to the target
 
 
 def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) -> list[ServerStatus]:
@@ -238,7 +241,7 @@ def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) ->
     new = [server for server in servers if server.state.is_up and server.revision == wanted.number]
     old = [server for server in servers if server.state.is_up and server.revision != wanted.number]
     gone = [server for server in servers if not server.state.is_up]
-    # Old ones that are not ready help nobody.
+    # Old replicas that are not ready are of no use.
     old = _ending(steps, old, [one for one in old if one.state is ServingState.STARTING], now, gone)
     if len(new) > count:
         extra = sorted(new, key=lambda one: (one.state is ServingState.READY, _backwards(one)))[: len(new) - count]
@@ -271,16 +274,20 @@ def _backwards(server: ServerStatus) -> float:
 
 
 def _ending(
-    steps: RolloutPlan, of: Sequence[ServerStatus], which: Sequence[ServerStatus], now: datetime, gone: list[ServerStatus]
+    steps: RolloutPlan,
+    of: Sequence[ServerStatus],
+    which: Sequence[ServerStatus],
+    now: datetime,
+    gone: list[ServerStatus],
 ) -> list[ServerStatus]:
-    """``of`` without ``which``, who are let go and join ``gone``."""
+    """``of`` without ``which``; those are drained and added to ``gone``."""
     ids = {one.id for one in which}
-    gone += [_let_go(steps, one, now, "Another one serves in its place.") for one in of if one.id in ids]
+    gone += [_let_go(steps, one, now, "It was replaced by another replica.") for one in of if one.id in ids]
     return [one for one in of if one.id not in ids]
 
 
 def _let_go(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -> ServerStatus:
-    """It gets no more requests; one that got none is ended at once."""
+    """Drain it: no more requests; a replica that had none is ended at once."""
     match server.state:
         case ServingState.READY:
             return _change(steps, server, state=ServingState.DRAINING, draining_at=now, message=why)
@@ -291,7 +298,7 @@ def _let_go(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -
 
 
 def _end(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -> ServerStatus:
-    """End its job. It counts no more, and has ended when the job has."""
+    """End its job. It no longer counts, and has ended when the job has."""
     steps.cancel[server.id] = why
     return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, message=why)
 
@@ -301,7 +308,7 @@ def _end_drained(steps: RolloutPlan, server: ServerStatus, now: datetime) -> Non
         return
     due = server.draining_at + steps.deployed.revision(server.revision).drain
     if due <= now:
-        steps.cancel[server.id] = server.message or "Another one serves in its place."
+        steps.cancel[server.id] = server.message or "It was replaced by another replica."
     else:
         steps.wake_at(due)
 

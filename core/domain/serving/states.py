@@ -6,23 +6,23 @@ from enum import StrEnum
 
 
 class DeploymentState(StrEnum):
-    """What is wanted of a deployed model. How far it is, its replicas tell."""
+    """The desired state of a deployed model; its replicas show the actual state."""
 
     ACTIVE = "active"
-    FAILED = "failed"  # its first revision never got ready; nothing of it runs until it is deployed anew
+    FAILED = "failed"  # its first revision never became ready; nothing of it runs until it is redeployed
     UNDEPLOYING = "undeploying"  # its replicas drain and end
     ENDED = "ended"
 
 
 class ServingState(StrEnum):
-    """Of one serving replica, which is one job."""
+    """The state of one serving replica, which is one job."""
 
-    STARTING = "starting"  # its job waits or runs, and its health route does not answer 200 (any more)
+    STARTING = "starting"  # its job is queued or runs, and its health route does not answer 200
     READY = "ready"  # it gets requests
-    DRAINING = "draining"  # it gets no new ones, and finishes those that it has
+    DRAINING = "draining"  # it gets no new requests, and finishes the open ones
     ENDED = "ended"
 
     @property
     def is_up(self) -> bool:
-        """Whether it counts as one of those that are wanted."""
+        """Whether it counts towards the desired replicas."""
         return self in (ServingState.STARTING, ServingState.READY)

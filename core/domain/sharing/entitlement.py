@@ -1,4 +1,4 @@
-"""What is due to each of those who share a cluster: weighted max-min fairness over shares from 0 to 1. Pure."""
+"""Entitlements of those who share a cluster: weighted max-min fairness over shares from 0 to 1. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShareClaim:
-    """``wanted``: the share that it would hold if it got all that it asks for, with what it holds."""
+    """``wanted``: the share with all demand satisfied, current usage included."""
 
     weight: float
     wanted: float
 
 
 def entitlements(claims: Mapping[str, ShareClaim], total: float = 1.0) -> dict[str, float]:
-    """The share that is due to each: nobody gets more than is wanted, and what is left over goes to those who want more,
-    by their weights.
+    """The fair share of each claimant: no more than its demand; the remainder goes to unsatisfied claimants by weight.
 
-    Water rises in vessels as wide as their weights until it is all poured out or all are full (progressive filling).
+    Progressive filling: water rises in vessels as wide as their weights until it is used up or all are full.
     """
     due = dict.fromkeys(claims, 0.0)
-    # The fullest for its weight is full first.
+    # In order of saturation.
     thirsty = sorted(claims, key=lambda name: (claims[name].wanted / claims[name].weight, name))
     left, weights = total, sum(claims[name].weight for name in claims)
     for name in thirsty:

@@ -1,4 +1,4 @@
-"""Names of GPU models: one spelling for nodes, and which of them a user's ``gpu_type`` means."""
+"""GPU model names: normalization, and which models a user's ``gpu_type`` accepts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "geforce", "instinct")
 
 @lru_cache(maxsize=4096)
 def normal_model(name: str) -> str:
-    """The one spelling of a model: ``NVIDIA A100-SXM4-80GB`` is ``a100-sxm4-80gb``, ``Tesla T4`` is ``t4``.
+    """The normalized name: ``NVIDIA A100-SXM4-80GB`` is ``a100-sxm4-80gb``, ``Tesla T4`` is ``t4``.
 
-    Lower case, parts joined by ``-``, and without the maker's name where anything else is left.
+    Lower case, parts joined by ``-``, without the maker's name unless it is all there is.
     """
     parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
     while len(parts) > 1 and parts[0] in _MAKERS:
@@ -27,11 +27,12 @@ def normal_model(name: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def accepts(asked: str, model: str) -> bool:
-    """Whether a node's ``model`` is what the user ``asked`` for, each in any spelling.
+    """Whether a node's ``model`` satisfies the user's ``asked``, each in any spelling.
 
-    All parts of what is asked occur in the model as whole parts, in this order: ``A100`` and ``a100-80gb`` accept
-    ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``. A slice of a device is meant only where it is said:
-    ``1g.5gb``, ``mig-1g.5gb`` and ``a100-mig`` accept ``a100-sxm4-40gb-mig-1g-5gb``, ``a100`` does not.
+    All parts of the request must occur in the model as whole parts, in this order: ``A100`` and ``a100-80gb`` accept
+    ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``. A MIG slice must be requested explicitly: ``1g.5gb``,
+    ``mig-1g.5gb``
+    and ``a100-mig`` accept ``a100-sxm4-40gb-mig-1g-5gb``, ``a100`` does not.
     """
     wanted = normal_model(asked).split("-")
     there = normal_model(model).split("-")
@@ -42,6 +43,6 @@ def accepts(asked: str, model: str) -> bool:
 
 
 def accepted_models(asked: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``present`` that ``asked`` accepts, best first: in the order of ``asked``, then of ``present``."""
+    """The ``present`` models that ``asked`` accepts, best first: in the order of ``asked``, then of ``present``."""
     known = tuple(present)
     return tuple(dict.fromkeys(model for wish in asked for model in known if accepts(wish, model)))

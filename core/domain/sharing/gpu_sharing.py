@@ -1,4 +1,4 @@
-"""Parts of GPUs: which device a part goes to. Planner and apply step ask here, so that both say the same."""
+"""GPU sharing: best-fit assignment of fractions to devices, the same rule for the planner and for the apply step."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-# Parts are told in thousandths of one device.
+# Fractions are in thousandths of one device.
 WHOLE: Final = 1000
 
 
 def device_for(left: Sequence[int], gpu_milli: int) -> int | None:
-    """The position in ``left`` (thousandths left on each shared device) of the device that takes a part of ``gpu_milli``:
-    the one on which it leaves the least. ``None``: none has room, so a whole device must be opened.
+    """Best fit: index in ``left`` (thousandths left on each shared device) of the device with the smallest remainder
+    that takes
+    ``gpu_milli``. ``None``: none has room, so that a whole device must be opened.
 
-    Several parts for one node are dealt out in :func:`in_order`.
+    Several fractions for one node are assigned in :func:`in_order`.
     """
     fitting = [(amount, at) for at, amount in enumerate(left) if amount >= gpu_milli]
     return min(fitting)[1] if fitting else None
 
 
 def in_order(parts: Sequence[int]) -> list[int]:
-    """The positions of ``parts`` as they are given their devices: larger ones first, equal ones as they stand."""
+    """The order of assignment (best-fit decreasing): indices of ``parts``, larger ones first; stable."""
     return sorted(range(len(parts)), key=lambda at: -parts[at])
 
 
 def after_part(shares: tuple[int, ...], gpu_milli: int) -> tuple[tuple[int, ...], int]:
-    """What is left of the shared devices (ascending) once a part is taken by the same rule, and how many whole devices that
-    opens (0 or 1).
+    """The remainders of the shared devices (ascending) after one more fraction by the same rule, and the number of
+    newly opened
+    devices (0 or 1).
     """
     at = bisect_left(shares, gpu_milli)
     opened = int(at == len(shares))
@@ -37,5 +39,5 @@ def after_part(shares: tuple[int, ...], gpu_milli: int) -> tuple[tuple[int, ...]
 
 
 def room_for_parts(shares: Iterable[int], whole: int, gpu_milli: int) -> int:
-    """How many parts of ``gpu_milli`` fit on these shared devices and ``whole`` unshared ones."""
+    """How many fractions of ``gpu_milli`` fit on these shared devices and ``whole`` unshared ones."""
     return sum(left // gpu_milli for left in shares) + whole * (WHOLE // gpu_milli)

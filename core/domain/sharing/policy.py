@@ -1,4 +1,4 @@
-"""What an administrator sets: in which order jobs are taken, and what may be taken from whom."""
+"""The planner's policy, set by administrators: queue order, preemption, quarantine."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from typing import Any, Final
 
 from core.domain.errors import InvalidRequest
 
-# Each level is four times the one before, from ten minutes of a GPU to 43,690 hours: what a cluster is asked for spans as
-# many orders of magnitude, and jobs on the last level are no longer told apart.
+# Each level is four times the previous one, from ten minutes of a GPU to 43,690 hours: the jobs of a cluster span as
+# many orders of magnitude, and jobs on the last level are not distinguished.
 _FIRST_LEVEL_GPU_S: Final = 600.0
-# Failures of nodes are kept for longer than this.
+# Node failures are stored for longer than this.
 LONGEST_WINDOW_S: Final = 7 * 24 * 3600.0
 _MOST_FAILURES: Final = 100
-# Shorter turns than this nobody can mean: a plan is made at the end of each.
+# Shorter rotations make no sense: each one ends with a plan.
 _LEAST_ROTATION_S: Final = 1.0
 
 
 class QueueOrder(StrEnum):
-    """Who comes first among jobs of equal priority and equal share."""
+    """The order of jobs of equal priority and equal share."""
 
     FIFO = "fifo"
-    SHORTEST_FIRST = (
-        "shortest-first"  # the least GPU-seconds still to run; those that nobody knows as by attained service
-    )
-    # The least time still to run, however many GPUs it takes: nobody waits for much longer than it runs. Before all those
-    # that would run for longer than all others together take the whole cluster: they tell when everything is done.
+    SHORTEST_FIRST = "shortest-first"  # fewest remaining GPU-seconds; unknown ones by attained service
+    # Shortest remaining time, whatever the number of GPUs, so that waits are proportional to run times. A job that
+    # would run longer than all others together on the whole cluster comes first: it determines the makespan.
     FAIR_FINISH = "fair-finish"
-    ATTAINED_SERVICE = "attained-service"  # those that have had the least, in levels
+    ATTAINED_SERVICE = "attained-service"  # least attained service first, in levels
 
 
 class Defragment(StrEnum):
@@ -46,31 +44,37 @@ class Policy:
     """The planner's settings. Times in seconds.
 
     Attributes:
-        is_fair: projects, and users inside one, take turns by their shares; otherwise all jobs are in one line.
-        usage_weight: how much the past counts beside the present in a share, 0 to 1.
-        usage_half_life_s: after this time past usage counts half.
-        levels_gpu_s: where the levels of attained service end, in GPU-seconds; the last level has no end.
-        starvation_s: who has waited for so long without resources counts as of the first level again.
-        preempts_priority: a job of larger priority may take the place of smaller ones.
-        reclaims: projects get back what is guaranteed to them.
-        preempts_shares: projects below their share may take from those above theirs.
-        time_slice_s: jobs of one priority take turns: who has run for at least so long gives place to who comes first by
-            ``order``. ``None``: who runs stays.
-        rotation_s: a turn of those that ``order`` treats as equal: who has run for so long gives place to who has had fewer
-            whole turns in all, or as many and is older. Who comes first by ``order`` gets the place then at the latest.
-            ``None``: equal jobs do not take turns.
-        min_run_time_s: nobody is preempted, by whatever right, before having run for so long.
-        grace_s: what a preempted job gets for its last checkpoint.
-        shrinks: elastic jobs give back replicas before anybody is preempted.
-        restart_cost_s: what a preemption is taken to cost the job besides the work since its last checkpoint.
-        quarantines: nodes on which jobs end for reasons of the machine take no new work for a time.
-        quarantine_failures: so many suspicious ends of different jobs on one node make it one; a certain fault alone does, too.
-        quarantine_window_s: ends further apart have nothing to do with one another.
-        quarantine_release_s: after this time a node takes work again, twice as long each time in a row. ``None``: when an
-            administrator says so.
-        quarantine_share: no more of the nodes of one kind are quarantined at once, but one may always be.
-        keeps_for_gpus: jobs without GPUs leave of every node the CPUs and memory that its free GPUs will need, unless they could
-            never run otherwise. If not, they only prefer other places.
+        is_fair: fair queueing among projects, and among users inside one; otherwise all jobs are in one queue.
+        usage_weight: weight of past usage against current usage in a share, 0 to 1.
+        usage_half_life_s: half-life of past usage.
+        levels_gpu_s: upper bounds of the levels of attained service, in GPU-seconds; the last level has none.
+        starvation_s: a job that has waited this long without resources counts as of the first level again (aging).
+        preempts_priority: jobs of higher priority may preempt those of lower.
+        reclaims: projects get back their guaranteed quota by preemption.
+        preempts_shares: projects below their fair share may preempt those above theirs.
+        time_slice_s: time slicing among jobs of one priority: a job that has run for at least so long may be preempted
+            by the
+            first job by ``order``. ``None``: off.
+        rotation_s: round robin among jobs that ``order`` treats as equal: a job that has run for so long may be
+            preempted by
+            one with fewer whole turns, or as many and older. The first job by ``order`` gets the resources then at the
+            latest. ``None``: off.
+        min_run_time_s: no job is preempted, for whatever reason, before it has run for so long.
+        grace_s: time for a preempted job's last checkpoint.
+        shrinks: elastic jobs are shrunk before any job is preempted.
+        restart_cost_s: assumed cost of a preemption besides the work since the last checkpoint.
+        quarantines: nodes on which jobs end for machine faults take no new work for a time.
+        quarantine_failures: so many suspicious ends of different jobs on a node quarantine it; one certain fault does,
+            too.
+        quarantine_window_s: ends further apart are unrelated.
+        quarantine_release_s: time until a node takes work again, doubled each time in a row. ``None``: until an
+            administrator
+            releases it.
+        quarantine_share: the largest fraction of the nodes of one kind in quarantine at once; one node is always
+            allowed.
+        keeps_for_gpus: jobs without GPUs leave on every node the CPUs and memory that its free GPUs will need (GPU
+            headroom),
+            unless they could never run otherwise. If off, they only prefer other nodes.
 
     Raises:
         ValueError: a setting that makes no sense; it names the field.
@@ -125,11 +129,11 @@ class Policy:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether who runs may have to give its place to one of the same priority and share."""
+        """Whether running jobs may be preempted by jobs of the same priority and share."""
         return self.time_slice_s is not None or self.rotation_s is not None
 
     def level(self, attained_gpu_s: float) -> int:
-        """The level of attained service, 0 for those that have had the least."""
+        """The level of attained service, from 0."""
         return bisect_right(self.levels_gpu_s, attained_gpu_s)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Policy:
         return {**asdict(self), "levels_gpu_s": list(self.levels_gpu_s)}
 
 
-# What a planner can work with: more than this is a slip of the pen.
+# Upper bounds that catch typing errors.
 _LONGEST_S: Final = 10 * 365 * 24 * 3600.0
 _MOST_GRACE_S: Final = 3600.0
 _MOST_LEVELS: Final = 16
@@ -149,10 +153,10 @@ _CAN_BE_OFF: Final = frozenset({"time_slice_s", "rotation_s", "quarantine_releas
 
 
 def parse_policy(data: Mapping[str, Any], *, base: Policy | None = None) -> Policy:
-    """The policy that ``data`` says; what it does not name is as in ``base``, or as by default.
+    """The policy with ``data`` applied to ``base``, by default the default policy.
 
     Raises:
-        InvalidRequest: an unknown setting, or a value that it cannot have; ``field`` names it.
+        InvalidRequest: an unknown setting, or an invalid value; ``field`` names it.
     """
     values: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in _NAMES}
     for name, value in data.items():
@@ -165,7 +169,7 @@ def parse_policy(data: Mapping[str, Any], *, base: Policy | None = None) -> Poli
 
 
 def readable_policy(data: Mapping[str, Any]) -> tuple[Policy, dict[str, str]]:
-    """The policy of those settings that can be read, and of the others, by name, why not."""
+    """The policy of the readable settings, and the errors of the others, by name."""
     good: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for name, value in data.items():

@@ -1,8 +1,8 @@
-"""When a node takes no new work because jobs end there for reasons of the machine. Pure: facts in, changes out.
+"""Quarantine of nodes on which jobs end for machine faults. Pure: facts in, changes out; deterministic.
 
-The same facts always give the same answer, whoever asks and however often. Three things keep the innocent out: ends that
-are the program's own are no facts here (:mod:`core.domain.jobs.machine_faults`); a job that fails in the same way on two nodes counts for
-none of them; and of the nodes of one kind only a part is quarantined at once, never the last that takes work.
+Three rules protect innocent nodes: ends that are the program's own are no facts here
+(:mod:`core.domain.jobs.machine_faults`); a job that fails in the same way on two nodes counts for neither; and only a
+fraction of the nodes of one kind is quarantined at once, never the last one that takes work.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Final, TypeAlias
 from core.domain.jobs.machine_faults import REFUSED
 from core.domain.sharing.policy import Policy
 
-# What ends within this of another loss of the node is the same loss: a reboot ends all that runs there.
+# Losses within this time are one loss: a reboot ends everything on the node.
 _ONE_LOSS: Final = timedelta(minutes=5)
-# A node that was open for so long begins anew with the shortest time.
+# A node without quarantine for so long starts again with the shortest time.
 _FORGIVEN: Final = timedelta(days=7)
 _LONGEST: Final = timedelta(days=365)
 _SHOWN: Final = 5
-# Of more than that the newest are kept, or as many as the policy asks for.
+# At most so many causes are stored, the newest, or as many as the policy asks for.
 _MOST_CAUSES: Final = 20
 
-# The node, the job, the sort of fault, and which it is if it is certain
+# (node, job, kind of fault, the fault if certain)
 _Claim: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailureFact:
-    """A replica of job ``job_id``, named ``job``, that ended on ``node`` for a reason of the machine."""
+    """A replica of job ``job_id``, named ``job``, that ended on ``node`` for a machine fault."""
 
     node: str
     job_id: str
@@ -66,10 +66,11 @@ class NodeFailureFact:
 
 @dataclass(frozen=True, slots=True)
 class NodeCandidate:
-    """A node as the rule sees it. ``kind``: equal for nodes that can stand in for one another.
+    """A node as input of the rule. ``kind``: equal for interchangeable nodes.
 
-    ``takes_work``: it is ready and nobody has closed it. ``causes``: of the quarantine that it is in, and ``until`` when; or of
-    the one that it was let out of since no other node took work (``is_let_out``); ``()`` if of none.
+    ``takes_work``: it is ready and not cordoned. ``causes`` and ``until``: of its current quarantine, or of one that
+    was suspended
+    since no other node took work (``is_let_out``); ``()`` without any.
     """
 
     name: str
@@ -85,7 +86,7 @@ class NodeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """``until``: ``None``, until it is released. ``count``: how many there are in a row by now."""
+    """``until``: ``None``: until it is released. ``count``: the number of quarantines in a row."""
 
     causes: tuple[NodeFailureFact, ...]
     until: datetime | None
@@ -94,9 +95,9 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """It would be quarantined but for ``why_not``, which goes on after "but". Over at ``until``.
+    """A quarantine that is withheld because of ``why_not``, which continues a sentence after "but". Over at ``until``.
 
-    ``is_let_out``: it was quarantined, and is again when another node takes work.
+    ``is_let_out``: it was quarantined, and will be again when another node takes work.
     """
 
     causes: tuple[NodeFailureFact, ...]
@@ -107,8 +108,9 @@ class Suspicion:
 
 @dataclass(slots=True)
 class QuarantineChanges:
-    """By node. ``releases``: why, a sentence; among them ``refuted``: those that should not have been quarantined, and
-    ``let_out``: those that are only suspected from now on, since no other one takes work.
+    """By node. ``releases``: node -> reason; among them ``refuted``: wrongly quarantined nodes, and ``let_out``: nodes
+    that are
+    only suspected from now on, because no other one takes work.
     """
 
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
@@ -125,11 +127,11 @@ def judge(
     policy: Policy,
     now: datetime,
 ) -> QuarantineChanges:
-    """What to change of ``nodes``, which are all there are.
+    """The changes for ``nodes``, which are all nodes.
 
     Args:
-        failures: at least those of the last ``quarantine_window_s``, and all of jobs that are among the causes of a quarantine.
-        successes: when a replica last succeeded on a node.
+        failures: at least those of the last ``quarantine_window_s``, and all of jobs among the causes of a quarantine.
+        successes: node -> last success of a replica.
     """
     changes = QuarantineChanges()
     window = timedelta(seconds=policy.quarantine_window_s)
@@ -155,7 +157,7 @@ def judge(
         if causes:
             found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
     shut = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
-    # The certain ones first: what may still be taken is theirs.
+    # Certain faults first: they get the remaining allowance.
     for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
         why_not = _why_not(node, nodes, shut, policy)
         if why_not:
@@ -171,7 +173,7 @@ def judge(
 
 
 def describe_causes(causes: Sequence[NodeFailureFact], hidden: Collection[str] = ()) -> str:
-    """Why, as a phrase: ``uncorrectable ECC error in job x``. ``hidden``: jobs whose names are not for the reader."""
+    """A phrase such as ``uncorrectable ECC error in job x``. ``hidden``: jobs whose names the reader may not see."""
 
     def name(one: NodeFailureFact) -> str:
         return "a job of another project" if one.job_id in hidden else f"job {one.job}"
@@ -180,16 +182,16 @@ def describe_causes(causes: Sequence[NodeFailureFact], hidden: Collection[str] =
         return f"{causes[0].error} in {name(causes[0])}"
     shown = ", ".join(f"{name(one)} ({one.error})" for one in causes[:_SHOWN])
     more = f" and {len(causes) - _SHOWN} more" if len(causes) > _SHOWN else ""
-    return f"{len(causes)} jobs in a row ended for what looks like its fault: {shown}{more}"
+    return f"{len(causes)} jobs in a row ended for suspected faults of the machine: {shown}{more}"
 
 
 def errors_text(causes: Iterable[NodeFailureFact]) -> str:
-    """What happened there, for readers who may know of no job: ``input/output error, Xid 94``."""
+    """The errors for readers who may see no job: ``input/output error, Xid 94``."""
     return ", ".join(dict.fromkeys(one.error for one in causes))
 
 
 def at_text(at: datetime) -> str:
-    """A moment in sentences that are kept: they say the same whenever they are read."""
+    """An absolute time for stored sentences."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -197,11 +199,11 @@ def until_text(until: datetime | None) -> str:
     return "until it is released" if until is None else f"until {at_text(until)}"
 
 
-# The parts
+# Helpers
 
 
 def _sort(one: NodeFailureFact) -> str:
-    """What can be compared: the loss of another node says nothing about what a program met here."""
+    """The kind of a failure for comparison: the loss of another node is unrelated to a program's error here."""
     if one.is_loss:
         return "loss"
     return "refusal" if one.error == REFUSED.error else "words"
@@ -219,7 +221,7 @@ def _refutes(one: NodeFailureFact, other: NodeFailureFact) -> bool:
 
 
 def _everywhere(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[_Claim, set[str]]:
-    """What a job met on several nodes within the window, with the other nodes: that is no node's fault."""
+    """Failures that a job had on several nodes within the window, with the other nodes: no node's fault."""
     by_job: dict[str, list[NodeFailureFact]] = {}
     for one in failures:
         by_job.setdefault(one.job_id, []).append(one)
@@ -241,7 +243,7 @@ def _everywhere(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[
 def _causes(
     node: NodeCandidate, ends: Iterable[NodeFailureFact], success: datetime | None, policy: Policy
 ) -> tuple[NodeFailureFact, ...]:
-    """What is enough to quarantine it, the oldest first; ``()``: not enough."""
+    """The failures that justify a quarantine, oldest first; ``()``: not enough."""
     fresh = sorted(
         (one for one in ends if node.trusted_since is None or one.at > node.trusted_since),
         key=lambda one: (one.at, one.job_id),
@@ -258,11 +260,11 @@ def _causes(
 def _open(
     changes: QuarantineChanges, nodes: Sequence[NodeCandidate], elsewhere: Mapping[_Claim, set[str]], policy: Policy
 ) -> None:
-    """Release before their time those whose causes are refuted, and then those without which nobody takes work."""
+    """Release nodes early whose causes are refuted, and then nodes that are needed because no other takes work."""
     for node in nodes:
         if node.is_quarantined and node.name not in changes.releases:
             left = [one for one in node.causes if _claim(one) not in elsewhere]
-            # Only the setting may have grown: that takes back nothing.
+            # A larger setting alone releases nothing.
             if len(left) < len(node.causes) and not _enough(left, policy):
                 changes.releases[node.name] = _refuted(node, elsewhere)
                 changes.refuted.add(node.name)
@@ -272,7 +274,7 @@ def _open(
 
 
 def _let_out(nodes: Sequence[NodeCandidate], releases: Collection[str]) -> list[str]:
-    """Of each kind of which only quarantined nodes take work, the one that is least surely broken."""
+    """For each kind with only quarantined nodes, the node that is least certainly broken."""
     by_kind: dict[tuple[Any, ...], list[NodeCandidate]] = {}
     for node in nodes:
         if node.takes_work:
@@ -288,7 +290,7 @@ def _let_out(nodes: Sequence[NodeCandidate], releases: Collection[str]) -> list[
 def _pending_causes(
     node: NodeCandidate, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime
 ) -> tuple[NodeFailureFact, ...]:
-    """Why it goes back into quarantine as soon as another node takes work; ``()``: it need not."""
+    """Why it returns to quarantine as soon as another node takes work; ``()``: it need not."""
     is_over = node.until is not None and node.until <= now
     if is_over or not (node.is_let_out or node.is_quarantined):
         return ()
@@ -297,7 +299,7 @@ def _pending_causes(
 
 
 def _incidents(ends: Iterable[NodeFailureFact]) -> list[NodeFailureFact]:
-    """One for each job, and for each loss of the node."""
+    """One failure for each job, and for each loss of the node."""
     counted: list[NodeFailureFact] = []
     jobs: set[str] = set()
     lost_at: datetime | None = None

@@ -1,7 +1,8 @@
-"""Quotas as people write them, and as the planner counts them.
+"""Quotas in user notation and in the planner's units.
 
-``{"limit": {"gpus": 16, "gpus/H100": 8, "cpu": 64, "memory": "512Gi", "jobs": 20}, "guaranteed": {...},
-"user_limit": {...}, "users": {"ann": {...}}, "user_guaranteed": {"ann": {...}}, "user_weights": {"ann": 2}}`` is what ``projects.quota`` keeps.
+``projects.quota`` stores ``{"limit": {"gpus": 16, "gpus/H100": 8, "cpu": 64, "memory": "512Gi", "jobs": 20},
+"guaranteed":
+{...}, "user_limit": {...}, "users": {"ann": {...}}, "user_guaranteed": {"ann": {...}}, "user_weights": {"ann": 2}}``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trainmaster.spec.quantity import format_bytes, parse_quantity
 from core.domain.errors import InvalidRequest
 from core.domain.sharing.gpu_models import normal_model
 
-# What people write, and what the planner counts.
+# User notation -> the planner's key.
 JOBS: Final = "jobs"
 CPU: Final = "cpu_milli"
 MEMORY: Final = "memory_bytes"
@@ -31,12 +32,14 @@ _MOST: Final = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What jobs may hold at the same time. Keys: ``jobs``, ``cpu_milli``, ``memory_bytes``, ``gpu_milli`` (thousandths of a
-    GPU, all models together) and ``gpu_milli/<model>``; what is not named has no limit.
+    """Limits on concurrently held resources. Keys: ``jobs``, ``cpu_milli``, ``memory_bytes``, ``gpu_milli``
+    (thousandths of a GPU,
+    all models together) and ``gpu_milli/<model>``; resources without a key are unlimited.
 
-    ``guaranteed``: what a project gets back, by preemption of those who borrow it, whenever it wants it.
-    ``user_limit``: for each user of the project; ``user_limits``: for some users instead of that. ``user_guaranteed``: what
-    some users get back inside the project, from other users of it who have more than theirs.
+    ``guaranteed``: reclaimed for the project by preemption of borrowers. ``user_limit``: for each user of the project;
+    ``user_limits``: overrides for some users. ``user_guaranteed``: reclaimed for users inside the project, from users
+    above their
+    own guarantee.
     """
 
     limit: Mapping[str, int] = field(default_factory=dict)
@@ -48,20 +51,20 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """``user_weights``: the shares of some users of the project against those of the others, who have 1."""
+    """``user_weights``: share weights of some users of the project; the others have 1."""
 
     quota: Quota = field(default_factory=Quota)
     user_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
-    """What ``data`` says, in the planner's units.
+    """``data`` in the planner's units.
 
     Args:
-        at: what comes before the names of its fields in errors.
+        at: prefix of field names in errors.
 
     Raises:
-        InvalidRequest: an unknown part or resource, or an amount that is none; ``field`` names it.
+        InvalidRequest: an unknown part or resource, or an invalid amount; ``field`` names it.
     """
     known = (*_PARTS, _USERS, _OF_USERS, _WEIGHTS)
     for name in data:
@@ -103,7 +106,7 @@ def _check_guarantee(guaranteed: Mapping[str, int], limit: Mapping[str, int], at
 
 
 def parse_weight(value: Any, *, field: str) -> float:
-    """A share against the others'.
+    """A share weight.
 
     Raises:
         InvalidRequest: not a number above 0.
@@ -120,7 +123,7 @@ def check_amount(what: str, value: Any, *, field: str) -> int:
     """``value`` of ``what`` (``gpus``, ``gpus/H100``, ``cpu``, ``memory``, ``jobs``) in the planner's units.
 
     Raises:
-        InvalidRequest: no such resource, or no amount of it.
+        InvalidRequest: unknown resource, or invalid amount.
     """
     unit = _unit(what, field)
     try:
@@ -131,7 +134,7 @@ def check_amount(what: str, value: Any, *, field: str) -> int:
         raise InvalidRequest(f"{field}: jobs are counted whole.", field=field)
     thousandths = unit == CPU or unit.startswith(GPUS)
     counted = int((amount * (1000 if thousandths else 1)).to_integral_value(rounding=ROUND_FLOOR))
-    if amount > 0 and not counted:  # else it would be a limit of nothing
+    if amount > 0 and not counted:  # else it would be a limit of 0
         noun = "a GPU is 0.001" if unit.startswith(GPUS) else "a CPU is 0.001" if unit == CPU else "memory is 1Mi"
         raise InvalidRequest(f"{field}: {value} is too little; the smallest part of {noun}.", field=field)
     if counted > _MOST:
@@ -145,20 +148,20 @@ def planner_key(what: str, *, field: str) -> str:
     """``gpus/NVIDIA H100`` is ``gpu_milli/h100``.
 
     Raises:
-        InvalidRequest: no such resource.
+        InvalidRequest: unknown resource.
     """
     return _unit(what, field)
 
 
 def written_name(key: str) -> str:
-    """The planner's ``key`` as people write it: ``gpu_milli/h100`` is ``gpus/h100``."""
+    """The planner's ``key`` in user notation: ``gpu_milli/h100`` is ``gpus/h100``."""
     first, _, model = key.partition("/")
     name = {CPU: "cpu", MEMORY: "memory", GPUS: "gpus"}.get(first, first)
     return f"{name}/{model}" if model else name
 
 
 def written(key: str, amount: int) -> str:
-    """``amount`` of the planner's ``key`` as people write it: ``2.5``, ``512Gi``."""
+    """``amount`` of the planner's ``key`` in user notation: ``2.5``, ``512Gi``."""
     if key == MEMORY:
         return format_bytes(amount)
     if key == JOBS:
@@ -178,7 +181,7 @@ def _amounts(data: Any, at: str) -> dict[str, int]:
     for what, value in _mapping(data, at).items():
         key = _unit(what, f"{at}.{what}")
         if key in found:
-            raise InvalidRequest(f"{at}: {what} stands there twice, in two spellings.", field=f"{at}.{what}")
+            raise InvalidRequest(f"{at}: {what} is given twice, in two spellings.", field=f"{at}.{what}")
         found[key] = check_amount(what, value, field=f"{at}.{what}")
     return found
 

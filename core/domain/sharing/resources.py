@@ -1,4 +1,4 @@
-"""Amounts of CPU, memory and GPUs, and what a gang asks for."""
+"""Amounts of CPU, memory and GPUs, and the requests of a gang."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from trainmaster.spec import JobSpec, ServerPlacement
 
-# A replica that states no CPU or memory is not limited and shares what is free; it still reserves this
-# little, so that a node cannot be filled with an unlimited number of them.
+# A replica without stated CPU or memory is unlimited and shares what is free; it still reserves this little, so that a
+# node cannot be filled with any number of them.
 UNSTATED_CPU_MILLI: Final = 100
 UNSTATED_MEMORY_BYTES: Final = 128 * 2**20
 
@@ -23,10 +23,11 @@ def as_gpus(gpu_milli: int) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """An amount of everything a node has. ``gpus``: model name -> count of whole devices.
+    """Amounts of all resources of a node. ``gpus``: model -> number of whole devices.
 
-    ``shares``: by model, what is left (in thousandths) of each device that is given away in parts, the least first; such
-    devices do not count in ``gpus``.
+    ``shares``: model -> remainders (in thousandths) of devices shared by fractions, ascending; such devices do not
+    count in
+    ``gpus``.
     """
 
     cpu_milli: int = 0
@@ -50,11 +51,13 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """What one replica reserves on its node.
+    """Resources that one replica reserves on its node.
 
-    ``gpu_models``: accepted models, best first, as the user wrote them (:mod:`core.domain.sharing.gpu_models` tells which are
-    meant); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``: a part of one device in
-    thousandths, 1 to 999, beside which others may use the rest; then ``gpu_count`` is 0.
+    ``gpu_models``: accepted models, best first, as the user wrote them (matched by
+    :mod:`core.domain.sharing.gpu_models`); empty
+    accepts any. All GPUs of one replica are of one model. ``gpu_milli``: a fraction of one device in thousandths, 1 to
+    999, which
+    is shared with others; then ``gpu_count`` is 0.
     """
 
     cpu_milli: int = UNSTATED_CPU_MILLI
@@ -65,11 +68,11 @@ class ResourceRequest:
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether it asks for any GPU, or a part of one."""
+        """Whether it requests a GPU, or a fraction of one."""
         return bool(self.gpu_count or self.gpu_milli)
 
     def times(self, members: int) -> ResourceRequest:
-        """What ``members`` replicas reserve together on one node; of parts of a GPU only one member makes sense."""
+        """The reservation of ``members`` replicas together on one node; fractions of a GPU do not add up."""
         if members == 1:
             return self
         if self.gpu_milli:
@@ -81,7 +84,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class GangRole:
-    """``replicas`` equal members of a gang. ``most``: as many may run where there is place, if that is more."""
+    """``replicas`` equal members of a gang. ``most``: up to as many may run if there is room (elastic role)."""
 
     role: str
     replicas: int
@@ -91,10 +94,11 @@ class GangRole:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All replicas of an attempt: placed together or not at all. Roles are in rank order.
+    """All replicas of an attempt, placed all or nothing. Roles are in rank order.
 
-    ``servers``: where parameter servers go: beside the workers as far as there is room (``None``), or only on nodes without
-    any other replica of the gang (``"apart"``). ``spread_servers``: no two of them on one node.
+    ``servers``: placement of parameter servers: next to the workers if there is room (``None``), or only on nodes
+    without other
+    replicas of the gang (``"apart"``). ``spread_servers``: no two of them on one node (anti-affinity).
     """
 
     roles: tuple[GangRole, ...]
@@ -106,7 +110,7 @@ class Gang:
 
     @property
     def size(self) -> int:
-        """Replicas that must be placed together."""
+        """The number of replicas that must be placed together."""
         return sum(role.replicas for role in self.roles)
 
     @property
@@ -116,12 +120,12 @@ class Gang:
 
     @property
     def gpu_milli(self) -> int:
-        """The same in thousandths, with the parts of GPUs."""
+        """The same in thousandths, fractions included."""
         return sum(role.replicas * (1000 * role.request.gpu_count + role.request.gpu_milli) for role in self.roles)
 
     @property
     def elastic(self) -> GangRole | None:
-        """The role that may have more replicas than must be there."""
+        """The role that may have more than its minimum of replicas."""
         return next((role for role in self.roles if role.most is not None), None)
 
     def shape(self) -> str:
@@ -139,7 +143,7 @@ class Gang:
                     r.request.memory_bytes,
                     r.request.gpu_count,
                     list(r.request.gpu_models),
-                    # What most gangs lack is left out: their shapes stay what they were.
+                    # Rare keys are left out if unset, so that existing shapes stay the same.
                     *((r.most, r.request.gpu_milli) if r.request.gpu_milli else () if r.most is None else (r.most,)),
                 ]
                 for r in self.roles
@@ -170,7 +174,7 @@ class Gang:
 
 
 def gang_of(spec: JobSpec) -> Gang:
-    """What the planner must place for ``spec``."""
+    """The gang to place for ``spec``."""
     servers = spec.roles.get("ps")
     return Gang(
         roles=tuple(

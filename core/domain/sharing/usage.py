@@ -1,8 +1,10 @@
-"""How much of the cluster somebody has had lately: a mean of shares in which what was long ago counts less. Pure.
+"""Recent usage of the cluster: an exponentially decayed mean of shares. Pure.
 
-With half life H, the mean at time t is the integral over the past of share(s) x 2^-((t - s) / H), divided by the same with
-share 1. While one share is held, that has a closed form: it moves from what it was towards the share. So only changes of
-the share are written, each with its time, and what is read at any later time follows from the row alone.
+With half-life H, the mean at time t is the integral over the past of share(s) x 2^-((t - s) / H), divided by the same
+with
+share 1. While the share is constant, that has a closed form: it moves from its value towards the share. So only changes
+of
+the share are written, each with its time, and the value at any later time follows from the row alone.
 """
 
 from __future__ import annotations
@@ -17,20 +19,20 @@ _NOTHING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DecayedUsage:
-    """The mean ``value`` as of ``at``, and the ``share`` that is held since."""
+    """The mean ``value`` as of ``at``, and the ``share`` held since."""
 
     value: float
     share: float
     at: datetime
 
     def value_at(self, now: datetime, half_life_s: float) -> float:
-        """The mean as of ``now``; times before ``at`` count as ``at``, for clocks may differ."""
+        """The mean as of ``now``; times before ``at`` count as ``at``, since clocks may differ."""
         passed_s = max(0.0, (now - self.at).total_seconds())
         decay = exp2(-passed_s / half_life_s)
         return self.share + (self.value - self.share) * decay
 
     def change(self, share: float, now: datetime, half_life_s: float) -> DecayedUsage:
-        """From ``now`` on ``share`` is held."""
+        """The usage with ``share`` from ``now`` on."""
         return DecayedUsage(self.value_at(now, half_life_s), share, max(now, self.at))
 
     @property

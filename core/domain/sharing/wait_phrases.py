@@ -1,11 +1,11 @@
-"""Words that the planner says of all jobs of one shape, and how they sound to the job that they speak of."""
+"""Phrases of the planner about all jobs of one shape, and their form for the job that they mention."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-RESERVED_FOR = "reserved_for"  # among a reason's numbers: the id of the job that the place is kept for
+RESERVED_FOR = "reserved_for"  # among a reason's numbers: id of the job that the resources are reserved for
 
 
 def reserved_for(job: str) -> str:
@@ -17,12 +17,12 @@ def starts_first(job: str) -> str:
 
 
 def addressed_to(job_id: str, name: str, sentence: str, numbers: Mapping[str, Any]) -> str:
-    """``sentence`` for the job itself: it is not told of itself as of another one."""
+    """``sentence`` for the job itself, which is not mentioned in the third person."""
     if numbers.get(RESERVED_FOR) != job_id:
         return sentence
     return sentence.replace(reserved_for(name), "is kept for it").replace(starts_first(name), "it is to start")
 
 
 def in_full(reason: str) -> str:
-    """A planner's phrase, such as "needs 2 GPUs", as the sentence that a person reads alone."""
+    """A planner's phrase, such as "needs 2 GPUs", as a full sentence."""
     return f"{reason[:1].upper()}{reason[1:]}{'' if reason.endswith('.') else '.'}"

@@ -1,1 +1,1 @@
-"""Studies: how they and their trials move, what their results are, when a trial or the whole is over. Pure."""
+"""Studies: state machines, results, early stopping, budgets. Pure."""

@@ -1,4 +1,4 @@
-"""When a study is over, how many trials may begin, and why it failed, in words."""
+"""The budget of a study: when it is over, how many trials may begin, and why it failed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from trainmaster.studies import Budget
 
 from core.domain.studies.states import StudyEvent, TrialState
 
-# So many trials must have failed, and none gone well, before a study without a limit of its own gives up.
+# Without a failure limit, a study fails after so many failed trials without a success.
 HOPELESS_AFTER: Final = 5
-# Where a study that was extended notes how many trials had failed by then, beside the fields of its spec.
+# Key next to the spec's fields: the number of failed trials when the study was extended.
 FORGIVEN: Final = "forgiven_failures"
-# And one that is paused, since when: its time stands still meanwhile.
+# Key: when the study was paused; its time stands still meanwhile.
 PAUSED_AT: Final = "paused_at"
-# And which algorithm `auto` is, with the reason: {"algorithm", "reason"}. The control loop knows what is installed beside it.
+# Key: the resolution of `auto`: {"algorithm", "reason"}. The control loop resolves it, because it knows the installed
+# packages.
 CHOSEN: Final = "chosen_algorithm"
-# With sign, fraction and exponent: a trial's own values are told in its error.
+# With sign, fraction and exponent: errors quote a trial's own values.
 _NUMBER: Final = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetUsage:
-    """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had. ``errors``: why trials failed, the
+    """``made``: trials so far, by state in ``counts``. ``gpu_s``: their GPU-seconds. ``errors``: of failed trials,
     newest last.
 
-    ``forgiven``: of those that failed, those from before the study was extended after it had given up.
+    ``forgiven``: failed trials from before the study was extended after a failure.
     """
 
     counts: Mapping[TrialState, int]
@@ -57,9 +58,9 @@ class BudgetUsage:
 
 
 def resumed_start(started_at: datetime, paused_at: str | None, now: datetime) -> datetime:
-    """From when the time of a study counts that goes on after a pause, so that the pause does not count.
+    """The start of the study's time after a pause, shifted so that the pause does not count.
 
-    ``paused_at``: as ISO 8601, ``None``: it is not known.
+    ``paused_at``: ISO 8601; ``None``: unknown.
     """
     if paused_at is None:
         return started_at
@@ -68,7 +69,10 @@ def resumed_start(started_at: datetime, paused_at: str | None, now: datetime) ->
 
 @dataclass(frozen=True, slots=True)
 class BudgetOutcome:
-    """``room``: trials that may begin now. ``end``: how the study ends, and why; ``is_cutting``: what runs is cancelled."""
+    """``room``: trials that may begin now. ``end``: how the study ends, with ``reason``; ``is_cutting``: running trials
+    are
+    cancelled.
+    """
 
     room: int
     end: StudyEvent | None = None
@@ -77,7 +81,7 @@ class BudgetOutcome:
 
 
 def evaluate_budget(budget: Budget, spent: BudgetUsage, *, exhausted: str = "") -> BudgetOutcome:
-    """What follows from what was spent.
+    """What follows from the usage.
 
     Args:
         exhausted: why no trial can begin any more, whatever the budget allows; empty: one can.
@@ -91,7 +95,7 @@ def evaluate_budget(budget: Budget, spent: BudgetUsage, *, exhausted: str = "") 
         words = (
             f"the {f'{failed} trials since it was extended' if spent.forgiven else f'first {failed} trials'} all failed"
         )
-        # What earlier ones said may be mended: they come first.
+        # The newest errors come first: the causes of older ones may have been fixed.
         return BudgetOutcome(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors[-failed:])}", is_cutting=True)
     over, is_cutting = _over(budget, spent)
     over = over or exhausted
@@ -104,13 +108,13 @@ def evaluate_budget(budget: Budget, spent: BudgetUsage, *, exhausted: str = "") 
         return BudgetOutcome(0, None, over)
     if spent.with_result:
         return BudgetOutcome(0, StudyEvent.SUCCEED, over, is_cutting)
-    # Trials that were cut off may well have told values: only what ended counts.
+    # Cancelled trials may have reported values: only ended ones count.
     why = f"{over}, and no trial {'had ended with' if is_cutting else 'has'} a result"
     return BudgetOutcome(0, StudyEvent.FAIL, f"{why}; {commonest(spent.errors)}" if spent.errors else why, is_cutting)
 
 
 def _over(budget: Budget, spent: BudgetUsage) -> tuple[str, bool]:
-    """Which part of the budget is spent, empty for none; and whether what runs ends with it."""
+    """Which part of the budget is used up, empty for none; and whether running trials end with it."""
     if budget.max_time is not None and spent.elapsed.total_seconds() >= budget.max_time:
         return f"its time of {budget.max_time:g} s is over", True
     if budget.gpu_hours is not None and spent.gpu_s >= budget.gpu_hours * 3600:
@@ -121,7 +125,7 @@ def _over(budget: Budget, spent: BudgetUsage) -> tuple[str, bool]:
 
 
 def commonest(errors: Sequence[str]) -> str:
-    """What most of the failures say, with how many say it. Numbers in it do not count: each trial has its own."""
+    """The most frequent error, with its count. Numbers in it are ignored: each trial has its own."""
     if not errors:
         return "none of them said why"
     alike = Counter(_without_numbers(one) for one in errors)

@@ -1,4 +1,4 @@
-"""What a trial reported of the study's metric, by its own steps: made of reports in any order, and thinned to be kept."""
+"""Learning curves: the study's metric by a trial's steps, from reports in any order, thinned for storage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# Of a curve that is kept for comparing.
+# points of a stored curve
 STORED_POINTS: Final = 200
 
 
@@ -25,20 +25,20 @@ class Curve:
 
 
 def make_curve(number: int, points: Sequence[tuple[int, float]], *, is_over: bool = False) -> Curve:
-    """A curve of points in any order: of a step that was told twice the last word counts; what is no number is left out."""
+    """A curve from points in any order: the last value of a step counts; NaN and infinities are left out."""
     by_step = {step: value for step, value in points if math.isfinite(value)}
     steps = sorted(by_step)
     return Curve(number, tuple(steps), tuple(by_step[step] for step in steps), is_over)
 
 
 def step_of(curve: Curve, value: float | None) -> int:
-    """The first step at which ``value`` was reported; the last step where it never was, and 0 where the curve is empty."""
+    """The first step at which ``value`` was reported; the last step if it never was, and 0 for an empty curve."""
     found = next((step for step, own in zip(curve.steps, curve.values, strict=True) if own == value), None)
     return found if found is not None else max(curve.steps, default=0)
 
 
 def thinned(curve: Curve) -> Curve:
-    """At most ``KEPT_POINTS`` of its points, the first and the last among them."""
+    """At most ``STORED_POINTS`` of its points, the first and the last among them."""
     count = len(curve.steps)
     if count <= STORED_POINTS:
         return curve

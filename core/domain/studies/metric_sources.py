@@ -1,4 +1,4 @@
-"""What came on each road of a metric, as a trial's replicas counted it, and said in words where the metric is missing."""
+"""What each metric source of a trial delivered, as its replicas counted it, and a message for a missing metric."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# In a replica's progress; nobody outside sees it.
+# Key in a replica's progress; internal.
 KEY: Final = "_roads"
 
 _NAMES: Final = 8
 _NAMES_SHOWN: Final = 3
 _NAME_CHARS: Final = 60
-# As the runtime calls them, and as people do.
+# The runtime's names of the sources.
 LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING = "library", "hypertune", "events", "log", "matching"
 _FIELDS: Final = ("values", "name_count", "lines")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """``names``: the first of ``name_count``; ``values`` in all, and of the log its ``lines``."""
+    """``names``: the first of ``name_count``; ``values``: total number; ``lines``: number of log lines."""
 
     names: tuple[str, ...] = ()
     name_count: int = 0
@@ -29,14 +29,14 @@ class MetricSource:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """By road, of all replicas together. ``is_known``: one of them told at all; it does where it came to its end."""
+    """By source, of all replicas together. ``is_known``: a replica reported them, which it does at its end."""
 
     found: Mapping[str, MetricSource] = field(default_factory=dict)
     is_known: bool = False
 
     @classmethod
     def of(cls, progress: Sequence[Mapping[str, Any]]) -> MetricSources:
-        """Of what :func:`kept` kept in the replicas' progress."""
+        """From what :func:`parse_sources` stored in the replicas' progress."""
         told = [one[KEY] for one in progress if KEY in one]
         found: dict[str, MetricSource] = {}
         for road in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
@@ -51,9 +51,10 @@ class MetricSources:
         return cls(found, bool(told))
 
     def words(self, came: Collection[str], *, more: bool) -> str:
-        """Each road with what it brought. ``came``: names of all that was kept; ``more``: there are others."""
+        """Each source with what it delivered. ``came``: names of the stored metrics; ``more``: there are others."""
         found, log = self.found, self.found[LOG]
-        # Nobody counts what MLflow's client sent to the API: it is what came and no other road told.
+        # MLflow's client sends to the API, which does not count: its metrics are the stored ones that no other source
+        # reported.
         others = [name for name in came if not any(name[:_NAME_CHARS] in road.names for road in found.values())]
         is_all_known = not more and all(len(road.names) == road.name_count for road in found.values())
         mlflow = "nothing" if not (others or more) else _shown(others, len(others)) if is_all_known else "not known"
@@ -70,7 +71,7 @@ class MetricSources:
 
 
 def parse_sources(told: Any) -> dict[str, Any] | None:
-    """What a replica told of its roads, bounded; ``None``: it is nothing of the kind."""
+    """A replica's report of its metric sources, bounded; ``None``: malformed."""
     if not isinstance(told, dict):
         return None
     found: dict[str, Any] = {}

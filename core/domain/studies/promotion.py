@@ -1,8 +1,10 @@
-"""Who goes on from whose checkpoint: successive halving's promotions, and a population's exploits.
+"""ASHA promotions and PBT exploits.
 
-Pure functions over curves and results. Halving as ASHA has it (Li et al., MLSys 2020): who is among the best of a rung is
-promoted as soon as that is known, nobody waits for the whole rung. Populations as in Jaderberg et al., 2017: the worst
-members copy the weights of the best and change their parameters a little.
+Pure functions over curves and results. Asynchronous successive halving (Li et al., MLSys 2020): a trial among the best
+of its
+rung is promoted as soon as that is known, without waiting for the whole rung. Population-based training (Jaderberg et
+al.,
+2017): the worst members copy the weights of the best and perturb their parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from core.domain.studies.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class RungResult:
-    """What trial ``number`` came to at its rung, 0 the first. Less ``cost`` is better."""
+    """The result of trial ``number`` at its rung, counted from 0. Lower ``cost`` is better."""
 
     number: int
     rung: int
@@ -27,7 +29,7 @@ class RungResult:
 
 @dataclass(frozen=True, slots=True)
 class Exploit:
-    """Trial ``number``, among the worst at ``step``, gives its place to an heir of one of ``parents``, the best first."""
+    """Trial ``number``, among the worst at ``step``, is replaced by a clone of one of ``parents``, the best first."""
 
     number: int
     step: int
@@ -36,11 +38,11 @@ class Exploit:
 
 
 def due_promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: AbstractSet[int]) -> list[RungResult]:
-    """Who goes on to the next rung now, the highest rungs first, in each the best first.
+    """The trials to promote to the next rung now, highest rungs first, in each the best first.
 
     Args:
-        results: of all trials that have one, with the rung that each ran at.
-        promoted: numbers of those that were promoted before.
+        results: of all trials that have one, with the rung of each.
+        promoted: numbers of the trials promoted before.
     """
     found: list[RungResult] = []
     for rung in reversed(range(len(fidelity.rungs) - 1)):
@@ -51,12 +53,15 @@ def due_promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: 
 
 
 def pbt_replacements(population: Population, running: Sequence[Trace], others: Sequence[Trace]) -> list[Exploit]:
-    """Members that give up their place now, by number. ``others``: of trials that are over.
+    """The members to replace now, by number. ``others``: traces of ended trials.
 
-    A member is looked at each ``interval`` steps, with what it reached by then, beside all that came as far; and not before
-    it has worked an interval itself. Nobody waits for members that are an interval or more behind (a new one in place of one
-    that failed, or on a slower GPU), but while they stay they count for how many a quantile is. Of who has trained to the end nothing is left
-    to go on from. The same curves always give the same answer.
+    A member is evaluated every ``interval`` steps, by its value at that step, against all members that came as far; not
+    before
+    it has trained for an interval itself. Members that lag by an interval or more (new ones, or on slower GPUs) are not
+    waited
+    for, but count for the size of the quantile while they run. Trials that have trained to the end leave no checkpoint
+    to clone.
+    Deterministic.
     """
     every = {curve.number: curve for curve in (*others, *running) if curve}
     found: dict[int, Exploit] = {}
@@ -72,7 +77,7 @@ def pbt_replacements(population: Population, running: Sequence[Trace], others: S
             continue
         ranked = sorted(costs, key=lambda number: (costs[number], number))
         best, worst = ranked[:few], ranked[-few:]
-        # Of equal ones none is worse.
+        # Ties are not worse.
         if curve.number not in worst or costs[curve.number] <= costs[best[-1]]:
             continue
         parents = tuple(number for number in best if not every[number].is_over)

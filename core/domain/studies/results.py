@@ -1,4 +1,4 @@
-"""What the trials of a study came to: the best, the Pareto front, and how the best grew."""
+"""Results of a study's trials: the best, the Pareto front, and the progress of the best."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any, Final
 
 from trainmaster.studies import Goal
 
-# So many equal results of different points are hardly chance.
+# So many equal results of different points are hardly a coincidence.
 _SUSPICIOUS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """One trial with its final values, one for each metric of the study in its order."""
+    """One trial with its final values, one for each metric of the study in order."""
 
     number: int
     values: tuple[float, ...]
 
     def costs(self, goals: Sequence[Goal]) -> tuple[float, ...]:
-        """The values turned so that less is better."""
+        """The values with the sign changed where needed, so that lower is better."""
         return tuple(value if goal is Goal.MINIMIZE else -value for value, goal in zip(self.values, goals, strict=True))
 
 
 def values_of(reported: Mapping[str, float | None] | None, names: Sequence[str]) -> tuple[float, ...] | None:
-    """The values of the study's metrics in their order; ``None``: one is missing, or no number."""
+    """The values of the study's metrics in order; ``None``: one is missing, or not finite."""
     found = [(reported or {}).get(name) for name in names]
     values = [value for value in found if value is not None and math.isfinite(value)]
     return tuple(values) if len(values) == len(found) else None
 
 
 def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) -> str:
-    """What a person should know where all points of a study came to exactly the same; empty: they did not, or are few.
+    """A warning if all points of a study gave exactly the same result; empty: they did not, or are few.
 
     ``results``: each trial's parameters and values.
     """
@@ -52,13 +52,13 @@ def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) 
 
 
 def best(results: Sequence[TrialResult], goals: Sequence[Goal]) -> TrialResult | None:
-    """The best by the first metric; of equal ones the first."""
+    """The best by the first metric; the first of equal ones."""
     return min(results, key=lambda one: (one.costs(goals)[0], one.number), default=None)
 
 
 def pareto(results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
-    """Those that no other one betters in every metric, by number. With one metric: the best, and its equals."""
-    # Sorted by cost, none is dominated by a later one, so each is compared with the front alone.
+    """The non-dominated results, by number. With one metric: the best and its equals."""
+    # Sorted by cost, no result is dominated by a later one, so each is compared with the front alone.
     ordered = sorted(results, key=lambda one: (one.costs(goals), one.number))
     front: list[tuple[tuple[float, ...], TrialResult]] = []
     for one in ordered:
@@ -73,7 +73,7 @@ def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
 
 
 def best_so_far(results: Sequence[TrialResult], goal: Goal) -> list[tuple[int, float]]:
-    """(number, best value of the first metric up to it) of each trial that bettered it, in order of numbers."""
+    """(number, value) of each trial that improved the best value of the first metric, in order of numbers."""
     curve: list[tuple[int, float]] = []
     for one in sorted(results, key=lambda result: result.number):
         value = one.values[0]
@@ -83,6 +83,6 @@ def best_so_far(results: Sequence[TrialResult], goal: Goal) -> list[tuple[int, f
 
 
 def regret(results: Sequence[TrialResult], goal: Goal) -> list[tuple[int, float]]:
-    """(number, how far the best up to it is from the best of all), never below zero, in order of numbers."""
+    """(number, distance of the best so far from the overall best), never negative, in order of numbers."""
     curve = best_so_far(results, goal)
     return [(number, abs(value - curve[-1][1])) for number, value in curve]

@@ -1,4 +1,4 @@
-"""How a study and a trial may move: one table each, as those of jobs in :mod:`core.domain.jobs.lifecycle`."""
+"""State machines of studies and trials; like those of jobs in :mod:`core.domain.jobs.lifecycle`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.domain.errors import IllegalTransition
 
 class StudyState(StrEnum):
     RUNNING = "running"
-    PAUSED = "paused"  # no trial is begun; those that run go on
+    PAUSED = "paused"  # no trial is begun; running ones go on
     STOPPING = "stopping"  # its trials are being cancelled
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -26,18 +26,18 @@ class StudyEvent(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"
-    CONFIRM_STOP = "confirm_stop"  # nothing of it runs any more
+    CONFIRM_STOP = "confirm_stop"  # no trial of it runs any more
     SUCCEED = "succeed"
     FAIL = "fail"
-    EXTEND = "extend"  # a larger budget: also one that has ended goes on
+    EXTEND = "extend"  # a larger budget: an ended study goes on, too
 
 
 class TrialState(StrEnum):
-    """``RUNNING``: from its making on, whether its job waits or runs, or whoever asked for it works on it."""
+    """``RUNNING``: from its creation on, whether its job is queued or runs, or an external client works on it."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    STOPPED = "stopped"  # early, by the study's rule; what it reached counts
+    STOPPED = "stopped"  # early, by the study's rule; its result counts
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -87,7 +87,7 @@ def advance_study(state: StudyState, event: StudyEvent) -> StudyState:
     """The next state.
 
     Raises:
-        IllegalTransition: the table has no such move; the sentence says why and what to do instead.
+        IllegalTransition: the table has no such transition; the sentence says why and what to do instead.
     """
     after = STUDY_MOVES.get((state, event))
     if after is not None:

@@ -1,6 +1,8 @@
-"""When a trial that goes badly is ended early. Pure functions over curves; none knows a clock or a trial's job.
+"""Early stopping of trials. Pure functions over learning curves, without clock or jobs.
 
-A curve is what a trial reported of the study's metric, by its own steps. Values are turned first so that less is better.
+A curve is what a trial reported of the study's metric, by its own steps. Values are negated where needed, so that lower
+is
+better.
 """
 
 from __future__ import annotations
@@ -18,31 +20,32 @@ from trainmaster.studies import Goal, Stopping, StoppingRule
 from core.domain.studies.curves import Curve
 from core.domain.studies.traces import Trace
 
-# Hyperband's brackets: as many as there are rungs where the rule says how far a trial goes, at most this, and else so many.
+# The number of Hyperband's brackets: the number of rungs if the rule has a maximum step, at most this; otherwise this
+# default.
 _MOST_BRACKETS: Final = 5
 _BRACKETS: Final = 3
-# Shapes of a learning curve that are tried: value = a + b * step^-c.
+# Exponents of the power law that are tried: value = a + b * step^-c.
 _DECAYS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-# A forecast from fewer points is a guess.
+# fewer points give no forecast
 _DECAY_POINTS: Final = 8
-# What the forecast may be wrong by, in standard deviations of what it missed so far.
+# Tolerance of the forecast, in standard deviations of its residuals.
 _DECAY_DOUBT: Final = 2.0
-# A forecast is fitted to so many points of a longer curve, evenly chosen.
+# A longer curve is subsampled evenly to so many points for the fit.
 _FITTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """Why a trial ends early: ``sentence`` is for people."""
+    """Why a trial is stopped early; ``sentence`` is shown to users."""
 
     step: int
     sentence: str
 
 
 def judge(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> EarlyStop | None:
-    """Whether the trial of ``curve`` ends here. ``others``: the curves of all others, running or over.
+    """Whether the trial of ``curve`` is stopped here. ``others``: the curves of all others, running or over.
 
-    The same curves always give the same answer, whatever the order of ``others``.
+    Deterministic, whatever the order of ``others``.
     """
     return judge_all(rule, goal, [curve], others).get(curve.number)
 
@@ -54,7 +57,7 @@ def judge_all(
     others: Sequence[Curve],
     passed: MutableMapping[int, int] | None = None,
 ) -> dict[int, EarlyStop]:
-    """The same of each of ``running``, which are compared with each other, too; by number, of those that end."""
+    """The same for each of ``running``, which are compared with each other, too; by number, only stopped trials."""
     traces = [[Trace.of(curve, goal) for curve in some] for some in (running, others)]
     return judge_traces(rule, traces[0], traces[1], {} if passed is None else passed)
 
@@ -62,9 +65,10 @@ def judge_all(
 def judge_traces(
     rule: Stopping, running: Sequence[Trace], others: Sequence[Trace], passed: MutableMapping[int, int]
 ) -> dict[int, EarlyStop]:
-    """The same of traces.
+    """The same for traces.
 
-    ``passed``: by number the rung at which a trial was let go on the last time; filled here, to be given again the next time.
+    ``passed``: number -> rung at which the trial was last allowed to go on; updated here, and to be passed to the next
+    call.
     """
     field = _Field({curve.number: curve for curve in (*others, *running) if curve}, rule, passed)
     found: dict[int, EarlyStop] = {}
@@ -77,9 +81,9 @@ def judge_traces(
 
 
 def brackets_of(rule: Stopping) -> int:
-    """How many brackets Hyperband has: they begin to halve later and later, each among its own trials.
+    """The number of Hyperband's brackets: later brackets begin to halve later, each among its own trials.
 
-    It follows from the rule alone, so that a trial stays in its bracket whatever the others do meanwhile.
+    It depends on the rule alone, so that a trial stays in its bracket whatever the others do.
     """
     if rule.max_steps is None:
         return _BRACKETS
@@ -90,7 +94,7 @@ def brackets_of(rule: Stopping) -> int:
 
 
 class _Field:
-    """All curves together, and what several of them are compared with."""
+    """All curves together, and cached aggregates over them."""
 
     def __init__(self, curves: Mapping[int, Trace], rule: Stopping, passed: MutableMapping[int, int]) -> None:
         self.curves = curves
@@ -126,11 +130,13 @@ class _Field:
         return max(one.steps[-1] for one in self._finished)
 
     def _halved(self, curve: Trace, first_rung: int, *, brackets: int) -> EarlyStop | None:
-        """Asynchronous successive halving: at each rung a trial goes on only if it is among the best one in ``reduction``.
+        """Asynchronous successive halving: at each rung a trial goes on only if it is in the best 1/``reduction``.
 
-        Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020; with stopping, as Optuna and Ray have it.
-        It is asked once at each rung, when it comes there: who was let go on then is not called back from further on because
-        others came by. Whoever passed several rungs between two looks is asked at the last of them.
+        Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020; the stopping variant, as in Optuna and
+        Ray. A trial
+        is judged once per rung, when it arrives there: later arrivals do not revoke the decision. A trial that passed
+        several rungs
+        between two passes is judged at the last of them.
         """
         rule, rung = self._rule, first_rung
         if rung > curve.steps[-1]:
@@ -150,7 +156,7 @@ class _Field:
         return None
 
     def _at_rung(self, rung: int, brackets: int, bracket: int) -> list[float]:
-        """What the trials of the bracket had reached there, the best first."""
+        """The values of the bracket's trials at the rung, the best first."""
         key = (rung, brackets, bracket)
         if key not in self._reached:
             own = (curve for curve in self.curves.values() if curve.number % brackets == bracket)
@@ -158,7 +164,9 @@ class _Field:
         return self._reached[key]
 
     def _below_median(self, curve: Trace) -> EarlyStop | None:
-        """Its best is worse than the median of the others' means up to the same step (Golovin et al., "Google Vizier", 2017)."""
+        """Its best is worse than the median of the others' means up to the same step (Golovin et al., "Google Vizier",
+        2017).
+        """
         step = curve.steps[-1]
         others = (one for one in self.curves.values() if one.number != curve.number and one.steps[-1] >= step)
         means = [mean for one in others if (mean := one.mean_until(step)) is not None]
@@ -167,7 +175,7 @@ class _Field:
         return EarlyStop(step, f"up to step {step} its best was worse than the median of {len(means)} other trials")
 
     def _decayed(self, curve: Trace) -> EarlyStop | None:
-        """Its own curve, gone on with as a power law, ends surely worse than the best that another trial has reached."""
+        """Its curve, extrapolated as a power law, ends significantly worse than the best value of another trial."""
         if len(curve.steps) < _DECAY_POINTS or len(self._finished) < self._rule.min_trials:
             return None
         end = self._rule.max_steps or self._furthest
@@ -190,7 +198,7 @@ def _out_of_patience(curve: Trace, rule: Stopping) -> EarlyStop | None:
 
 
 def _forecast(curve: Trace, end: int) -> tuple[float, float]:
-    """The value at step ``end`` by the power law that fits best, and the standard deviation of what it misses."""
+    """The value at step ``end`` by the best-fitting power law, and the standard deviation of its residuals."""
     fits: list[tuple[float, float]] = []
     last = len(curve.steps) - 1
     count = min(last + 1, _FITTED)

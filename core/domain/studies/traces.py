@@ -1,10 +1,14 @@
-"""A trial's curve that grows while it runs: what a stopping rule looks up in it, without going through all of it again.
+"""Incremental learning curves: the aggregates that stopping rules query, updated as reports arrive.
 
-Its simple equivalent: all reports of a trial, sorted by step, of a step that was told twice the last word; and from these the
-least value, the sum and the number of all up to each step. Here a report that goes on from the last one is only added. One
-that goes back, because it came late or its attempt went on from a checkpoint, is put where it belongs, and only what is
-behind it is counted anew. Of a long curve the older reports are kept in runs, so that 100,000 of them take no more than
-10,000: a step's least value and mean are then those up to the run's end before it, a five-hundredth earlier at most.
+Simple equivalent: all reports of a trial sorted by step, the last report of a step winning, and from these the minimum,
+sum
+and count up to each step. Here a report beyond the last step is appended. A report for an earlier step (late, or after
+a
+resume from a checkpoint) is inserted in place, and only the aggregates after it are recomputed. Older reports of a long
+curve
+are merged into runs, so that 100,000 of them take no more than 10,000: the minimum and mean at a step are then those of
+the
+preceding run's end, at most a five-hundredth earlier.
 """
 
 from __future__ import annotations
@@ -21,18 +25,20 @@ from trainmaster.studies import Goal
 
 from core.domain.studies.curves import Curve
 
-# Entries of one trace: 48 bytes each. The newest stay as they came, so that an attempt that goes on a little further back
-# finds each step; of the older ones a run holds at most this part of all reports up to it. 10^9 reports fit.
+# Entries of one trace, 48 bytes each. The newest stay unmerged, so that an attempt that resumes a little earlier finds
+# each step; a run of older ones holds at most this fraction of all reports up to it. 10^9 reports fit.
 MOST_ENTRIES: Final = 10_000
 _NEWEST: Final = 2_000
 _FINENESS: Final = 500
 
 
 class Trace:
-    """Values are turned so that less is better. ``number``: the trial's. ``is_over``: it ran to its own end.
+    """Values are negated where needed, so that lower is better. ``number``: the trial's. ``is_over``: it ran to its own
+    end.
 
-    Entry ``i`` ends at ``steps[i]``, where ``values[i]`` was told; ``lows[i]``, ``sums[i]`` and ``counts[i]`` are of all
-    reports up to there. Not to be changed but by :meth:`add`.
+    Entry ``i`` ends at ``steps[i]`` with the reported value ``values[i]``; ``lows[i]``, ``sums[i]`` and ``counts[i]``
+    cover all
+    reports up to there. Modified by :meth:`add` alone.
     """
 
     __slots__ = ("_least", "_sign", "counts", "goal", "is_over", "lows", "number", "steps", "sums", "values")
@@ -44,7 +50,7 @@ class Trace:
         self._sign = 1.0 if goal is Goal.MINIMIZE else -1.0
         self.steps, self.counts = array("q"), array("q")
         self.values, self.lows, self.sums = array("d"), array("d"), array("d")
-        self._least = array("d")  # of each entry's own run
+        self._least = array("d")  # minimum of each entry's own run
 
     @classmethod
     def of(cls, curve: Curve, goal: Goal) -> Trace:
@@ -56,7 +62,7 @@ class Trace:
         return bool(self.steps)
 
     def add(self, points: Iterable[tuple[int, float]]) -> None:
-        """Learn (step, value) in the order in which they came; what is no number is left out."""
+        """Add (step, value) in order of arrival; NaN and infinities are left out."""
         reported = {step: value * self._sign for step, value in points if math.isfinite(value)}
         if not reported:
             return
@@ -69,19 +75,21 @@ class Trace:
             self._thin()
 
     def low_until(self, step: int) -> float | None:
-        """The least value up to ``step``, included; ``None``: it has not come so far, or told nothing until then."""
+        """The minimum up to ``step``, inclusive; ``None``: the trial has not come so far, or reported nothing until
+        then.
+        """
         if self.steps[-1] < step:
             return None
         place = bisect_right(self.steps, step)
         return self.lows[place - 1] if place else None
 
     def mean_until(self, step: int) -> float | None:
-        """The mean up to ``step``, included."""
+        """The mean up to ``step``, inclusive."""
         place = bisect_right(self.steps, step)
         return self.sums[place - 1] / self.counts[place - 1] if place else None
 
     def value_at(self, step: int) -> float | None:
-        """The last value up to ``step``; ``None``: it has not come so far, or told nothing until then."""
+        """The last value up to ``step``; ``None``: the trial has not come so far, or reported nothing until then."""
         if self.steps[-1] < step:
             return None
         place = bisect_right(self.steps, step)
@@ -89,11 +97,11 @@ class Trace:
 
     @property
     def best_place(self) -> int:
-        """The entry in which the least of all was told first."""
+        """The index of the entry in which the overall minimum was first reported."""
         return bisect_left(self.lows, -self.lows[-1], key=neg)
 
     def _append(self, entries: Iterable[tuple[int, float, float, float, int]]) -> None:
-        """(step, value, least, sum, count) of runs behind the last one."""
+        """Append runs (step, value, minimum, sum, count)."""
         steps, values, least, sums, counts = zip(*entries, strict=True)
         low = (self.lows[-1],) if self.lows else ()
         sum_, count = (self.sums[-1], self.counts[-1]) if self.sums else (0.0, 0)
@@ -105,7 +113,7 @@ class Trace:
         self._least.extend(least)
 
     def _cut(self, step: int) -> list[tuple[int, float, float, float, int]]:
-        """Take off the runs that end at ``step`` or later."""
+        """Remove and return the runs that end at ``step`` or later."""
         place = bisect_left(self.steps, step)
         sums = array("d", [self.sums[place - 1] if place else 0.0]) + self.sums[place:]
         counts = array("q", [self.counts[place - 1] if place else 0]) + self.counts[place:]
@@ -121,8 +129,9 @@ class Trace:
     def _merged(
         reported: dict[int, float], tail: list[tuple[int, float, float, float, int]]
     ) -> list[tuple[int, float, float, float, int]]:
-        """``tail`` with the newly told ones in their places. Where a run of several ends at a step that is told again, both
-        words count: the old one is not known any more.
+        """``tail`` merged with newly reported values. If a run of several ends at a step that is reported again, both
+        values
+        count: the old value is no longer known.
         """
         runs = {run[0]: run for run in tail}
         for step, value in reported.items():
@@ -134,13 +143,13 @@ class Trace:
         return [runs[step] for step in sorted(runs)]
 
     def _thin(self) -> None:
-        """Put older entries together to runs, each of a small part of all reports up to it."""
+        """Merge older entries into runs, each of a small fraction of all reports up to it."""
         first_new = len(self.steps) - _NEWEST
         runs, least, begun = [], array("d"), 0
         low = math.inf
         for place in range(first_new):
             low = min(low, self._least[place])
-            size = self.counts[place + 1] - begun  # of the run, if the next one came in as well
+            size = self.counts[place + 1] - begun  # of the run including the next entry
             if size > max(1, self.counts[place] // _FINENESS) or place + 1 == first_new:
                 runs.append(place)
                 least.append(low)

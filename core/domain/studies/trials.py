@@ -1,4 +1,4 @@
-"""What a trial is: its job's spec, and what its containers are told."""
+"""A trial's job spec and environment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WINNER_SUFFIX: Final = "-best"
 
 
 def searched(spec: StudySpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters without what halving says of its size."""
+    """A trial's parameters without the fidelity parameter of successive halving."""
     return {name: value for name, value in parameters.items() if name != _size_name(spec)}
 
 
 def size_of(spec: StudySpec, parameters: Mapping[str, Any]) -> float:
-    """How large halving made the trial; 0 in a study without halving."""
+    """The trial's fidelity; 0 in a study without halving."""
     return 0 if spec.fidelity is None else parameters.get(spec.fidelity.parameter, spec.fidelity.min)
 
 
@@ -31,9 +31,9 @@ def _size_name(spec: StudySpec) -> str | None:
 
 
 def trial_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> JobSpec:
-    """The spec of the job of trial ``number``: the template with a name, labels and, unless told not to, arguments.
+    """The spec of the job of trial ``number``: the template with a name, labels and, unless disabled, arguments.
 
-    An output that the template names has a folder for each trial in it.
+    Each trial gets a folder of its own in the template's output.
     """
     if spec.template is None:
         raise ValueError("a study without a template has no jobs")
@@ -56,7 +56,7 @@ def trial_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> J
 
 
 def winner_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> JobSpec:
-    """The spec of the job that runs the point of trial ``number``, the best one, once more: with the winner's own arguments."""
+    """The job spec that reruns the best trial ``number``, with the arguments of the spec's ``winner``."""
     if spec.winner is None:
         raise ValueError("a study without a winner runs no trial once more")
     job = trial_spec(spec, number, parameters)
@@ -76,10 +76,10 @@ def winner_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> 
 
 
 def arguments(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """``--name=value`` of each, as Vertex AI gives them: as two words, ``--x -1e-05`` is none to argparse."""
+    """``--name=value`` of each, as on Vertex AI: as two words, argparse would not take ``--x -1e-05``."""
     return tuple(f"--{name}={text_of(value)}" for name, value in parameters.items())
 
 
 def text_of(value: Any) -> str:
-    """As a command line takes it: numbers exactly, ``true`` and ``false``, text as it is."""
+    """A value as command-line text: numbers exactly, ``true`` and ``false``, text as it is."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from core.inspection.files import File, Folder
-from core.inspection.formats.pickles import UnmadeCall, GlobalName, PersistentId, Pairs, read_pickle
+from core.inspection.formats.pickles import GlobalName, Pairs, PersistentId, UnmadeCall, read_pickle
 from core.inspection.formats.safetensors import open_safetensors
 from core.inspection.formats.torch_files import open_torch
 from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip

@@ -14,7 +14,16 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from core.inspection.files import File, Inline, StoredBytes, Zip
-from core.inspection.model import CHUNK_BYTES, ITEM_BYTES, NAME_LIMIT, ElementSource, CheckpointContents, Tensor, Unreadable, clip
+from core.inspection.model import (
+    CHUNK_BYTES,
+    ITEM_BYTES,
+    NAME_LIMIT,
+    CheckpointContents,
+    ElementSource,
+    Tensor,
+    Unreadable,
+    clip,
+)
 from core.inspection.tensor_roles import is_optimizer_name
 
 if TYPE_CHECKING:

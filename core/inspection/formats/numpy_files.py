@@ -25,7 +25,9 @@ def open_npy(file: File) -> CheckpointContents:
     inside = CheckpointContents("numpy")
     head = file.read(0, min(file.size, _HEADER_LIMIT + 12))
     inside.add(
-        _array("array", head, file.name, lambda skip, length: StoredBytes(file.part(skip, length), 0, length), file.size)
+        _array(
+            "array", head, file.name, lambda skip, length: StoredBytes(file.part(skip, length), 0, length), file.size
+        )
     )
     return inside
 

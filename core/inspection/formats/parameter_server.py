@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from core.inspection.files import Folder, StoredBytes
 from core.inspection.formats.pickles import Pairs
 from core.inspection.formats.torch_files import read_tree
-from core.inspection.model import ITEM_BYTES, NAME_LIMIT, ElementSource, CheckpointContents, Tensor, Unreadable, clip
-from core.inspection.sharded import Interleaved, Concatenated
+from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, ElementSource, Tensor, Unreadable, clip
+from core.inspection.sharded import Concatenated, Interleaved
 
 SHARD: Final = re.compile(r"^shard-(\d{5})-of-(\d{5})\.pt$")
 

@@ -9,8 +9,16 @@ from math import prod
 from typing import Any, Final, cast
 
 from core.inspection.files import File, Inline, StoredBytes, Zip
-from core.inspection.formats.pickles import PICKLE_LIMIT, UnmadeCall, GlobalName, PersistentId, Pairs, PickleStream, read_pickle
-from core.inspection.model import ITEM_BYTES, NAME_LIMIT, ElementSource, CheckpointContents, Tensor, Unreadable, clip
+from core.inspection.formats.pickles import (
+    PICKLE_LIMIT,
+    GlobalName,
+    Pairs,
+    PersistentId,
+    PickleStream,
+    UnmadeCall,
+    read_pickle,
+)
+from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, ElementSource, Tensor, Unreadable, clip
 from core.inspection.strided import HELD_BYTES, Strided, spread
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
@@ -184,7 +192,9 @@ class Walk:
             if path:
                 self.inside.tell(".".join(path), node)
             return
-        if isinstance(node, bytes | GlobalName | PersistentId) or not isinstance(node, UnmadeCall | Pairs | list | tuple):
+        if isinstance(node, bytes | GlobalName | PersistentId) or not isinstance(
+            node, UnmadeCall | Pairs | list | tuple
+        ):
             return
         if len(path) > _DEPTH_LIMIT or id(node) in self._on_way:
             return
@@ -235,7 +245,9 @@ class Walk:
                     return self._strided(arguments, name, _dtype_named(arguments[6]), is_optimizer=is_optimizer)
                 case "_rebuild_parameter" | "_rebuild_parameter_with_state":
                     inner = arguments[0]
-                    return self._tensor(inner, name, is_optimizer=is_optimizer) if isinstance(inner, UnmadeCall) else None
+                    return (
+                        self._tensor(inner, name, is_optimizer=is_optimizer) if isinstance(inner, UnmadeCall) else None
+                    )
                 case "_rebuild_from_type_v2":
                     inner = UnmadeCall(arguments[0], arguments[2])
                     return self._tensor(inner, name, is_optimizer=is_optimizer)

@@ -34,7 +34,7 @@ _STEP_TEXT: Final = 2**20  # … and gives at most about this much
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPosition:
     """Where a stream is: everything before ``attempt`` is told, and of its files the bytes before ``offsets``."""
 
     attempt: int = 0
@@ -49,7 +49,7 @@ class Speaker:
     local_rank: int | None = None
 
 
-_NOBODY: Final = Speaker()
+_RUNTIME: Final = Speaker()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Selection:
             return Speaker(first), text
         told = rank_of(text)
         if told is None or not first <= told < first + processes:
-            return _NOBODY, text  # the runtime's own words
+            return _RUNTIME, text  # the runtime's own words
         return Speaker(told, told - first), without_rank(text)
 
 
@@ -103,7 +103,7 @@ class MergedLine:
     file: LogFile
     offset: int
     raw: bytes
-    speaker: Speaker = _NOBODY
+    speaker: Speaker = _RUNTIME
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class _Source:
 class LogMerge:
     """Call ``refresh`` to see what has grown, then ``step`` until it gives nothing more. Blocks on the disk."""
 
-    def __init__(self, logs: JobLogs, selection: Selection, place: Place) -> None:
+    def __init__(self, logs: JobLogs, selection: Selection, place: LogPosition) -> None:
         self._logs = logs
         self._selection = selection
         self._attempt = place.attempt
@@ -140,9 +140,9 @@ class LogMerge:
         return self._attempt
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LogPosition:
         """Where to go on: everything that ``step`` gave is behind it."""
-        return Place(self._attempt, {**self._offsets, **{name: s.offset for name, s in self._sources.items()}})
+        return LogPosition(self._attempt, {**self._offsets, **{name: s.offset for name, s in self._sources.items()}})
 
     @property
     def source_count(self) -> int:
@@ -326,7 +326,7 @@ class LogMerge:
         return raw
 
 
-def place_of_newest(logs: JobLogs, selection: Selection, *, tail_lines: int | None) -> Place:
+def newest_position(logs: JobLogs, selection: Selection, *, tail_lines: int | None) -> LogPosition:
     """Where to begin: with the chosen attempt, else the newest; there at the beginning, shortly before the selection's
     ``since``, or ``tail_lines`` of each file before its end (of each, not of all: a replica that hangs wrote its last
     words long ago).
@@ -334,7 +334,7 @@ def place_of_newest(logs: JobLogs, selection: Selection, *, tail_lines: int | No
     attempts = logs.attempts()
     number = selection.attempt if selection.attempt is not None else (attempts[-1] if attempts else 0)
     if number not in attempts:
-        return Place()
+        return LogPosition()
     offsets: dict[str, int] = {}
     for file in logs.files(number) if tail_lines is not None or selection.since is not None else ():
         if not selection.takes_file(file):
@@ -345,4 +345,4 @@ def place_of_newest(logs: JobLogs, selection: Selection, *, tail_lines: int | No
                 offsets[file.name] = max(tail, 0 if selection.since is None else time_offset(fd, selection.since))
         except NotFound:
             continue
-    return Place(number, offsets)
+    return LogPosition(number, offsets)

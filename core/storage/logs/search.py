@@ -60,7 +60,7 @@ def without_anchors(pattern: str) -> str | None:
 
     ``None``: quoted in a way that we do not take apart.
     """
-    kept: list[str] = []
+    parts: list[str] = []
     position, class_start = 0, -1
     while position < len(pattern):
         character = pattern[position]
@@ -84,6 +84,6 @@ def without_anchors(pattern: str) -> str | None:
         elif character in "^$":
             position += 1
             continue
-        kept.append(pattern[position : position + width])
+        parts.append(pattern[position : position + width])
         position += width
-    return "".join(kept)
+    return "".join(parts)

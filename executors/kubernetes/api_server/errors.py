@@ -1,4 +1,4 @@
-"""What the API server's answers mean: one table from status and reason to our errors."""
+"""Maps the API server's error answers to our exceptions, in one table by status and reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gone(Exception):
 
 
 class ObjectConflict(ExecutorTryAgain):
-    """The object is not as a precondition says; look at it again."""
+    """A precondition does not hold: the object has changed; read it again."""
 
 
 class ServerBusy(ExecutorTryAgain):
@@ -36,7 +36,7 @@ class ServerBusy(ExecutorTryAgain):
 
 
 class QuotaFull(ExecutorTryAgain):
-    """What runs in the namespace leaves no room under its quota now; it will when something of it has ended."""
+    """The namespace's quota is full now; there is room when a pod in it has ended."""
 
 
 class ApiRefused(ExecutorRefused):

@@ -28,7 +28,7 @@ _WATCH_S: Final = 240.0
 
 
 class Store(Protocol):
-    """What keeps the copy. Called by one thread, in the order of the collection's history."""
+    """Holds the copy. Called by one thread, in the order of the collection's history."""
 
     def replace(self, items: Iterable[Json], resource_version: str) -> None:
         """A fresh list, whole. ``items`` come page by page and may raise: then nothing is changed."""

@@ -91,7 +91,7 @@ class PodCreator:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _create(self, orders: Sequence[ReplicaOrder]) -> dict[ReplicaKey, ExecutorError]:
-        """Create what is not there; what stood against single ones. Raises what stands against all of them."""
+        """Create missing replicas; returns errors of single replicas, raises an error that concerns all of them."""
         first = orders[0]
         namespace = self._namespaces.name_of(first.project)
         parts = bundle(orders, self._options, namespace)
@@ -124,7 +124,7 @@ class PodCreator:
         return {key: error for key, error in zip(owned, made, strict=True) if error is not None}
 
     def _end_earlier(self, orders: Sequence[ReplicaOrder]) -> None:
-        """Delete what is left of earlier generations: one that waited too long counts as failed, and would still
+        """Delete pods of earlier generations: a pod that waited too long counts as failed, and would still
         start.
         """
         keys = {(order.key.role, order.key.index): order.key for order in orders if order.key.generation > 1}
@@ -163,7 +163,7 @@ class PodCreator:
         """The attempt's Service, which is there, and its network policy, which must be before the first Pod.
 
         Args:
-            may_remember: whether the one that was seen last will do. One that was deleted by hand since takes with it
+            may_remember: whether the cached Service may be used. One that was deleted by hand since takes with it
                 all that names it as its owner.
         """
         attempt_id = order.key.attempt_id

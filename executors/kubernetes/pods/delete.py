@@ -237,7 +237,7 @@ class PodDeleter(PodWriter):
             conditions = self._cluster.get(path("nodes", name=node))["status"].get("conditions") or ()
         except ObjectNotFound:
             return False
-        # A kubelet that says "not ready" is there; one that says nothing is "Unknown".
+        # A kubelet that reports "not ready" is alive; a silent kubelet is "Unknown".
         return any(c["type"] == "Ready" and c["status"] != "Unknown" for c in conditions)
 
     def _delete_pod(self, pod: Json, *, grace_s: int, preconditions: Json | None = None) -> None:
@@ -267,7 +267,7 @@ def _is_stopping_sooner(pod: Json, grace: timedelta) -> bool:
 
 
 def _late(pod: Json, now: datetime) -> timedelta:
-    """How long ago the grace of a deleted pod was over; zero for one that is not deleted."""
+    """Time since the grace of a deleted pod was over; zero for a pod that is not deleted."""
     deleted = pod["metadata"].get("deletionTimestamp")
     return timedelta() if deleted is None else now - datetime.fromisoformat(deleted)
 

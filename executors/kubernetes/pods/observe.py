@@ -50,7 +50,7 @@ class Patience:
 
 
 def read_pod(pod: Json, now: datetime, patience: Patience, *, warning: str = "") -> Observation | None:
-    """What the pod shows; ``None`` when it is no replica's.
+    """The observation of a pod; ``None`` when the pod is no replica.
 
     Args:
         told: the latest warning of kubelet about the pod, where it has been waiting for a while.
@@ -97,7 +97,7 @@ def is_stuck(pod: Json) -> bool:
 
 
 def stop_annotation(pod: Json) -> str:
-    """What the platform has written into the pod's stop mark; empty: nothing."""
+    """Value of the pod's stop annotation; empty: no stop was requested."""
     return str((pod["metadata"].get("annotations") or {}).get(STOP) or "")
 
 
@@ -121,7 +121,7 @@ def waits_since(pod: Json) -> datetime | None:
 
 
 class _Reading:
-    """One look at one pod."""
+    """Parses one pod."""
 
     def __init__(self, pod: Json, key: ReplicaKey, now: datetime, patience: Patience, warning: str) -> None:
         self.pod = pod

@@ -1,4 +1,4 @@
-"""What pods, kubelet and kube-scheduler say, in sentences that a user can act on. Pure."""
+"""Sentences for users about the states of pods, kubelet and kube-scheduler. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from executors.kubernetes.options import KubernetesOptions
 
 @dataclass(eq=False)
 class PodWriter:
-    """A part of the driver that changes Pods, judges by what the cache knows of them, and waits for what comes of
+    """Base of the driver's parts that change Pods: they decide by the cached state and wait for the effects
     it.
     """
 

@@ -27,7 +27,7 @@ STOP: Final = "trainmaster/stop"
 WORLD: Final = "trainmaster/world"
 # On the Pod: the image's own command runs, without the runtime.
 IMAGE_COMMAND: Final = "trainmaster/plain"
-# On tombstones, whose attempt must not look like one that is held.
+# On tombstones, whose attempt must not look like a live one.
 REMOVED: Final = "trainmaster/removed"
 
 # The runtime enforces stop_grace itself; kubelet's grace, for pods deleted from outside, must not end first.
@@ -188,7 +188,7 @@ def on_node(node: str) -> Json:
 
 
 def tolerations(options: KubernetesOptions) -> list[Json]:
-    """What all our Pods tolerate."""
+    """Tolerations of all our Pods."""
     tolerated = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _NODE_TROUBLE]
     return [*tolerated, *(dict(one) for one in options.rules.tolerations)]
 

@@ -1,4 +1,4 @@
-"""What must not stand in a Pod: contracts with the user's secrets, and the attempt's token. It stands in Secrets.
+"""Secrets of a replica: contracts with the user's secrets, and the attempt's token, which must not stand in a Pod.
 
 Replicas that are created together share one while it stays small: a Secret of its own for each would be half of a
 gang's requests. A Pod mounts the files of its own replica alone; its neighbours' are the same user's.

@@ -52,7 +52,7 @@ class WorldUpdates:
 
 
 def encode(order: ReplicaOrder) -> str:
-    """What the annotation holds.
+    """Value of the annotation.
 
     Raises:
         ExecutorRefused: it is too long, for a gang of thousands.

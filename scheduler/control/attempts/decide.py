@@ -388,7 +388,9 @@ class _DecisionBuilder:
     # Helpers
 
     def _world_members(self) -> tuple[GangMember, ...]:
-        """The members of the world: neither replicas that an elastic gang has lost, nor those that are still joining."""
+        """The members of the world: neither replicas that an elastic gang has lost, nor those that are still
+        joining.
+        """
         return tuple(m for m in self.members.values() if is_in_world(self.snapshot, m))
 
     def _stop(self, cause: StopCause, sentence: str, *, is_final: bool = False) -> None:

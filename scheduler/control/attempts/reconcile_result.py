@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 
-from core.storage.spooled_reports import Start
+from core.storage.spooled_reports import ReplicaStart
 from core.storage.tree import Tree
 from executors.base import Observation, ReplicaKey
 
@@ -49,7 +49,7 @@ class ReconcilerCache:
     joining: dict[tuple[str, int], datetime] = field(default_factory=dict)  # (id, generation) -> since when
     is_spool_drained: bool = False
     spool_tree: Tree | None = None  # the output, where its spool held reports,
-    spool_starts: tuple[Start, ...] = ()  # and the starts that wrote them
+    spool_starts: tuple[ReplicaStart, ...] = ()  # and the starts that wrote them
     volume_away_since: datetime | None = None  # the output's volume, when the end was to be written
 
 

@@ -67,9 +67,8 @@ class Reconciler:
         attempt and does not affect the others.
 
         Args:
-            on_end: called with each attempt as soon as it has its result, while slower ones go on; not for attempts
-                that
-                another thread reconciles.
+            on_end: called with each attempt as soon as it has its result, while slower ones go on; not for
+                attempts that another thread reconciles.
         """
         asked = list(dict.fromkeys(attempt_ids))
         entered = [attempt_id for attempt_id in asked if self._inflight.start(attempt_id)]

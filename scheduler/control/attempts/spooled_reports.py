@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 
 from core.domain.errors import ExecutorTryAgain, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
-from core.reports.ingest import take_report
+from core.reports.ingest import ingest_report
 from core.storage import spooled_reports
-from core.storage.spooled_reports import FILE_BYTES, KeptLines, Start, find_kept, place_of, read_kept
+from core.storage.spooled_reports import FILE_BYTES, ReplicaStart, SpooledLines, find_spools, place_of, read_spool
 from core.storage.tree import Tree
 from core.tokens import attempt_token
 from scheduler.control.attempts.launching.resume import load_outputs
@@ -63,7 +63,7 @@ def delete_spool(rows: AttemptRows, cache: ReconcilerCache) -> None:
     if cache.spool_tree is None:
         return
     try:
-        spooled_reports.drop_kept(cache.spool_tree, _folder(rows), cache.spool_starts)
+        spooled_reports.remove_spools(cache.spool_tree, _folder(rows), cache.spool_starts)
     except (TrainmasterError, OSError) as error:
         log.info("reports.left_behind", attempt=rows.attempt.id, why=str(error))
 
@@ -100,7 +100,7 @@ def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache
         bytes_left -= size if size <= FILE_BYTES else 0  # larger files are not read
         yield from lease.keep()
         if bytes_left >= 0:
-            reports = read_kept(output, _folder(rows), start, token)
+            reports = read_spool(output, _folder(rows), start, token)
             lines_left -= yield from _take(control, rows.attempt.id, reports, lease, lines_left)
         if bytes_left < 0 or lines_left < 0:
             log.warning("reports.too_many", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
@@ -112,20 +112,20 @@ def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache
     return bool(kept)
 
 
-def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Effects[dict[Start, int]]:
-    started = sorted({Start(m.role, m.index, n) for m in rows.members for n in range(1, m.generation + 1)})
-    kept: dict[Start, int] = {}
+def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Effects[dict[ReplicaStart, int]]:
+    started = sorted({ReplicaStart(m.role, m.index, n) for m in rows.members for n in range(1, m.generation + 1)})
+    kept: dict[ReplicaStart, int] = {}
     for begin in range(0, len(started), _FIND_AT_ONCE):
         yield from lease.keep()
         try:
-            kept |= find_kept(output, _folder(rows), started[begin : begin + _FIND_AT_ONCE])
+            kept |= find_spools(output, _folder(rows), started[begin : begin + _FIND_AT_ONCE])
         except (Unavailable, OSError) as away:
             raise _VolumeAway(str(away)) from away
     return kept
 
 
 def _take(
-    control: ControlContext, attempt_id: AttemptId, reports: Iterator[KeptLines], lease: _Lease, limit: int
+    control: ControlContext, attempt_id: AttemptId, reports: Iterator[SpooledLines], lease: _Lease, limit: int
 ) -> Effects[int]:
     """Number of lines read; reading stops beyond ``limit``."""
     read = 0
@@ -144,18 +144,18 @@ def _take(
     return read
 
 
-def _next(reports: Iterator[KeptLines]) -> KeptLines | None:
+def _next(reports: Iterator[SpooledLines]) -> SpooledLines | None:
     try:
         return next(reports, None)
     except (Unavailable, OSError) as away:
         raise _VolumeAway(str(away)) from away
 
 
-def _write(session: Session, *, attempt_id: AttemptId, lines: KeptLines, now: datetime) -> None:
+def _write(session: Session, *, attempt_id: AttemptId, lines: SpooledLines, now: datetime) -> None:
     # Parsed only here, one attempt after the other: of many that end at once not all have their reports in memory.
     report = lines.report()
     if report.items:
-        take_report(session, attempt_id, report, now=now, was_kept=True)
+        ingest_report(session, attempt_id, report, now=now, is_spooled=True)
 
 
 def _folder(rows: AttemptRows) -> str:

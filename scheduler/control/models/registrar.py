@@ -1,7 +1,8 @@
-"""Copying what is registered: each version under a fenced lease, file by file, so that whoever comes after a kill goes on.
+"""The registrar copies registered model versions: each under its lease, file by file, so that it can go on after a
+kill.
 
-The truth are the rows: a file has a hash once it is copied whole and on the disk, and a version is ready once all of them
-are in their place. Nothing in between is ever shown as ready.
+The rows are the truth: a file has a hash once it is copied whole and synced, and a version is ready once all files are
+published. No intermediate state is ever shown as ready.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from core.domain.model_versions import VersionEvent, VersionState
 from core.domain.studies.results import values_of
 from core.registry.lineage import lineage_of, lineage_of_upload
 from core.registry.sources import PlannedSource, SourceRequest, UploadedSource, find_below, find_source
-from core.registry.versions import Author, tell
+from core.registry.versions import Author, record_change
 from core.storage.outputs import job_output
-from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
+from core.storage.registry import KnownFile, PlannedFile, VersionDraft, digest_of
 from core.storage.tree import Tree
 from core.storage.volumes import tree_of
 from scheduler.control.attempts.backoff import copy_delay
@@ -44,7 +45,9 @@ from scheduler.messaging.work_queue import InFlight
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """``job``: ``None``: it was uploaded. ``told``: paths of the job's checkpoints. ``planned``: all files; ``known``: those that are copied, by path."""
+    """``job``: ``None`` for an upload. ``checkpoint_paths``: reported by the job. ``planned``: all files; ``known``:
+    the copied ones, by path.
+    """
 
     version: ModelVersion
     model: Model
@@ -55,7 +58,7 @@ class VersionFacts:
 
 
 def load_facts(session: Session, version_id: str) -> VersionFacts | None:
-    """``None``: it is deleted."""
+    """``None``: the version is deleted."""
     row = session.execute(
         select(ModelVersion, Model, Job)
         .join(Model, Model.id == ModelVersion.model_id)
@@ -73,11 +76,11 @@ def load_facts(session: Session, version_id: str) -> VersionFacts | None:
 
 
 def source_tree(session: Session, facts: VersionFacts) -> Tree:
-    """Where its files are read: the job's output, or the volume that they were uploaded to.
+    """The source of its files: the job's output, or the volume that they were uploaded to.
 
     Raises:
         NotFound: the volume was removed.
-        Conflict: the control plane does not see it.
+        Conflict: the control plane does not see the volume.
     """
     if facts.job is not None:
         return job_output(session, facts.job)
@@ -89,7 +92,7 @@ def source_tree(session: Session, facts: VersionFacts) -> Tree:
 
 
 def registry_volume(session: Session, name: str) -> Tree:
-    """Raises ``NotFound`` or ``Conflict``: it cannot be written to."""
+    """The registry's volume. Raises ``NotFound`` or ``Conflict`` where it cannot be written to."""
     volume = session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"The registry's volume {name!r} is not registered any more.")
@@ -99,9 +102,9 @@ def registry_volume(session: Session, name: str) -> Tree:
 
 
 class BackoffTracker:
-    """How often each key has failed in a row, and until when it rests. Of one process: a new one tries at once.
+    """Consecutive failures of each key, and when it is due again. Of one process: another process tries at once.
 
-    Many threads may use it.
+    The delay grows, as a failing disk does not recover from being read. Thread-safe.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -115,7 +118,7 @@ class BackoffTracker:
         return failure is None or failure[1] <= self._clock()
 
     def note_failure(self, key: Hashable) -> tuple[int, timedelta]:
-        """How often it has failed in a row, this time too, and for how long it rests now."""
+        """Count a failure; returns the number of consecutive failures and the delay until the next try."""
         with self._lock:
             count = self._failures[key][0] + 1 if key in self._failures else 1
             wait = copy_delay(count)
@@ -123,7 +126,7 @@ class BackoffTracker:
         return count, wait
 
     def forget(self, key: Hashable) -> None:
-        """It has got on, or there is nothing left to do."""
+        """The key has made progress, or there is nothing left to do."""
         with self._lock:
             self._failures.pop(key, None)
 
@@ -136,9 +139,9 @@ class _TrialResult(NamedTuple):
 
 
 def why_better(session: Session, there: ModelVersion, new: ModelVersion) -> str:
-    """Why ``there`` is better than ``new``, without a full stop; empty where it is not, or they cannot be compared.
+    """Why version ``there`` is better than ``new``, without a full stop; empty where it is not, or they do not compare.
 
-    They can where both come from trials of studies with the same metric and goal; what counts is the trials' results.
+    They compare where both come from trials of studies with the same metric and goal, by the trials' results.
     """
     old, own = _result_of(session, there), _result_of(session, new)
     if old is None or own is None or (old.metric, old.goal) != (own.metric, own.goal):
@@ -152,7 +155,7 @@ def why_better(session: Session, there: ModelVersion, new: ModelVersion) -> str:
 
 
 def _result_of(session: Session, version: ModelVersion) -> _TrialResult | None:
-    """Of the trial whose job, or whose point run once more, the version is of."""
+    """The result of the trial that the version's job ran, or ran once more."""
     job = None if version.job_id is None else session.get(Job, version.job_id)
     about = None if job is None else job.trial
     study = None if not about else session.get(Study, about["study_id"])
@@ -169,11 +172,11 @@ log = structlog.get_logger(__name__)
 
 # A version that a dead scheduler left unfinished sends no wake-up, and neither does a job that ends.
 _POLL_S: Final = 2.0
-# Versions that one process copies at once: a large one does not hold up the small ones.
+# Versions that one process copies at once: a large one does not delay small ones.
 _THREADS: Final = 2
-# One that takes its scheduler along, or fails in a way that nobody foresaw, is not tried for ever.
-_MOST_TRIES: Final = 5
-# What is copied is written down after so long, in seconds, or so many files.
+# A version that kills its scheduler, or fails unexpectedly, is not tried for ever.
+_MAX_TRIES: Final = 5
+# Progress is written after so many seconds or files.
 _NOTE_EVERY_S: Final = 1.0
 _NOTE_FILES: Final = 200
 _SETTLED: Final = (VersionState.READY.value, VersionState.FAILED.value)
@@ -181,21 +184,21 @@ _BUG: Final = "The registration failed, which is a bug; the scheduler's log says
 
 
 class ProcessStopping(Exception):
-    """The process goes down: what is copied is there for the next one."""
+    """The process is stopping: copied files are left for the next one."""
 
 
 class Registrar:
-    """Works on what is registered and deleted, in threads; one per process."""
+    """Registers and deletes model versions, in threads; one per process."""
 
     def __init__(
         self, control: ControlContext, *, limit_bytes: int, step: Callable[[str], None] = lambda _name: None
     ) -> None:
-        """``step``: hears the name of each step before it is done; tests kill there."""
+        """``step``: called with the name of each step before it is done; tests kill there."""
         self._control = control
         self._limit_bytes = limit_bytes
         self._step = step
         self._inflight: InFlight[str] = InFlight()
-        # By version and state: what is deleted instead does not wait for what it failed at before.
+        # By version and state: deleting a version does not wait for the back-off of its registration.
         self._backoffs = BackoffTracker(control.clock)
         self._worker = PollingWorker("version", "registrar", self.work, threads=_THREADS, every_s=_POLL_S)
 
@@ -208,7 +211,7 @@ class Registrar:
         self._worker.close()
 
     def work(self) -> None:
-        """Do all that is to be done now, but what others are at and what rests after a failure.
+        """Do all that is due now, except versions in flight and in back-off.
 
         Raises:
             Unavailable: the database is away.
@@ -246,7 +249,7 @@ class Registrar:
         except StaleWrite as stale:
             self._backoffs.forget((version_id, facts.version.state))
             log.debug("version.stale", version=version_id, why=str(stale))
-            return  # somebody else is at it, or has deleted it: the next look tells
+            return  # another process has taken it over or deleted it: the next poll shows which
         except ProcessStopping:
             pass
         leased.release()
@@ -271,7 +274,7 @@ class Registrar:
             self._fail(leased, facts, error.sentence)
         except Exception:
             log.exception("version.failed", version=facts.version.id)
-            if leased.tries >= _MOST_TRIES:
+            if leased.tries >= _MAX_TRIES:
                 self._fail(leased, facts, _BUG)
             else:
                 self._backoffs.note_failure(key)
@@ -279,7 +282,7 @@ class Registrar:
             self._backoffs.forget(key)
 
     def _begin(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
-        """Its job has ended."""
+        """Start to register the version of a job that has ended."""
         job = facts.job
         state = JobState.SUCCEEDED if job is None else JobState(job.state)
         if job is not None and state is not JobState.SUCCEEDED:
@@ -299,10 +302,10 @@ class Registrar:
             try:
                 volume: Tree | None = registry_volume(session, version.volume)
             except NotFound:
-                volume = None  # an admin removed it: its files are his now
+                volume = None  # an administrator removed it, and its files are not ours any more
         if volume is not None:
             self.step("remove")
-            Draft(volume, version.path, leased.lease.token).remove()
+            VersionDraft(volume, version.path, leased.lease.token).remove()
         self.step("forget")
         with leased.fenced() as session:
             for table in (ModelAlias, ModelHold, ModelFile):
@@ -322,18 +325,18 @@ class Registrar:
             models.move_version(session, facts.version.id, state, VersionEvent.FAIL, now, reason=reason)
             session.execute(delete(ModelFile).where(ModelFile.version_id == facts.version.id))
             by = Author(facts.version.user_id, facts.version.registration.get("user", ""), "scheduler")
-            tell(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
+            record_change(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
         log.info("version.failed", version=facts.version.id, why=reason)
         with unit_of_work(self._control.sessions, read_only=True) as session:
             volume = registry_volume(session, facts.version.volume)
-        # Room for others; what a kill leaves here goes when the version is deleted.
-        Draft(volume, facts.version.path, leased.lease.token).remove()
+        # Frees the space; what a kill leaves here is removed when the version is deleted.
+        VersionDraft(volume, facts.version.path, leased.lease.token).remove()
 
     def _retry_later(self, leased: _LeasedVersion, facts: VersionFacts, reason: str) -> None:
-        """Nothing of the version is wrong: it is not counted as a try, and not given up, but tried less and less often."""
+        """The failure is not the version's: it is not counted as a try, and retried less and less often."""
         version = facts.version
         count, wait = self._backoffs.note_failure((version.id, version.state))
-        log.warning("version.put_off", version=version.id, why=reason, times=count, wait_s=wait.total_seconds())
+        log.warning("version.postponed", version=version.id, why=reason, times=count, wait_s=wait.total_seconds())
         often = "It is tried again" if count == 1 else f"It was tried {count} times and is tried again"
         with leased.fenced() as session:
             session.execute(
@@ -345,12 +348,12 @@ class Registrar:
             )
 
     def note_progress(self, leased: _LeasedVersion, version: ModelVersion) -> None:
-        """A file is whole: failures from now on are counted anew."""
+        """A file is complete: failures are counted from zero again."""
         leased.tries = 0
         self._backoffs.forget((version.id, version.state))
 
     def step(self, name: str) -> None:
-        """Before each step. Raises ``Stopped``: it is time to go."""
+        """Before each step. Raises ``ProcessStopping`` when the process is stopping."""
         self._step(name)
         if self._worker.is_stopping:
             raise ProcessStopping
@@ -361,7 +364,7 @@ class Registrar:
 
 
 class _LeasedVersion(RenewedLease):
-    """The lease of a version, with ``tries`` as the version's."""
+    """The lease of a version. ``tries``: as the version's."""
 
     def __init__(self, control: ControlContext, lease: HeldLease, tries: int) -> None:
         super().__init__(control, lease)
@@ -369,7 +372,7 @@ class _LeasedVersion(RenewedLease):
 
 
 class _Registration:
-    """Of one version, from wherever an earlier one was stopped."""
+    """The registration of one version, from wherever an earlier one was stopped."""
 
     def __init__(self, registrar: Registrar, leased: _LeasedVersion, facts: VersionFacts) -> None:
         self._registrar = registrar
@@ -387,7 +390,7 @@ class _Registration:
             output = source_tree(session, self._facts)
             volume = registry_volume(session, self._version.volume)
         planned = self._facts.planned or self._plan(output)
-        draft = Draft(volume, self._version.path, self._leased.lease.token)
+        draft = VersionDraft(volume, self._version.path, self._leased.lease.token)
         self._registrar.step("take over")
         draft.take_over()
         self._done = {path: file for path, file in self._done.items() if draft.has(file)}
@@ -455,7 +458,7 @@ class _Registration:
         )
 
     def _on_piece(self, size: int) -> None:
-        """Of a piece that was copied."""
+        """Called after each copied piece, with its size in bytes."""
         self._done_bytes += size
         self._leased.renew_if_due()
         self._registrar.step("piece")
@@ -465,7 +468,7 @@ class _Registration:
     def _write_down(self) -> None:
         self._registrar.step("write down")
         with self._leased.fenced() as session:
-            # Pieces of a file that never gets whole are no progress: only a whole one lets tries begin anew.
+            # Pieces of a file are no progress until the file is complete: only then are tries reset.
             whole = {"copy_attempts": 0} if self._unwritten else {}
             self._set(session, self._control.clock(), done_bytes=self._done_bytes, **whole)
             if self._unwritten:
@@ -498,7 +501,9 @@ class _Registration:
             by = Author(
                 version.user_id, version.registration.get("user", ""), f"user:{version.registration.get('user', '')}"
             )
-            tell(session, now, model, Author(by.user_id, by.user, "scheduler"), "version.ready", version=version.number)
+            record_change(
+                session, now, model, Author(by.user_id, by.user, "scheduler"), "version.ready", version=version.number
+            )
             unmoved = []
             for alias in version.registration.get("aliases", ()):
                 there = (
@@ -507,11 +512,11 @@ class _Registration:
                 why = "" if there is None else why_better(session, there, version)
                 if there is not None and why:
                     unmoved.append(f"Alias {alias} stays at version {there.number}: {why}.")
-                    tell(session, now, model, by, "alias.kept", version=version.number, name=alias,
+                    record_change(session, now, model, by, "alias.kept", version=version.number, name=alias,
                          before=there.number, after=there.number, reason=why)  # fmt: skip
                     continue
                 before = models.point_alias(session, model, alias, row, now)
-                tell(session, now, model, by, "alias.moved", version=version.number, name=alias, before=before,
+                record_change(session, now, model, by, "alias.moved", version=version.number, name=alias, before=before,
                      after=version.number)  # fmt: skip
             row.reason = " ".join(unmoved)
         log.info("version.ready", version=version.id, model=model.name, number=version.number)

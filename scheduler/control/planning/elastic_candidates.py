@@ -35,8 +35,8 @@ def load_growing(
     rows = session.execute(
         select(
             Job.id, Job.priority, Job.queued_at, Job.shape,
-            Replica.role, Replica.index.label("number"), Replica.state, Replica.generation, Replica.ended_at, Replica.node,
-            Replica.gpu_model, Replica.memory_bytes, Replica.removal,
+            Replica.role, Replica.index.label("number"), Replica.state, Replica.generation, Replica.ended_at,
+            Replica.node, Replica.gpu_model, Replica.memory_bytes, Replica.removal,
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Replica, Replica.attempt_id == Attempt.id)

@@ -29,8 +29,9 @@ _NOTHING: Final = Amounts()
 _nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
 _NODES: Final[AnySelect] = select(
     _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned, _nodes.c.is_draining,
-    _nodes.c.quarantined_at, _nodes.c.quarantined_until, cast(_nodes.c.quarantine, Text), cast(_nodes.c.suspicion, Text),
-    cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
+    _nodes.c.quarantined_at, _nodes.c.quarantined_until, cast(_nodes.c.quarantine, Text),
+    cast(_nodes.c.suspicion, Text), cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text),
+    cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
 # What an attempt's replicas hold changes together with one of these: resources that are released before the attempt
 # ends are set to zero. In an elastic gang one replica may return while another leaves, with equal sums; a returning

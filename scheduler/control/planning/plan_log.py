@@ -219,7 +219,9 @@ def _difference(
     gone: dict[str, list[str]] = {}
     for name, now in parts.items():
         old = before.get(name, {})
-        fresh = {key: to_json(value) for key, value in now.items() if old.get(key) is not value and old.get(key) != value}
+        fresh = {
+            key: to_json(value) for key, value in now.items() if old.get(key) is not value and old.get(key) != value
+        }
         if fresh:
             put[name] = fresh
         left = [key for key in old if key not in now]

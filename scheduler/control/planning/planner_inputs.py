@@ -97,7 +97,8 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
         )
     bookings = tuple(
         Booking(
-            row.id, row.name, names.get(row.project_id, ""), frozenset(map(NodeId, row.nodes)), row.begins_at, row.ends_at
+            row.id, row.name, names.get(row.project_id, ""), frozenset(map(NodeId, row.nodes)), row.begins_at,
+            row.ends_at,
         )
         for row in planning.bookings(session, ending_after=now)
     )  # fmt: skip

@@ -104,8 +104,8 @@ def _without_replicas(snapshot: Snapshot) -> list[QueuedGang]:
 
 def _reason(error: Exception) -> Reason:
     sentence = (
-        f"cannot be planned: the planner fails with this job ({type(error).__name__}). It is set aside, and tried again "
-        "when it is changed, or in some minutes; the scheduler's log has the details for an administrator"
+        f"cannot be planned: the planner fails with this job ({type(error).__name__}). It is set aside, and tried "
+        "again when it is changed, or in some minutes; the scheduler's log has the details for an administrator"
     )
     return Reason(ReasonCode.NEVER_FITS, sentence)
 

@@ -1,4 +1,5 @@
-"""Jobs that hold resources, as the planner sees them: their run time, the cost of a stop, and whether they are ending.
+"""Jobs that hold resources, as the planner sees them: their run time, the cost of a stop, and whether they are
+ending.
 """
 
 from __future__ import annotations
@@ -198,7 +199,11 @@ def _split(
             is_part=True,
             stopping_for=None if for_job is None else JobId(for_job),
             is_preemptible=False,
-            **part(holding for holding in holders if (holding.role, holding.index) in gone and gone[holding.role, holding.index] == for_job),
+            **part(
+                holding
+                for holding in holders
+                if (holding.role, holding.index) in gone and gone[holding.role, holding.index] == for_job
+            ),
         )
         for number, for_job in enumerate(sorted(set(gone.values()), key=str))
     ]

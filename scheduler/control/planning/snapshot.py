@@ -247,9 +247,10 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Job.attained_gpu_s, Job.run_s, Job.waiting_since, Job.preemption, Job.preempting_since, STOP_GRACE_S, IS_ENDLESS,
-            Job.project_id, Job.user_id,
-            Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
+            Job.attained_gpu_s, Job.run_s, Job.waiting_since, Job.preemption, Job.preempting_since,
+            STOP_GRACE_S, IS_ENDLESS, Job.project_id, Job.user_id, Job.spec["code"].as_string().label("code"),
+            Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"),
+            User.name.label("user"),
         )
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
@@ -262,6 +263,7 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
     for begin in range(0, len(again), _CHUNK):
         own |= of_stopped(session, again[begin : begin + _CHUNK])
     for r in rows:
+        preempting_since = r.preempting_since
         traits = JobTraits(r.project, r.user, r.name, r.code or "", r.shape)
         limit_s = limit_in_sight(r.max_run_time_s)
         queued = QueuedGang(
@@ -269,7 +271,7 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
             attained_gpu_s=r.attained_gpu_s,
             estimate=None if r.is_endless else own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
             waits_since=r.waiting_since if r.waiting_since is not None and r.waiting_since > r.queued_at else None,
-            room_since=r.preempting_since if r.preempting_since is not None and r.preempting_since >= r.queued_at else None,
+            room_since=preempting_since if preempting_since is not None and preempting_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
             overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
             earlier_s=r.run_s,

@@ -71,7 +71,14 @@ def to_rows(found: QueueForecast) -> list[ForecastEntry]:
     """The forecasts of jobs that do not start with this plan."""
     return [
         ForecastEntry(
-            forecast.job_id, forecast.position, forecast.early_at, forecast.likely_at, forecast.late_at, forecast.code.value, forecast.sentence, forecast.nodes
+            forecast.job_id,
+            forecast.position,
+            forecast.early_at,
+            forecast.likely_at,
+            forecast.late_at,
+            forecast.code.value,
+            forecast.sentence,
+            forecast.nodes,
         )
         for forecast in found.starts
         if forecast.position is not None and forecast.code is not StartCode.NOW

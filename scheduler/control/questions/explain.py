@@ -1,4 +1,4 @@
-"""Why a job waited at a moment: the very planner, run again on what it saw then."""
+"""Why a job waited at a moment: the same planner, run again on its input of that time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.planning.model import Placement, Plan, Reason, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PlannerRecord:
-    """What the planner saw, and what it planned; ``None``: that was not kept."""
+    """The planner's input and, where it was logged, its plan."""
 
     at: datetime
     snapshot: Snapshot
@@ -25,18 +25,18 @@ class PlannerRecord:
 
 
 class PlanVerdict(StrEnum):
-    """What the plan says of a job."""
+    """What the plan does with a job."""
 
     WAITS = "waits"
     STARTS = "starts"
-    STOPS = "stops"  # it had to make room
+    STOPS = "stops"  # it is preempted
     RUNS = "runs"
     ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``then``: what the plan that was kept said of the job, where that is something else."""
+    """``then``: what the logged plan said of the job, where that differs."""
 
     at: datetime
     verdict: PlanVerdict
@@ -48,7 +48,7 @@ class Explanation:
     running: int = 0
     nodes: int = 0
     then: str = ""
-    order: str = ""  # of a job that waits: why it stands where it stands
+    order: str = ""  # of a waiting job: the explanation of its queue position
 
 
 def explanation(record: PlannerRecord, job_id: JobId, name: str, made: Plan) -> Explanation:
@@ -92,7 +92,7 @@ def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[PlanVerdict, st
 
 
 def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Snapshot) -> str:
-    """What ``kept`` says of the job; empty if it does the same with it for the same reason, in whatever words and numbers."""
+    """What the logged plan says of the job; empty if it does the same with it for the same kind of reason."""
     verdict, said, placements = _verdict(job_id, logged_plan, seen)
     reason, now = logged_plan.waits.get(job_id), made.waits.get(job_id)
     now_verdict, _, now_placements = _verdict(job_id, made, seen)
@@ -103,4 +103,4 @@ def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Sn
 
 
 def _on(placements: Sequence[Placement]) -> str:
-    return phrases.some_of(sorted({one.node for one in placements}))
+    return phrases.some_of(sorted({placement.node for placement in placements}))

@@ -1,4 +1,4 @@
-"""Answering what users ask the planner: with its own look at the cluster as the tick sees it, or as a tick saw it then."""
+"""Answers to users' questions to the planner, from a snapshot of its own or from the plan log."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from scheduler.planning.planner import plan
 
 log = structlog.get_logger(__name__)
 
-# Each answer plans the whole queue; between two rounds the thread is free for what else was rung for.
+# Each answer plans the whole queue; after so many the answers are written.
 _AT_ONCE: Final = 4
-# No job has such an id: those of one that is only thought of sort behind all others of its moment.
+# No job has this id: a job that is not submitted sorts after all others of its moment.
 _NOT_SUBMITTED: Final = JobId("~")
 _FAILED: Final = (
     "The planner could not answer this, which is a bug; the scheduler's log says where (question.failed). Asking the "
     "same again will not help."
 )
-_NOT_KEPT: Final = "No plan of that time is kept; {}. Without a time, the present is explained."
+_NOT_LOGGED: Final = "No plan of that time is kept; {}. Without a time, the present is explained."
 
 
 class Forecaster:
-    """Answers; one per process. Two processes may answer the same: the answers are equally good."""
+    """Answers questions; one per process. Two processes may answer the same question equally well."""
 
     def __init__(self, control: ControlContext) -> None:
         self._control = control
@@ -50,7 +50,7 @@ class Forecaster:
         self._poison_filter = PoisonJobFilter()
 
     def answer(self) -> None:
-        """Answer everybody who waits for it now. Harmless to repeat; without a question it costs one look.
+        """Answer all open questions. Harmless to repeat; without a question it costs one query.
 
         Raises:
             Unavailable: the database is away.
@@ -59,40 +59,42 @@ class Forecaster:
         while True:
             with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
                 now = control.clock()
-                asked = questions.unanswered(session, now, _AT_ONCE)
-                if not asked:
+                open_questions = questions.unanswered(session, now, _AT_ONCE)
+                if not open_questions:
                     return
                 of_studies = {
-                    one.id: load_study_question(session, one.arguments)
-                    for one in asked
-                    if one.kind is QuestionKind.STUDY
+                    question.id: load_study_question(session, question.arguments)
+                    for question in open_questions
+                    if question.kind is QuestionKind.STUDY
                 }
-                of_planner = [one for one in asked if one.kind is not QuestionKind.STUDY]
+                of_planner = [question for question in open_questions if question.kind is not QuestionKind.STUDY]
                 loaded, records = None, {}
                 if of_planner:
                     can_grow = control.can_change_worlds
                     loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
-                    records = {one.id: _record_of(session, one) for one in of_planner}
-            answers = {one: self._answer_of_study(one, read) for one, read in of_studies.items()}
+                    records = {question.id: _record_of(session, question) for question in of_planner}
+            answers = {name: self._answer_of_study(name, read) for name, read in of_studies.items()}
             if loaded is not None:
-                answers |= {one.id: self._answer(one, loaded, records[one.id]) for one in of_planner}
+                answers |= {
+                    question.id: self._answer(question, loaded, records[question.id]) for question in of_planner
+                }
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
     def _answer(
-        self, asked: OpenQuestion, loaded: PlannerInputs, record: PlanLogEntry | datetime | None
+        self, question: OpenQuestion, loaded: PlannerInputs, record: PlanLogEntry | datetime | None
     ) -> dict[str, Any]:
-        """One that makes the planner fail is answered all the same: asked again, it would fail again."""
+        """A question that makes the planner fail is answered all the same: it would fail again."""
         try:
-            match asked.kind:
+            match question.kind:
                 case QuestionKind.FORECAST:
-                    return self._forecast(loaded, ForecastQuestion.from_json(asked.arguments))
+                    return self._forecast(loaded, ForecastQuestion.from_json(question.arguments))
                 case QuestionKind.EXPLANATION:
-                    return self._explain(asked.arguments, loaded, record)
+                    return self._explain(question.arguments, loaded, record)
                 case QuestionKind.SIMULATION | QuestionKind.STUDY:  # not answered here
                     return _error("internal", _FAILED)
         except Exception:
-            log.exception("question.failed", question=asked.id, kind=asked.kind.value)
+            log.exception("question.failed", question=question.id, kind=question.kind.value)
             return _error("internal", _FAILED)
 
     def _answer_of_study(self, question_id: str, read: StudyQuestion | None) -> dict[str, Any]:
@@ -112,15 +114,17 @@ class Forecaster:
             return explain(ask, PlannerRecord(loaded.snapshot.now, planned.snapshot, None), planned.plan)
         if not isinstance(record, PlanLogEntry):
             oldest = "there is none at all" if record is None else f"the oldest is of {record:%Y-%m-%d %H:%M:%S} UTC"
-            return _error("not_found", _NOT_KEPT.format(oldest))
+            return _error("not_found", _NOT_LOGGED.format(oldest))
         planned = PoisonJobFilter().plan(record.snapshot, {}, plan)
         seen = {job.job_id for job in record.snapshot.queued}
-        aside = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
-        made = replace(planned.plan, waits={**planned.plan.waits, **aside})
+        poison = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
+        made = replace(planned.plan, waits={**planned.plan.waits, **poison})
         return explain(ask, PlannerRecord(record.at, planned.snapshot, record.plan), made)
 
     def _forecast(self, loaded: PlannerInputs, ask: ForecastQuestion) -> dict[str, Any]:
-        """Jobs that the planner fails with are found only when it does: to plan for that first would cost a plan each time."""
+        """Poison jobs are found only when the planner fails: a plan for that in advance would cost as much as an
+        answer.
+        """
         gang = self._gang_of(ask, loaded.snapshot)
         try:
             return _forecast_in(self._poison_filter.without_known(loaded.snapshot, loaded.generations), gang, ask)
@@ -130,7 +134,7 @@ class Forecaster:
             return _forecast_in(planned.snapshot, gang, ask)
 
     def _gang_of(self, ask: ForecastQuestion, snapshot: Snapshot) -> QueuedGang:
-        """One that waits keeps what it had and since when it waits; only what it asks for may be another."""
+        """A waiting job keeps its history and its waiting time; only its request may differ."""
         gang = Gang.from_json(ask.gang)
         traits = JobTraits(ask.project, ask.user, ask.name, ask.code, gang.shape())
         estimate = self._cache.estimates.of_waiting(traits, 0.0, ask.max_run_time_s)
@@ -146,9 +150,11 @@ class Forecaster:
         )  # fmt: skip
 
 
-def _record_of(session: Session, asked: OpenQuestion) -> PlanLogEntry | datetime | None:
-    """What is asked for; a moment: nothing so old is kept, the oldest is of then; ``None``: nothing at all is."""
-    at = asked.arguments.get("at") if asked.kind is QuestionKind.EXPLANATION else None
+def _record_of(session: Session, question: OpenQuestion) -> PlanLogEntry | datetime | None:
+    """The entry of the question time; a time: there is none so old, the oldest is of then; ``None``: there is none at
+    all.
+    """
+    at = question.arguments.get("at") if question.kind is QuestionKind.EXPLANATION else None
     if at is None:
         return None
     try:
@@ -201,12 +207,15 @@ def to_json(found: Forecast) -> dict[str, Any]:
         "start": None if found.start is None else start_to_json(found.start),
         "options": [_option_to_json(option) for option in found.options],
         "later": [_option_to_json(option) for option in found.later],
-        "victims": [{"job_id": one.job_id, "code": one.code.value, "sentence": one.sentence} for one in found.victims],
+        "victims": [
+            {"job_id": victim.job_id, "code": victim.code.value, "sentence": victim.sentence}
+            for victim in found.victims
+        ],
     }
 
 
 def places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
-    """Replicas of a role that go to the same place are counted: a gang may have thousands."""
+    """Replicas of a role with the same place are counted: a gang may have thousands."""
     places = Counter((p.role, p.node, p.gpu_model) for p in placements)
     return [
         {"role": role, "node": node, "gpu_model": model, "replicas": count}

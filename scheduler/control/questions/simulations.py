@@ -1,4 +1,4 @@
-"""Looking after simulations: each runs in a process of its own, is this scheduler's as long as it says so, and ends with it."""
+"""Running what-if simulations, each in a process of its own. A scheduler owns one while it sends heartbeats for it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ log = structlog.get_logger(__name__)
 
 # A simulation that a dead scheduler left unfinished sends no wake-up.
 _POLL_S: Final = 5.0
-_LONGEST_S: Final = 3600.0
-# One that takes its scheduler along to its end, such as by the memory that it needs, is not tried for ever.
-_MOST_TRIES: Final = 3
+_MAX_DURATION_S: Final = 3600.0
+# A simulation that kills its scheduler, for example by its memory, is not tried for ever.
+_MAX_TRIES: Final = 3
 
-# What works on a question: says what it is doing, at last the answer.
+# Works on a question: yields its progress, at last the answer.
 Work = Callable[[Mapping[str, Any]], Generator[dict[str, Any]]]
 
 
 class SimulationRunner:
-    """Works on them one after the other, in a thread; one per process.
+    """Runs simulations one after the other, in a thread; one per process.
 
     Args:
-        work: in place of the process; yields ``{}`` or ``{"doing": sentence}`` every second or so, at last ``{"answer": ...}``.
+        work: replaces the process; yields ``{}`` or ``{"doing": sentence}`` every second or so, at last
+            ``{"answer": ...}``.
     """
 
     def __init__(self, control: ControlContext, work: Work | None = None) -> None:
@@ -57,7 +58,7 @@ class SimulationRunner:
         self._worker.close()
 
     def work(self) -> None:
-        """Work on everything that is asked for now.
+        """Run all requested simulations.
 
         Raises:
             Unavailable: the database is away.
@@ -68,8 +69,8 @@ class SimulationRunner:
                 claim = simulations.claim_next(session, control.holder, control.clock())
             if claim is None:
                 return
-            if claim.tries > _MOST_TRIES:
-                self._finish(claim, _failed(_TRIED_OFTEN))
+            if claim.tries > _MAX_TRIES:
+                self._finish(claim, _failed(_TOO_MANY_TRIES))
             else:
                 self._work_on(claim)
 
@@ -86,18 +87,18 @@ class SimulationRunner:
                 simulations.give_back(session, claim, self._control.clock())
 
     def _answer_to(self, claim: SimulationClaim) -> Mapping[str, Any] | None:
-        """``None``: it is no longer ours to answer."""
+        """``None``: another scheduler has taken it over."""
         doing, seen_s = "begins", time.monotonic()
         with closing(self._work(claim.arguments)) as work:
-            for told in work:
-                if "answer" in told:
-                    answer: Mapping[str, Any] = told["answer"]
+            for line in work:
+                if "answer" in line:
+                    answer: Mapping[str, Any] = line["answer"]
                     return answer
                 if self._worker.is_stopping:
                     return None
                 now_s = time.monotonic()
-                if told.get("doing", doing) != doing or now_s - seen_s >= SEEN_EVERY_S:
-                    doing, seen_s = told.get("doing", doing), now_s
+                if line.get("doing", doing) != doing or now_s - seen_s >= SEEN_EVERY_S:
+                    doing, seen_s = line.get("doing", doing), now_s
                     if not self._heartbeat(claim, doing):
                         return None
         return _failed(_BUG)
@@ -107,7 +108,7 @@ class SimulationRunner:
             with unit_of_work(self._control.sessions) as session:
                 return simulations.keep(session, claim, doing, self._control.clock())
         except Unavailable:
-            return True  # said again in two seconds; whoever takes it meanwhile is told by its number of tries
+            return True  # sent again in two seconds; a scheduler that takes it over counts one more try
 
     def _finish(self, claim: SimulationClaim, answer: Mapping[str, Any]) -> None:
         for _ in range(3):
@@ -117,12 +118,12 @@ class SimulationRunner:
             if self._worker.is_stopping:
                 break
             time.sleep(1.0)  # noqa: TID251 - a thread that has nothing else to do
-        log.warning("simulation.not_written", question=claim.id)  # the next look takes it up again
+        log.warning("simulation.not_written", question=claim.id)  # the next poll takes it up again
 
     def _in_a_process(self, ask: Mapping[str, Any]) -> Generator[dict[str, Any]]:
         engine = self._control.sessions.kw["bind"]
         assert isinstance(engine, Engine)  # noqa: S101 - as core.db.engine makes them
-        asked = {
+        request = {
             "url": engine.url.render_as_string(hide_password=False),
             "ask": dict(ask),
             "now": self._control.clock().isoformat(),
@@ -132,10 +133,10 @@ class SimulationRunner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # a terminal's Ctrl-C is for the scheduler
+            start_new_session=True,  # Ctrl-C in a terminal is meant for the scheduler
         )
         try:
-            yield from _lines(process, orjson.dumps(asked) + b"\n")
+            yield from _lines(process, orjson.dumps(request) + b"\n")
         finally:
             process.kill()
             process.wait()
@@ -144,13 +145,13 @@ class SimulationRunner:
                     pipe.close()
 
 
-def _lines(process: subprocess.Popen[bytes], asked: bytes) -> Generator[dict[str, Any]]:
-    """What it says, and ``{}`` each second; at its end, if it did not answer, why that is."""
+def _lines(process: subprocess.Popen[bytes], request: bytes) -> Generator[dict[str, Any]]:
+    """Its lines, and ``{}`` each second; if it ends without an answer, the reason."""
     assert process.stdin is not None  # noqa: S101 - pipes, as asked for
     assert process.stdout is not None  # noqa: S101
     with suppress(BrokenPipeError):
-        process.stdin.write(asked)
-    until_s, rest = time.monotonic() + _LONGEST_S, b""
+        process.stdin.write(request)
+    until_s, rest = time.monotonic() + _MAX_DURATION_S, b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while time.monotonic() < until_s:
@@ -184,7 +185,7 @@ _KILLED: Final = (
     "fewer days."
 )
 _TOO_LONG: Final = "The simulation took longer than an hour and was ended. Ask for fewer days."
-_TRIED_OFTEN: Final = (
-    f"The scheduler ended {_MOST_TRIES} times while it worked on this simulation, so it is not begun again. Its log says "
-    "why it ended; asking for fewer days needs less memory."
+_TOO_MANY_TRIES: Final = (
+    f"The scheduler ended {_MAX_TRIES} times while it worked on this simulation, so it is not begun again. Its log "
+    "says why it ended; asking for fewer days needs less memory."
 )

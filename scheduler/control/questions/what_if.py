@@ -1,4 +1,6 @@
-"""A policy, or more nodes, tried on the platform's own history: what is needed for it, and the figures of both runs."""
+"""What-if simulation: another policy, or other nodes, replayed on the platform's own history, and both runs'
+figures.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ from scheduler.simulator.engine import SimulationOutcome
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.traces.own import FinishedJob, arrivals
 
-# The newest of them: a simulation of so many jobs takes minutes.
-_MOST_JOBS: Final = 20_000
-_MOST_NAMES: Final = 3  # of jobs, or of reasons, in one sentence
+# The newest jobs: simulating so many takes minutes.
+_MAX_JOBS: Final = 20_000
+_MAX_NAMES: Final = 3  # of jobs, or of reasons, in one sentence
 _ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Everything that a simulation needs. ``since``: the jobs came and ended after that."""
+    """The inputs of a simulation. ``since``: the jobs came and ended after that."""
 
     jobs: tuple[FinishedJob, ...]
     nodes: tuple[NodeSnapshot, ...]
@@ -44,10 +46,10 @@ class WhatIf:
 
 
 def load_what_if(session: Session, ask: Mapping[str, Any], now: datetime) -> WhatIf:
-    """The jobs that have ended lately, and the cluster and policy as they are and as they would be.
+    """The jobs that have ended lately, and the cluster and policy without and with the changes.
 
     Raises:
-        ValueError: a node that is named is not there, or no job has ended; it begins with the field.
+        ValueError: a named node does not exist, or no job has ended; the message begins with the field.
     """
     snapshot = load_snapshot(session, SnapshotCache(), now).snapshot
     since = now - timedelta(days=ask["days"])
@@ -85,7 +87,7 @@ def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
         .join(User, User.id == Job.user_id)
         .where(Job.state.in_(_ENDED), Job.run_s > 0, Job.finished_at >= since)
         .order_by(Job.finished_at.desc(), Job.id)
-        .limit(_MOST_JOBS)
+        .limit(_MAX_JOBS)
     ).all()  # fmt: skip
     return tuple(
         FinishedJob(
@@ -97,15 +99,15 @@ def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
 
 
 def run_what_if(what_if: WhatIf, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """The same jobs twice: as things are, and as they would be. ``tell`` hears in words which of it is being done."""
+    """Replay the same jobs without and with the changes. ``tell`` gets the progress in words."""
     jobs = arrivals(what_if.jobs)
     count = f"{len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'}"
     tell(f"runs {count} through the planner with the policy and the nodes as they are (1 of 2)")
     as_now = replay(jobs, what_if.nodes, what_if.before, accounts=what_if.accounts)
     tell(f"runs {count} through the planner with the changes (2 of 2)")
-    kept = [node for node in what_if.nodes if node.id not in what_if.without]
-    changed = replay(jobs, kept, what_if.after, more_nodes=what_if.more_nodes, accounts=what_if.accounts)
-    # The same time for both: a job that never runs keeps one of them open for as long as it is looked at.
+    remaining = [node for node in what_if.nodes if node.id not in what_if.without]
+    changed = replay(jobs, remaining, what_if.after, more_nodes=what_if.more_nodes, accounts=what_if.accounts)
+    # The same end for both: in a run with a job that never starts, the observed time is open.
     until_s = max(as_now.last_end_s, changed.last_end_s)
     before, after = summarise(as_now, until_s), summarise(changed, until_s)
     return {
@@ -119,19 +121,19 @@ def run_what_if(what_if: WhatIf, tell: Callable[[str], None] = lambda _: None) -
 
 
 def _report(figures: Summary, outcome: SimulationOutcome) -> dict[str, Any]:
-    """``None``: there is no such figure, as nothing was done, not all was done, or there are no GPUs or CPUs."""
-    told = _figures(figures)
+    """``None``: the figure does not exist, as nothing or not everything was done, or there are no GPUs or CPUs."""
+    report = _figures(figures)
     if figures.jobs == figures.never_started:
-        told.update(dict.fromkeys(("wait_mean_s", "wait_p50_s", "wait_p99_s")))
+        report.update(dict.fromkeys(("wait_mean_s", "wait_p50_s", "wait_p99_s")))
     if not figures.finished:
-        told.update(dict.fromkeys(("jct_mean_s", "jct_p50_s", "jct_p99_s", "worst_fairness")))
+        report.update(dict.fromkeys(("jct_mean_s", "jct_p50_s", "jct_p99_s", "worst_fairness")))
     if figures.finished < figures.jobs:
-        told["makespan_s"] = None
+        report["makespan_s"] = None
     if not (figures.finished and outcome.usage.gpus):
-        told["gpu_allocation"] = None
+        report["gpu_allocation"] = None
     if not (figures.finished and outcome.usage.cpu_milli):
-        told["cpu_allocation"] = None
-    return told
+        report["cpu_allocation"] = None
+    return report
 
 
 def _figures(figures: Summary) -> dict[str, Any]:
@@ -157,9 +159,9 @@ def _figures(figures: Summary) -> dict[str, Any]:
 
 
 def _never(before: SimulationOutcome, after: SimulationOutcome) -> list[str]:
-    """Which jobs would not be done, and why."""
+    """The jobs that would not be done, and why."""
     was, would = _not_done(before), _not_done(after)
-    told = [
+    lines = [
         _never_run(names, outcome, when)
         for names, outcome, when in (
             ([name for name in would if name not in was], after, "with the changes"),
@@ -169,10 +171,10 @@ def _never(before: SimulationOutcome, after: SimulationOutcome) -> list[str]:
         if names
     ]
     if set(was) != set(would):
-        told.append(
+        lines.append(
             "The times of each side are those of the jobs that are done there, so they are not of the same jobs."
         )
-    return told
+    return lines
 
 
 def _not_done(outcome: SimulationOutcome) -> list[str]:
@@ -182,47 +184,45 @@ def _not_done(outcome: SimulationOutcome) -> list[str]:
 def _never_run(names: Collection[str], outcome: SimulationOutcome, when: str) -> str:
     would = "would be done" if when.startswith("neither") else "would never be done"
     titles = list(dict.fromkeys(outcome.jobs[name].arrival.title or name for name in names))
-    listed = ", ".join(titles[:_MOST_NAMES]) + (
-        f" and {len(titles) - _MOST_NAMES} more" if titles[_MOST_NAMES:] else ""
-    )
-    # One for each kind of reason: most of them differ by numbers only.
+    listed = ", ".join(titles[:_MAX_NAMES]) + (f" and {len(titles) - _MAX_NAMES} more" if titles[_MAX_NAMES:] else "")
+    # One for each kind of reason: most of them differ only by numbers.
     reasons = {
         reason.code: f"{outcome.jobs[name].arrival.title or name}: {reason.sentence}"
         for name in reversed(tuple(names))
         if (reason := outcome.last_waits.get(JobId(name))) is not None
     }
-    why = [reasons[code] for code in sorted(reasons)[:_MOST_NAMES]]
+    why = [reasons[code] for code in sorted(reasons)[:_MAX_NAMES]]
     return " ".join([f"{len(names)} of the {len(outcome.jobs)} jobs {would} {when}: {listed}.", *why])
 
 
 def _sentences(before: Summary, after: Summary) -> list[str]:
-    """What the change would have done, for people."""
-    told = []
+    """The effect of the changes, for users."""
+    lines = []
     if before.jobs > before.never_started and after.jobs > after.never_started:
-        told.append(
+        lines.append(
             _both("A job would have waited {} on the average", _span(before.waiting.mean), _span(after.waiting.mean))
         )
     if before.finished and after.finished:
         done_before, done = _span(before.completion.mean), _span(after.completion.mean)
-        told.append(_both("It would have been done {} after its submission", done_before, done))
+        lines.append(_both("It would have been done {} after its submission", done_before, done))
         for what, now, then in (
             ("GPUs", before.gpu_utilisation, after.gpu_utilisation),
             ("CPUs", before.cpu_utilisation, after.cpu_utilisation),
         ):
             if now or then:
-                told.append(_both(f"Of the {what} {{}} would have been in use", f"{now:.1%}", f"{then:.1%}"))
+                lines.append(_both(f"Of the {what} {{}} would have been in use", f"{now:.1%}", f"{then:.1%}"))
     if after.preemptions or before.preemptions:
-        told.append(_both("Jobs would have been preempted {} times", str(before.preemptions), str(after.preemptions)))
-    return told
+        lines.append(_both("Jobs would have been preempted {} times", str(before.preemptions), str(after.preemptions)))
+    return lines
 
 
 def _both(sentence: str, now: str, then: str) -> str:
-    beside = ", with the changes as without them" if now == then else f" instead of {now}"
-    return f"{sentence.format(then)}{beside}."
+    comparison = ", with the changes as without them" if now == then else f" instead of {now}"
+    return f"{sentence.format(then)}{comparison}."
 
 
 def _span(seconds: float) -> str:
-    """As the command line writes it beside these sentences: ``9.5 s``, ``3 m 05 s``, ``2 h 10 m``, ``5 d 3 h``."""
+    """As the command line formats times: ``9.5 s``, ``3 m 05 s``, ``2 h 10 m``, ``5 d 3 h``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

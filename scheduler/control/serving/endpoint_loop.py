@@ -20,7 +20,8 @@ from scheduler.control.serving.probe import HealthProbe, probe_health
 _MAX_PASSES: Final = 4
 # A settled endpoint is reconciled this often; one that changes, with each message of the beat.
 _SETTLED_RESYNC: Final = timedelta(seconds=3)
-# Ready replicas are probed no more often, whatever wakes the endpoint up: three failures are to be of different moments.
+# Ready replicas are probed no more often, whatever wakes the endpoint up: three failures are to be of different
+# moments.
 _READY_PROBE_GAP: Final = timedelta(seconds=0.5)
 # Follows the endpoint's id in the key of a timer's wake-up: ready replicas are not probed. Any of several processes may
 # receive it, and each knows only the times of its own probes.
@@ -37,8 +38,8 @@ class EndpointLoop:
     """One per process, thread-safe.
 
     ``own_server``: how plain processes start the platform's server; ``None``: replicas are containers. ``set_timer``:
-    sends a wake-up when the endpoint is due, where that is sooner than the beat's message; ``reconcile`` understands its
-    key.
+    sends a wake-up when the endpoint is due, where that is sooner than the beat's message; ``reconcile`` understands
+    its key.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""One round about one endpoint: ask the replicas how they are, decide, and write what is to change at once.
+"""One reconcile pass about an endpoint: probe its replicas, decide, and write all changes at once.
 
-Load → work → write, as for attempts and studies: nothing is open while replicas are asked, every write is fenced by the
-endpoint's lease and compares the deployment's generation, and a replica's row is written together with its job. So a
-process may be killed between any two steps, and the next round sees the same truth.
+Load → work → write, as for attempts and studies: no transaction is open while replicas are probed, every write is
+fenced by the endpoint's lease and compares the deployment's generation, and a replica's row is written together with
+its job. So a process may be killed between any two steps, and the next pass sees the same truth.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from scheduler.control.serving.facts import DeploymentFacts, EndpointFacts, colu
 from scheduler.control.serving.probe import HealthProbe, ProbeResult, probe_all
 from scheduler.control.studies.cancellation import cancel_job
 
-# Jobs that one round begins for one deployment: the next round begins the others.
-_BEGUN_AT_ONCE: Final = 25
-# Of a replica's name: what is taken of its job's id, and what is left for the endpoint's and the deployed model's.
+# Jobs that one pass starts for one deployment: the next pass starts the others.
+_MAX_STARTS: Final = 25
+# Of a replica's name: the part of its job's id, and the rest for the endpoint's and the deployed model's names.
 _TAIL: Final = 5
 _NAME: Final = 63 - 1 - _TAIL
-# Asking all replicas of an endpoint takes no longer: the lease must outlive it, and others wait for this thread.
-_ASKING_S: Final = 5.0
+# Probing all replicas of an endpoint takes no longer: the lease must outlive it, and other work waits for this thread.
+_PROBING_S: Final = 5.0
 
 
 class EndpointPass:
-    """``run`` does what is next, and says whether there may be more. ``next_look``: when time alone may change something."""
+    """``run`` does what is next, and returns whether there may be more. ``recheck_at``: when time alone may change
+    something.
+    """
 
     def __init__(
         self,
@@ -62,39 +64,39 @@ class EndpointPass:
         self._own_server = own_server
 
     def run(self, *, probes_ready: bool = True) -> bool:
-        """``asks_ready``: whether replicas that are ready are asked how they are, too.
+        """``probes_ready``: whether ready replicas are probed as well.
 
         Raises:
-            StaleWrite: somebody moved something meanwhile; look again.
+            StaleWrite: another process has moved something meanwhile.
         """
-        heard = self._probe_replicas(probes_ready=probes_ready)
-        self._lease.renew()  # asking may have taken seconds
+        health = self._probe_replicas(probes_ready=probes_ready)
+        self._lease.renew()  # probing may have taken seconds
         goes_on = False
         for deployment in self.facts.deployments:
-            goes_on |= self._reconcile_deployment(deployment, heard)
+            goes_on |= self._reconcile_deployment(deployment, health)
         if self.facts.is_deleting and not self.facts.deployments:
             self._delete()
         return goes_on
 
     def _probe_replicas(self, *, probes_ready: bool) -> Mapping[str, ProbeResult]:
-        """What the health routes of all replicas that run and are to serve say; without ``asks_ready`` of those that start."""
+        """Health of the running replicas that are to serve; without ``probes_ready`` of the starting ones only."""
         asked = {
-            server.id: (one.addresses[server.id], one.specs[server.revision].health_route)
-            for one in self.facts.deployments
-            for server in one.deployed.servers
-            if one.deployed.state is not DeploymentState.UNDEPLOYING
-            and server.id in one.addresses
+            server.id: (deployment.addresses[server.id], deployment.specs[server.revision].health_route)
+            for deployment in self.facts.deployments
+            for server in deployment.deployed.servers
+            if deployment.deployed.state is not DeploymentState.UNDEPLOYING
+            and server.id in deployment.addresses
             and server.state.is_up
             and (probes_ready or server.state is not ServingState.READY)
             and not (server.is_over or server.is_cancelled)
         }
-        within_s = min(_ASKING_S, self.control.lease_ttl.total_seconds() / 3)
+        within_s = min(_PROBING_S, self.control.lease_ttl.total_seconds() / 3)
         return probe_all(self._probe, asked, within_s=within_s)
 
-    def _reconcile_deployment(self, facts: DeploymentFacts, heard: Mapping[str, ProbeResult]) -> bool:
-        """Do for one deployment what is due; whether anything began or ended."""
+    def _reconcile_deployment(self, facts: DeploymentFacts, health: Mapping[str, ProbeResult]) -> bool:
+        """Do what is due for one deployment; whether a replica was started or stopped."""
         now = self.control.clock()
-        servers = tuple(_with_health(server, heard.get(server.id)) for server in facts.deployed.servers)
+        servers = tuple(_with_health(server, health.get(server.id)) for server in facts.deployed.servers)
         steps = plan(replace(facts.deployed, servers=servers), now)
         if steps.recheck_at is not None and (self.recheck_at is None or steps.recheck_at < self.recheck_at):
             self.recheck_at = steps.recheck_at
@@ -113,7 +115,7 @@ class EndpointPass:
             for name, sentence in steps.cancel.items():
                 wakeups += cancel_job(session, facts.jobs[name], "serving", sentence, now)
             if steps.start:
-                self._begin(session, facts, steps, now)
+                self._start_replicas(session, facts, steps, now)
                 wakeups.append((TOPIC_TICK, ""))
             for told in steps.events:
                 self._add_event(session, now, told, deployment=facts.name)
@@ -128,29 +130,30 @@ class EndpointPass:
         divided = {"split_when_ready": None} if split is not None else {}
         change_deployment(
             session, facts.id, facts.generation, now,
-            state=after.state.value, target_revision=after.target_revision, stable_revision=after.stable_revision, **ended, **divided,
+            state=after.state.value, target_revision=after.target_revision, stable_revision=after.stable_revision,
+            **ended, **divided,
         )  # fmt: skip
         if split is not None:
-            self._divide(session, split, now)
+            self._set_traffic(session, split, now)
         if ended:
             for version_id in deployed_versions(session, facts.id):
                 release(session, version_id, holder_of(self.facts.name, facts.name))
-        before = {one.number: one for one in facts.deployed.revisions}
-        for one in after.revisions:
-            if one != before[one.number]:
+        before = {revision.number: revision for revision in facts.deployed.revisions}
+        for revision in after.revisions:
+            if revision != before[revision.number]:
                 session.execute(
                     update(DeploymentRevision)
-                    .where(DeploymentRevision.deployment_id == facts.id, DeploymentRevision.number == one.number)
+                    .where(DeploymentRevision.deployment_id == facts.id, DeploymentRevision.number == revision.number)
                     .values(
-                        failures=one.failures,
-                        failed_at=one.failed_at,
-                        stable_at=one.stable_at,
-                        failure_reason=one.failure_reason,
+                        failures=revision.failures,
+                        failed_at=revision.failed_at,
+                        stable_at=revision.stable_at,
+                        failure_reason=revision.failure_reason,
                     )
                 )
 
-    def _divide(self, session: Session, split: Mapping[str, int], now: datetime) -> None:
-        """Give each deployed model its part now. Those that have gone meanwhile leave theirs to the others."""
+    def _set_traffic(self, session: Session, split: Mapping[str, int], now: datetime) -> None:
+        """Set the traffic of each deployed model. The part of a model that is gone is left to the others."""
         for row in live_deployments(session, [self.facts.id]):
             part = split.get(row.name, 0)
             if row.traffic != part and row.state != DeploymentState.UNDEPLOYING:
@@ -158,7 +161,7 @@ class EndpointPass:
         words = ", ".join(f"{name} {part} %" for name, part in split.items())
         self._add_event(session, now, RolloutEvent("endpoint.traffic_set", words))
 
-    def _begin(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
+    def _start_replicas(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
         """Write the jobs of new replicas, each with its row."""
         number = steps.deployed.target_revision
         raw = replica_job(
@@ -169,18 +172,19 @@ class EndpointPass:
             revision=number,
             own_server=self._own_server,
         )
-        whole = parse_spec(raw)  # what was refused when it was deployed is not here
-        # Allowed when it was asked for, as the restart of a job is: an endpoint is the project's, and does not fade away
+        whole = parse_spec(raw)  # cannot be refused: it was checked when it was deployed
+        # Permitted when it was deployed, as the restart of a job is: an endpoint is the project's, and does not decay
         # because a user has left.
         reason = f"Serves revision {number} of {facts.name} at endpoint {self.facts.name}."
         user = session.get_one(User, facts.user_ids[number])
         if user.disabled_at is not None:
             reason += (
-                f" It runs in the name of user {user.name}, who is disabled: deploy it anew to have it in another name."
+                f" It runs in the name of user {user.name}, who is disabled: deploy it again to have it in another "
+                "name."
             )
-        for _ in range(min(steps.start, _BEGUN_AT_ONCE)):
+        for _ in range(min(steps.start, _MAX_STARTS)):
             job_id = new_id("job")
-            # Told apart by name, too: what is said of a job, as by those that wait for its place, says its name.
+            # Distinct names: messages about a job, such as those of jobs that wait for its place, contain its name.
             spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('-')}-{job_id[-_TAIL:]}"})
             order = JobSubmission(
                 id=job_id, spec=spec, project_id=self.facts.project_id, project=self.facts.project,
@@ -190,8 +194,8 @@ class EndpointPass:
             session.add(
                 ServingReplica(
                     id=new_id("serving"), deployment_id=facts.id, revision=number, job_id=order.id,
-                    state=ServingState.STARTING.value, address="", failed_probes=0, message="Its job waits for a place.",
-                    created_at=now,
+                    state=ServingState.STARTING.value, address="", failed_probes=0,
+                    message="Its job waits for a place.", created_at=now,
                 )
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What one round about an endpoint sees, as values."""
+"""What one reconcile pass knows of an endpoint, as values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from core.domain.serving.states import DeploymentState, ServingState
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFacts:
-    """``addresses``: host:port of each serving replica whose job runs. ``jobs``: the job of each. ``written``: what its row
-    says of itself.
+    """``addresses``: host:port of each serving replica whose job runs. ``jobs``: the job of each. ``written``: the
+    columns of its row.
     """
 
     id: str
@@ -31,7 +31,7 @@ class DeploymentFacts:
     split_when_ready: Mapping[str, int] | None
     deployed: DeployedModel
     specs: Mapping[int, ServingSpec]
-    user_ids: Mapping[int, str]  # who asked for each revision
+    user_ids: Mapping[int, str]  # the user who deployed each revision
     addresses: Mapping[str, str]
     jobs: Mapping[str, str]
     written: Mapping[str, Mapping[str, Any]]
@@ -48,8 +48,8 @@ class EndpointFacts:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all is as it is wanted, so that a look now and then is enough."""
-        return not self.is_deleting and all(_is_settled(one.deployed) for one in self.deployments)
+        """Whether everything is as wanted, so that an occasional reconcile is enough."""
+        return not self.is_deleting and all(_is_settled(deployment.deployed) for deployment in self.deployments)
 
 
 def load_endpoint(session: Session, endpoint_id: str, now: datetime) -> EndpointFacts | None:
@@ -58,7 +58,7 @@ def load_endpoint(session: Session, endpoint_id: str, now: datetime) -> Endpoint
     if found is None or found.deleted_at is not None:
         return None
     deployments = serving.live_deployments(session, [endpoint_id])
-    rows = serving.serving_rows(session, [one.id for one in deployments])
+    rows = serving.serving_rows(session, [deployment.id for deployment in deployments])
     running = [row.ServingReplica.job_id for row in rows if row.job_state == JobState.RUNNING]
     places = serving.hosts_and_ports(session, running)
     return EndpointFacts(
@@ -68,8 +68,10 @@ def load_endpoint(session: Session, endpoint_id: str, now: datetime) -> Endpoint
         project=session.get_one(Project, found.project_id).name,
         is_deleting=found.deleting_at is not None,
         deployments=tuple(
-            _deployment(session, one, [row for row in rows if row.ServingReplica.deployment_id == one.id], places, now)
-            for one in deployments
+            _deployment(
+                session, item, [row for row in rows if row.ServingReplica.deployment_id == item.id], places, now
+            )
+            for item in deployments
         ),
     )
 
@@ -81,18 +83,18 @@ def _deployment(
     places: Mapping[str, tuple[str, int]],
     now: datetime,
 ) -> DeploymentFacts:
-    numbers = {row.target_revision, *(one.ServingReplica.revision for one in servers)}
+    numbers = {row.target_revision, *(server.ServingReplica.revision for server in servers)}
     if row.stable_revision is not None:
         numbers.add(row.stable_revision)
     revisions = serving.revisions_of(session, row.id, numbers=numbers, limit=len(numbers))
-    specs = {one.number: ServingSpec.model_validate(one.spec) for one in revisions}
+    specs = {revision.number: ServingSpec.model_validate(revision.spec) for revision in revisions}
     addresses = {}
-    for one in servers:
-        if one.ServingReplica.job_id in places:
-            host, port = places[one.ServingReplica.job_id]
-            # An image's server listens where the job's environment says, the same in each replica.
-            own = specs[one.ServingReplica.revision]
-            addresses[one.ServingReplica.id] = _address(host, port, own)
+    for server in servers:
+        if server.ServingReplica.job_id in places:
+            host, port = places[server.ServingReplica.job_id]
+            # The server of an image listens where the job's environment says, the same in each replica.
+            own = specs[server.ServingReplica.revision]
+            addresses[server.ServingReplica.id] = _address(host, port, own)
     return DeploymentFacts(
         id=row.id,
         name=row.name,
@@ -103,19 +105,22 @@ def _deployment(
             replicas=row.replicas,
             target_revision=row.target_revision,
             stable_revision=row.stable_revision,
-            revisions=tuple(_revision(one, specs[one.number]) for one in revisions),
-            servers=tuple(_server(one, addresses, now) for one in servers),
+            revisions=tuple(_revision(revision, specs[revision.number]) for revision in revisions),
+            servers=tuple(_server(server, addresses, now) for server in servers),
         ),
         specs=specs,
-        user_ids={one.number: one.user_id for one in revisions},
+        user_ids={revision.number: revision.user_id for revision in revisions},
         addresses=addresses,
-        jobs={one.ServingReplica.id: one.ServingReplica.job_id for one in servers},
-        written={one.ServingReplica.id: columns_of(one.ServingReplica, one.ServingReplica.address) for one in servers},
+        jobs={server.ServingReplica.id: server.ServingReplica.job_id for server in servers},
+        written={
+            server.ServingReplica.id: columns_of(server.ServingReplica, server.ServingReplica.address)
+            for server in servers
+        },
     )
 
 
 def columns_of(server: ServerStatus | ServingReplica, address: str) -> dict[str, Any]:
-    """Of a serving replica the columns that a round may change."""
+    """The columns of a serving replica that a pass may change."""
     return {
         "address": address,
         "state": ServingState(server.state).value,
@@ -150,12 +155,12 @@ def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
 def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServerStatus:
     replica, state = row.ServingReplica, JobState(row.job_state)
     runs = state is JobState.RUNNING and replica.id in addresses
-    # A new address is a new process: the job was started again meanwhile.
+    # A new address is a new process: the job was restarted meanwhile.
     is_same = runs and replica.address in ("", addresses[replica.id])
     words = replica.message
     if state.is_terminal:
         sentence = str((row.job_exit or {}).get("sentence", "")) or f"Its job {state.value}."
-        # What the platform wanted of it says more than how its job took that.
+        # The reason why the platform stopped it says more than its job's exit.
         words = words if replica.state == ServingState.DRAINING and words else sentence
     elif state is JobState.QUEUED:
         reason = row.job_wait_reason or {}
@@ -179,10 +184,10 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServerS
 
 
 def _is_settled(deployed: DeployedModel) -> bool:
-    ready = [one for one in deployed.servers if one.state is ServingState.READY]
+    ready = [server for server in deployed.servers if server.state is ServingState.READY]
     return (
         deployed.state in (DeploymentState.ACTIVE, DeploymentState.FAILED)
         and len(ready) == len(deployed.servers)
         and (deployed.state is DeploymentState.FAILED or len(ready) == deployed.replicas)
-        and all(one.revision == deployed.target_revision and not one.failed_probes for one in ready)
+        and all(server.revision == deployed.target_revision and not server.failed_probes for server in ready)
     )

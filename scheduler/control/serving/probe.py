@@ -1,4 +1,4 @@
-"""Asking serving replicas whether they are ready."""
+"""Health probes of serving replicas."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
-# Vertex AI gives a health check 10 s. Whoever takes longer than this is too busy to be given more.
+# Vertex AI gives a health check 10 s. A replica that takes longer than this is too busy for more requests.
 TIMEOUT_S: Final = 2.0
-_AT_ONCE: Final = 32
+_PARALLEL: Final = 32
 _HEAD_BYTES: Final = 16_384  # of an answer's status line and headers
-_SAID: Final = 200  # bytes of a body
+_BODY_BYTES: Final = 200
 _IN_ROUTES: Final = "/?&=%:@!$'()*+,;~[]"
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] +([1-5][0-9][0-9])(?: |$)")
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """``words``: a sentence on what was answered."""
+    """``words``: a sentence on the answer."""
 
     is_ready: bool
     words: str
@@ -34,11 +34,11 @@ HealthProbe = Callable[[str, str], ProbeResult]  # address (host:port) and route
 
 
 def probe_health(address: str, route: str, *, timeout_s: float = TIMEOUT_S) -> ProbeResult:
-    """What the health route says. Blocks for ``timeout_s`` at most, however slowly the bytes of the answer come, and a
-    little more for a name that is looked up.
+    """What the health route answers. Blocks for ``timeout_s`` at most, however slowly the bytes arrive, and a little
+    longer for a name lookup.
     """
     try:
-        status, said = _get(address, route, time.monotonic() + timeout_s)
+        status, body = _get(address, route, time.monotonic() + timeout_s)
     except TimeoutError:
         return ProbeResult(False, f"its health route {route} did not answer within {timeout_s:g} s.")
     except ConnectionRefusedError:
@@ -47,41 +47,42 @@ def probe_health(address: str, route: str, *, timeout_s: float = TIMEOUT_S) -> P
         return ProbeResult(False, f"its health route {route} cannot be asked: {str(error) or type(error).__name__}.")
     if status == HTTPStatus.OK:
         return ProbeResult(True, "ready")
-    return ProbeResult(False, f"its health route {route} answers {status}" + (f": {_plain(said)}" if said else "."))
+    return ProbeResult(False, f"its health route {route} answers {status}" + (f": {_plain(body)}" if body else "."))
 
 
-def _plain(said: str) -> str:
-    """The sentence in ``{"error": "…"}``, as the platform's own server tells it; all else as it is."""
+def _plain(body: str) -> str:
+    """The sentence in ``{"error": "…"}`` of the platform's own server; any other body as it is."""
     try:
-        told = json.loads(said)
+        parsed = json.loads(body)
     except ValueError:
-        return said
-    words = told.get("error") if isinstance(told, dict) else None
-    return words if isinstance(words, str) and words else said
+        return body
+    words = parsed.get("error") if isinstance(parsed, dict) else None
+    return words if isinstance(words, str) and words else body
 
 
-def probe_all(probe: HealthProbe, asked: Mapping[str, tuple[str, str]], *, within_s: float) -> dict[str, ProbeResult]:
-    """The same of each, by its key, many at once. Who has not answered ``within_s`` seconds is missing: it is not known.
+def probe_all(probe: HealthProbe, targets: Mapping[str, tuple[str, str]], *, within_s: float) -> dict[str, ProbeResult]:
+    """Probe each address and route, by key, many in parallel. Without an answer within ``within_s`` seconds a key is
+    missing: its health is unknown.
 
-    Each time another one is the first, so that slow ones do not keep others from ever being asked.
+    Each call begins with another key, so that slow replicas do not keep others from ever being probed.
     """
-    if not asked:
+    if not targets:
         return {}
-    first = time.monotonic_ns() // 1_000_000 % len(asked)
-    keys = [*asked][first:] + [*asked][:first]
-    pool = ThreadPoolExecutor(min(_AT_ONCE, len(asked)), thread_name_prefix="health")
+    first = time.monotonic_ns() // 1_000_000 % len(targets)
+    keys = [*targets][first:] + [*targets][:first]
+    pool = ThreadPoolExecutor(min(_PARALLEL, len(targets)), thread_name_prefix="health")
     try:
-        asking = {key: pool.submit(probe, *asked[key]) for key in keys}
+        asking = {key: pool.submit(probe, *targets[key]) for key in keys}
         done, _ = wait(asking.values(), timeout=within_s)
-        return {key: asking[key].result() for key in asked if asking[key] in done}
+        return {key: asking[key].result() for key in targets if asking[key] in done}
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # those that are being asked end at their own deadline
+        pool.shutdown(wait=False, cancel_futures=True)  # running probes end at their own deadline
 
 
 def _get(address: str, route: str, deadline: float) -> tuple[int, str]:
     """Status and the beginning of the body of an answer.
 
-    By hand, since ``http.client`` gives each of its reads the whole time anew.
+    Hand-written, since ``http.client`` gives the full timeout to each of its reads.
     """
     host, _, port = address.rpartition(":")
     request = (
@@ -113,7 +114,7 @@ def _read(stream: socket.socket, deadline: float) -> tuple[int, str]:
     if status == HTTPStatus.OK:
         return status, ""
     length = re.search(rb"(?im)^content-length: *([0-9]{1,9}) *\r?$", head)
-    wanted = min(_SAID, int(length[1])) if length else _SAID
+    wanted = min(_BODY_BYTES, int(length[1])) if length else _BODY_BYTES
     try:
         while len(body) < wanted and (more := _receive(stream, deadline)):
             body += more
@@ -128,7 +129,7 @@ def _receive(stream: socket.socket, deadline: float) -> bytes:
 
 
 def _left(deadline: float) -> float:
-    """Seconds. Raises ``TimeoutError``: there are none."""
+    """Seconds left. Raises ``TimeoutError`` where there are none."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -1,6 +1,4 @@
-"""What becomes of a study's best trial at its end: a version in the registry, of what it left or of one more run of its
-point.
-"""
+"""Registering a study's best trial at its end: a model version of its output, or of one more run of its point."""
 
 from __future__ import annotations
 
@@ -28,15 +26,15 @@ from scheduler.control.studies.facts import StudyFacts
 def register_best_trial(
     session: Session, control: ControlContext, facts: StudyFacts, now: datetime
 ) -> dict[str, Any] | None:
-    """Register the best trial, as ``Study.winner`` keeps it; ``None``: none is asked for, none succeeded, or it is the
-    same.
+    """Register the best trial, as stored in ``Study.best_trial``; ``None``: none is asked for, none succeeded, or it is
+    registered already.
 
-    In the transaction that ends the study, so that a kill leaves both or neither. Only trials that went to their own
-    end
-    count: what one that was stopped early left is half. Ring ``TOPIC_TICK`` and ``TOPIC_MODELS`` after the commit.
+    In the transaction that ends the study, so that a kill leaves both or neither. Only trials that trained to their own
+    end count: the output of a trial that was stopped early is half. After the commit, send ``TOPIC_TICK`` and
+    ``TOPIC_MODELS``.
 
     Raises:
-        Unavailable: the model is being changed by others.
+        Unavailable: other processes are changing the model.
     """
     spec = facts.spec
     if spec.winner is None:
@@ -48,7 +46,7 @@ def register_best_trial(
     job = session.get(Job, trial.job_id)
     again = bool(spec.winner.arguments)
     if job is None or (job.deleted_at is not None and not again):
-        return None  # somebody has deleted it since
+        return None  # deleted meanwhile
     if again:
         job = _run_again(session, facts, trial, now)
     user = session.get(User, facts.user_id)
@@ -57,8 +55,8 @@ def register_best_trial(
     description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
     version = register_from_job(
         session, now, job, spec.winner.model, by, SourceRequest(spec.winner.path),
-        volume=control.default_volume, metadata=VersionMetadata(description, labels, spec.winner.aliases, keeps_better=True),
-        when_done=again,
+        volume=control.default_volume, when_done=again,
+        metadata=VersionMetadata(description, labels, spec.winner.aliases, keeps_better=True),
     )  # fmt: skip
     return {"trial": number, "job": job.id, "version": version.id}
 
@@ -76,7 +74,7 @@ def _best_of(session: Session, facts: StudyFacts) -> int | None:
 
 
 def _is_registered(session: Session, facts: StudyFacts, number: int) -> bool:
-    """Whether an earlier end of the study, before it was extended, has registered this very trial."""
+    """Whether an earlier end of the study, before it was extended, has registered this trial."""
     before = facts.winner
     if before is None or before["trial"] != number:
         return False
@@ -98,6 +96,6 @@ def _run_again(session: Session, facts: StudyFacts, trial: Trial, now: datetime)
     write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)
     code = order.spec.code
     if code is not None:
-        # Keeps the sweep of old archives away from it.
+        # The garbage collection of old archives spares it then.
         session.execute(update(Archive).where(Archive.digest == code).values(used_at=now))
     return session.get_one(Job, order.id)

@@ -1,4 +1,4 @@
-"""Cancelling a trial's job, in the transaction of whoever wants it."""
+"""Cancelling a trial's or a serving replica's job, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from scheduler.control.journal import Journal
 
 
 def cancel_job(session: Session, job_id: str, code: str, sentence: str, now: datetime) -> list[tuple[str, str]]:
-    """Have the job end; one that waits ends at once. Harmless when it has ended, or is being cancelled.
+    """Cancel the job; a queued one ends at once. Harmless when it has ended, or is being cancelled.
 
     Args:
-        code: why, for programs: ``stopped_early`` or ``study_stopped``.
+        code: why, for programs: ``stopped_early``, ``study_stopped`` or ``serving``.
 
     Returns:
-        The bells to ring after the commit.
+        The wake-ups to send after the commit.
 
     Raises:
-        StaleWrite: it moved in the same moment.
+        StaleWrite: the job has moved at the same moment.
     """
     found = session.execute(
         select(Job.state, Job.desired_state, Job.generation, Job.project_id).where(Job.id == job_id)

@@ -34,8 +34,8 @@ _NO_GP: Final = "Its points are TPE's: GP needs torch for several metrics, which
 _GP_FAILED: Final = "GP could not draw some of its points; they are TPE's."
 _FAILED: Final = "could not draw some of its points; others stand in their place."
 _NOTHING_LEFT: Final = (
-    "It went on from trial {}: where a script finds nothing left to train behind a checkpoint, let it report the metric "
-    "of that checkpoint"
+    "It went on from trial {}: where a script finds nothing left to train behind a checkpoint, let it report the "
+    "metric of that checkpoint"
 )
 _BY_INDEX: Final = (Algorithm.GRID, Algorithm.QMC, Algorithm.RANDOM)
 
@@ -51,7 +51,9 @@ class TrialEnd:
 
 @dataclass(frozen=True, slots=True)
 class PointChoice:
-    """Prefetched points: ``taken`` become trials now, ``rest`` stay. ``slots``: how many new points may start in all."""
+    """Prefetched points: ``taken`` become trials now, ``rest`` stay. ``slots``: how many new points may start in
+    all.
+    """
 
     taken: Sequence[Mapping[str, Any]]
     rest: Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""What one round about a study sees, as values."""
+"""What one reconcile pass knows of a study, as values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from core.domain.studies.budget import CHOSEN, FORGIVEN, BudgetUsage
 from core.domain.studies.states import StudyState
 from scheduler.control.studies.history import StudyHistory
 
-# Roles of a project whose members may submit jobs to it.
+# Roles of a project's members who may submit jobs to it.
 _MAY_SUBMIT: Final = ("member", "admin")
-# Key of a trial's memo: the step of the rung of successive halving that it was let pass the last time.
+# Key of a trial's memo: the step of the last rung of successive halving that it passed.
 _PASSED: Final = "passed"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
-    """``job_state``: ``None`` where a program tries the point by itself; ``heard_at``: then its last sign of life.
+    """``job_state``: ``None`` where a program tries the point without a job; ``heard_at``: then its last sign of life.
 
-    ``is_decided``: its script has finished, and its job's end is about to be written.
+    ``is_decided``: its script has finished, and the end of its job is about to be written.
     """
 
     number: int
@@ -53,19 +53,20 @@ class RunningTrial:
 
     @property
     def passed(self) -> int:
-        """The rung that a stopping rule let it pass the last time, as its step; 0: none."""
+        """The step of the last rung that a stopping rule let it pass; 0: none."""
         return int(self.memo.get(_PASSED, 0))
 
     def memo_with(self, passed: int) -> dict[str, Any]:
-        """The memo of a trial that was let pass this rung."""
+        """The memo once it has passed this rung."""
         return {**self.memo, _PASSED: passed}
 
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """A study and its trials that run. ``barred``: why no trial may be submitted in its user's name; empty: they may.
+    """A study and its running trials. ``blocked``: why no trial may be submitted in its user's name; empty: it may.
 
-    ``chosen``: which algorithm it was last told that ``auto`` is, and why.
+    ``prior_results``: of the studies that it was warm-started from. ``chosen``: which algorithm ``auto`` is, and why,
+    as written.
     """
 
     id: str
@@ -97,7 +98,7 @@ class StudyFacts:
 
 
 def load_study(session: Session, study_id: str, now: datetime, history: StudyHistory) -> StudyFacts | None:
-    """``None``: there is none of this id, or it was deleted. ``history``: the study's; it learns what is new."""
+    """``None``: there is none of this id, or it was deleted. ``history``: of this study; it is refreshed."""
     found = session.get(Study, study_id, populate_existing=True)
     if found is None or found.deleted_at is not None:
         return None
@@ -153,7 +154,7 @@ def _why_blocked(session: Session, study: Study) -> str:
 def _trial(row: AnyRow, now: datetime) -> RunningTrial:
     gpu_s = 0.0
     if row.job_gpu_milli:
-        gpu_s = row.job_gpu_s  # of the attempts that are over
+        gpu_s = row.job_gpu_s  # of ended attempts
         if row.attempt_started_at is not None and row.attempt_ended_at is None:
             gpu_s += row.job_gpu_milli / 1000 * max(0.0, (now - row.attempt_started_at).total_seconds())
     return RunningTrial(

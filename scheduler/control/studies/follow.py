@@ -1,8 +1,8 @@
-"""Curves of trials that run, followed: each look reads what has come since the last one. May be lost at any time.
+"""Incremental reading of running trials' curves: each pass reads the points that arrived since the last. May be lost.
 
-Points of a series have numbers by arrival, so how many were read says where to go on, whatever their steps are. Where
-something comes that does not go on from what is known, that trial is read anew from its first point: another replica's
-word that counts from now on, or a late one of an attempt before the last.
+Points of a series are numbered by arrival, so the count of read points says where to continue, whatever their steps
+are. Where new points do not continue what was read, the trial is read again from its first point: another replica's
+series counts from now on, or a late report of an attempt before the last arrived.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from core.domain.metrics.points import Points
 from core.domain.studies.traces import Trace
 from scheduler.control.studies.reported_metrics import authoritative_series
 
-# Jobs whose newest points are held at once.
+# Jobs whose new points are in memory at once.
 _AT_ONCE: Final = 50
-# Points of one look: the lease has its time, and after a start all are to be read.
+# Points read in one pass: the lease has its time, and after a start of the process all are to be read.
 _OF_A_LOOK: Final = 400_000
 _OF_A_READ: Final = 65_536
 _NO_COMPACTIONS: Final = -1
@@ -30,7 +30,7 @@ _NO_COMPACTIONS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Of the series that counts in an attempt: how many of its points are known, and the newest segment among them."""
+    """Of the authoritative series of an attempt: how many of its points are read, and the newest segment among them."""
 
     series_id: int
     count: int
@@ -41,7 +41,7 @@ class _Read:
 
 @dataclass(slots=True)
 class _Followed:
-    """``marks``: of the job's streams, when they were read to their end the last time. ``read``: by attempt."""
+    """``marks``: of the job's streams, when they were last read to their end. ``read``: by attempt."""
 
     trace: Trace
     marks: tuple[StreamMark, ...] = ()
@@ -49,7 +49,7 @@ class _Followed:
 
 
 class TraceFollower:
-    """Of one study; not safe for several threads."""
+    """Of one study; for one thread."""
 
     def __init__(self, most_points: int = _OF_A_LOOK) -> None:
         self._most_points = most_points
@@ -58,9 +58,9 @@ class TraceFollower:
     def read_new(
         self, session: Session, jobs: Mapping[int, str], metric: str, goal: Goal
     ) -> tuple[dict[int, Trace], bool]:
-        """The traces of these trials, by number, and whether that is all that has come; else look again.
+        """The traces of these trials, by number, and whether they are complete; else call again.
 
-        ``jobs``: the trials' jobs by their numbers. Others are forgotten.
+        ``jobs``: the trials' jobs by number. Other trials are forgotten.
         """
         self._followed = {number: self._followed.get(number) or _Followed(Trace(number, goal)) for number in jobs}
         owners = {job_id: self._followed[number] for number, job_id in jobs.items()}
@@ -73,7 +73,7 @@ class TraceFollower:
             some = left[begin : begin + _AT_ONCE]
             found = authoritative_series(session, some, [metric])
             for job_id in some:
-                series = [one for (owner, _, _), one in found.items() if owner == job_id]
+                series = [item for (owner, _, _), item in found.items() if owner == job_id]
                 room -= _catch_up(session, owners[job_id], series, room)
                 if room <= 0:
                     return self._traces(), False
@@ -81,12 +81,14 @@ class TraceFollower:
         return self._traces(), True
 
     def _traces(self) -> dict[int, Trace]:
-        return {number: one.trace for number, one in self._followed.items()}
+        return {number: followed.trace for number, followed in self._followed.items()}
 
     def _append(
         self, session: Session, owners: Mapping[str, _Followed], news: Mapping[str, tuple[StreamMark, ...]]
     ) -> set[str]:
-        """Learn what came in segments alone, of all jobs together; which jobs have nothing else that is new."""
+        """Read what arrived in new segments alone, of all jobs together; returns the jobs with nothing else that is
+        new.
+        """
         reads: dict[int, tuple[str, int, _Read]] = {}
         done: set[str] = set()
         for job_id, marks in news.items():
@@ -101,7 +103,7 @@ class TraceFollower:
         found = segments_behind(session, last, ids, compactions)
         for stream_id, (job_id, attempt, read) in reads.items():
             if stream_id not in found:
-                done.discard(job_id)  # its segments moved into chunks meanwhile
+                done.discard(job_id)  # its segments were compacted into chunks meanwhile
                 continue
             segment, points = found[stream_id]
             new = points.get(read.series_id, Points())
@@ -114,7 +116,7 @@ class TraceFollower:
 
 
 def _grown(own: _Followed, marks: Sequence[StreamMark]) -> dict[int, _Read] | None:
-    """What of a job is to be read on, where only segments came to its last attempt; ``None``: it may be anything else."""
+    """What to read on, where only the last attempt got new segments; ``None``: anything else may have arrived."""
     before = {mark.id: mark for mark in own.marks}
     last = max(own.read, default=0)
     read = own.read.get(last)
@@ -129,32 +131,32 @@ def _grown(own: _Followed, marks: Sequence[StreamMark]) -> dict[int, _Read] | No
             if mark.compactions != read.compactions:
                 return None
         elif not is_same and not (mark.attempt == last and (role_order(mark.role), mark.index) > weight):
-            return None  # of another attempt, or a replica whose word would count from now on
+            return None  # of another attempt, or a replica whose series would count from now on
     return {last: read}
 
 
 def _catch_up(session: Session, own: _Followed, series: Sequence[StoredSeries], room: int) -> int:
-    """Read what is new by the number of points, at most ``room``; how many."""
+    """Read new points by their number, at most ``room``; returns how many."""
     if not _goes_on({attempt: (read.series_id, read.count) for attempt, read in own.read.items()}, series):
         own.trace, own.read = Trace(own.trace.number, own.trace.goal), {}
     taken = 0
-    for one in series:
-        known = own.read[one.attempt].count if one.attempt in own.read else 0
-        for points in _behind(session, one, known, room - taken):
+    for item in series:
+        known = own.read[item.attempt].count if item.attempt in own.read else 0
+        for points in _behind(session, item, known, room - taken):
             own.trace.add(points)
             known += len(points)
             taken += len(points)
         if known:
-            # Where not all was read, it is gone on from the number of points, not from the newest segment.
-            compactions = one.compactions if known == one.count else _NO_COMPACTIONS
-            own.read[one.attempt] = _Read(one.id, known, one.stream_id, compactions, one.last_segment)
+            # Where points are left to read, the next pass continues by their number, not by the newest segment.
+            compactions = item.compactions if known == item.count else _NO_COMPACTIONS
+            own.read[item.attempt] = _Read(item.id, known, item.stream_id, compactions, item.last_segment)
     return taken
 
 
 def _goes_on(read: Mapping[int, tuple[int, int]], series: Sequence[StoredSeries]) -> bool:
-    """Whether all that is new comes behind what was read: the last attempt's word counts, whenever it came."""
+    """Whether everything new follows what was read: the series of the last attempt counts, whenever it arrived."""
     last = max(read, default=0)
-    known = {one.attempt: one for one in series}
+    known = {item.attempt: item for item in series}
     for attempt, (series_id, count) in read.items():
         now = known.get(attempt)
         if now is None or now.id != series_id or now.count < count or (attempt < last and now.count > count):
@@ -163,7 +165,7 @@ def _goes_on(read: Mapping[int, tuple[int, int]], series: Sequence[StoredSeries]
 
 
 def _behind(session: Session, series: StoredSeries, start: int, room: int) -> Iterator[Sequence[tuple[int, float]]]:
-    """Its points from number ``start`` on, at most ``room``, a part at a time."""
+    """Its points from number ``start`` on, at most ``room``, in parts."""
     end = min(series.count, start + room)
     while start < end:
         points = read_points(session, series, start, min(_OF_A_READ, end - start))

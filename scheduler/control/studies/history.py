@@ -1,4 +1,4 @@
-"""Results of a study's trials as the proposals want them, kept from round to round. May be lost at any time."""
+"""Results of a study's trials in the form that proposals need, cached between passes. May be lost at any time."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from core.domain.studies.traces import Trace
 from scheduler.control.studies.follow import TraceFollower
 from scheduler.tuning import Observed
 
-# More are read all together: a statement takes a limited number of values.
+# Above this number all trials are read: a statement takes a limited number of parameters.
 _MAX_NAMED: Final = 500
-# Why trials failed: of more, the newest.
+# The newest reasons of failed trials.
 _ERRORS: Final = 1_000
 
 
 class StudyHistory:
-    """A trial that is over never changes, so only those that are new are read, and counted."""
+    """An ended trial never changes, so only newly ended ones are read and counted."""
 
     def __init__(self) -> None:
         self._known: dict[int, Observed] = {}
-        # The same by number, in two lists: to sort ten thousand for each question takes longer than to answer it.
+        # The same sorted by number, in two lists: sorting ten thousand for each question takes longer than to answer
+        # it.
         self._numbers: list[int] = []
         self._results: list[Observed] = []
-        # Trials up to this number that are not known to be over.
+        # Trials up to this number that are not known to have ended.
         self._open: set[int] = set()
         self._seen = 0
         self._counts: Counter[TrialState] = Counter()
@@ -42,25 +43,25 @@ class StudyHistory:
         self._gpu_s = 0.0
         self._failed_points: dict[int, Mapping[str, Any]] = {}
         self._traces: dict[int, Trace] = {}
-        # Of trials that are over: whom each goes on from and stands for, and whose heirs may stand for it.
+        # Of ended trials: their parent and the member that they replace; and the possible parents of their replacement.
         self._memos: dict[int, Mapping[str, Any]] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
         self._judged_at: datetime | None = None
         self.trace_follower = TraceFollower()
 
     def is_due(self, now: datetime, every: timedelta) -> bool:
-        """Whether the trials' curves were not judged for so long; if so, they are now."""
+        """Whether the curves were not judged for so long; if so, they count as judged now."""
         is_due = self._judged_at is None or now - self._judged_at >= every
         if is_due:
             self._judged_at = now
         return is_due
 
     def reset_judged(self) -> None:
-        """They could not be, after all: they are due."""
+        """The curves could not be judged after all: they are due."""
         self._judged_at = None
 
     def traces(self, session: Session, study_id: str, goal: Goal, *, limit: int) -> list[Trace]:
-        """Curves of the newest trials that are over, at most ``limit``."""
+        """Curves of the newest ended trials, at most ``limit``."""
         ended = sorted(self._known, reverse=True)[:limit]
         fresh = [number for number in ended if number not in self._traces]
         some = fresh if len(fresh) <= _MAX_NAMED else None
@@ -74,16 +75,16 @@ class StudyHistory:
 
     @property
     def failed_points(self) -> Sequence[Mapping[str, Any]]:
-        """Points of trials that came to nothing."""
+        """Points of trials without a result."""
         return list(self._failed_points.values())
 
     @property
     def results(self) -> Sequence[Observed]:
-        """By number of the trials. Not to be changed, and to be read before the next ``refresh``."""
+        """Sorted by the trials' numbers. Not to be changed, and to be used before the next ``refresh``."""
         return self._results
 
     def spent(self, running: int, gpu_s: float, elapsed: timedelta) -> BudgetUsage:
-        """What the study has spent. ``running``: trials that run; ``gpu_s``: what they had up to now."""
+        """What the study has spent. ``running``: number of running trials; ``gpu_s``: their GPU time up to now."""
         counts = {**self._counts, TrialState.RUNNING: running}
         return BudgetUsage(counts, elapsed, self._gpu_s + gpu_s, list(self._errors))
 
@@ -94,18 +95,18 @@ class StudyHistory:
 
     @property
     def memos(self) -> Mapping[int, Mapping[str, Any]]:
-        """What trials that went on from others', and are over, noted of that, by number."""
+        """Memos of ended trials that went on from another trial, by number."""
         return self._memos
 
     @property
     def replaced_members(self) -> Mapping[int, tuple[int, ...]]:
-        """Members of a population that ended for an heir, each with those whose heir it may be, the best first."""
+        """Members of a population that ended for a replacement, with its possible parents, the best first."""
         return self._parents
 
     def refresh(
         self, session: Session, study_id: str, metrics: Sequence[str], trial_count: int, running: Collection[int]
     ) -> None:
-        """Read the trials that ended since the last time: those up to ``trial_count`` that are not ``running``."""
+        """Read newly ended trials: those up to ``trial_count`` that are not ``running``."""
         self._open.update(range(self._seen + 1, trial_count + 1))
         self._seen = max(self._seen, trial_count)
         fresh = sorted(self._open.difference(running))
@@ -114,7 +115,7 @@ class StudyHistory:
         some = fresh if len(fresh) <= _MAX_NAMED else None
         for row in studies.ended_trials(session, study_id, numbers=some):
             if row.number not in self._open or row.number in running:
-                continue  # of the running ones, some may have ended since they were read: the next time, then
+                continue  # it may have ended since the running ones were read: the next pass counts it
             self._open.discard(row.number)
             self._counts[TrialState(row.state)] += 1
             self._gpu_s += row.gpu_s
@@ -124,7 +125,7 @@ class StudyHistory:
                 self._memos[row.number] = row.memo
             if row.stop is not None and row.stop.get("parents"):
                 self._parents[row.number] = tuple(row.stop["parents"])
-            # What a trial told before it failed says nothing of its point, and nobody goes on from it.
+            # A failed trial's reports say nothing about its point, and no trial goes on from it.
             values = values_of(row.result, metrics) if TrialState(row.state).has_result else None
             if values is not None:
                 self._know(row.number, Observed(row.parameters, values, row.memo))

@@ -1,4 +1,4 @@
-"""What a study's trials say of it: which parameters matter, and what more trials would bring."""
+"""Insight into a study: which parameters matter, and what more trials would bring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.tuning.prediction import predict
 
 @dataclass(frozen=True, slots=True)
 class StudyQuestion:
-    """What is asked, and what was read for it. ``results``: of the study's own trials, by number."""
+    """A question about a study, and what was read for it. ``results``: of its own trials, by number."""
 
     ask: Mapping[str, Any]
     spec: StudySpec
@@ -28,13 +28,13 @@ class StudyQuestion:
 
 
 def load_study_question(session: Session, ask: Mapping[str, Any]) -> StudyQuestion | None:
-    """``None``: there is no such study any more."""
+    """``None``: the study does not exist any more."""
     row = session.get(Study, ask["study_id"])
     if row is None or row.deleted_at is not None:
         return None
     spec = StudySpec.model_validate(row.spec)
     names = [metric.name for metric in spec.metrics]
-    ended = (one for one in studies.ended_trials(session, row.id) if TrialState(one.state).has_result)
+    ended = (row for row in studies.ended_trials(session, row.id) if TrialState(row.state).has_result)
     read = ((one.parameters, values_of(one.result, names)) for one in ended)
     return StudyQuestion(ask, spec, row.seed, [Observed(point, values) for point, values in read if values is not None])
 
@@ -53,7 +53,7 @@ def answer_study_question(read: StudyQuestion) -> dict[str, Any]:
             for ends in [(sign * one.low, sign * one.high)]
         ]
         return {**asdict(found), "points": points}
-    from scheduler.tuning.importance import importance  # Optuna is loaded when it is first needed
+    from scheduler.tuning.importance import importance  # imports Optuna, only when it is needed
 
     metrics = [metric.name for metric in read.spec.metrics]
     metric = read.ask.get("metric")

@@ -1,4 +1,4 @@
-"""Trials that go on from the checkpoint of another: which are due, and what their jobs begin with."""
+"""Trials that go on from another trial's checkpoint: ASHA promotions and replacements of population based training."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from scheduler.tuning.perturb import perturbed
 
 @dataclass(frozen=True, slots=True)
 class TrialStart:
-    """A trial that begins. ``parent``: whose checkpoint it goes on from, with the path that its containers see."""
+    """A trial to start. ``parent``: the job whose checkpoint it goes on from; ``resume_from``: the path in
+    containers.
+    """
 
     proposal: Proposal
     parent: Job | None = None
     resume_from: str | None = None
 
     def spec(self, spec: JobSpec) -> JobSpec:
-        """``spec`` with the parent's output beside its own."""
+        """``spec`` with the parent's output mounted next to its own."""
         if self.parent is None or self.resume_from is None:
             return spec
         return JobSpec.model_validate(with_resume_mount(spec.model_dump(mode="json"), self.parent))
@@ -45,8 +47,8 @@ class TrialStart:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSources:
-    """Jobs of trials whose checkpoints others may go on from, as the database knows them. ``keep`` is called before
-    files are listed, each time: it may take long, and the round's lease has its time.
+    """Jobs of trials whose checkpoints others may go on from. ``renew_lease`` is called each time before files are
+    listed, which may take long.
     """
 
     trials: Mapping[int, tuple[Job, Mapping[str, Any], Resumable]]
@@ -75,9 +77,9 @@ class CheckpointSources:
         return number in self.trials and self.trials[number][0].state == JobState.SUCCEEDED
 
     def first(self, numbers: Sequence[int]) -> tuple[int, Job, str] | None:
-        """The first of these trials that has a complete checkpoint, its job, and the checkpoint as an heir sees it.
+        """The first of these trials with a complete checkpoint, its job, and the checkpoint's path in a new trial.
 
-        Lists files: no transaction is open meanwhile.
+        Lists files: no transaction may be open.
         """
         for number in numbers:
             if number in self.trials:
@@ -93,11 +95,10 @@ class CheckpointSources:
 def due_starts(
     control: ControlContext, facts: StudyFacts, history: StudyHistory, room: int, renew_lease: Callable[[], None]
 ) -> list[TrialStart]:
-    """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a
-    worse one.
+    """At most ``room`` trials that go on from others: promotions of successive halving, replacements of a population.
 
-    Whoever stands for a member of which no better one has a checkpoint any more is not among them: see
-    :func:`fresh_room`. ``keep``: see :class:`Sources`.
+    Without replacements of members of which no better member has a checkpoint any more: see :func:`new_point_slots`.
+    ``renew_lease``: see :class:`CheckpointSources`.
     """
     if facts.spec.fidelity is not None:
         return _asha_starts(control, facts, facts.spec.fidelity, history, room, renew_lease)
@@ -107,20 +108,20 @@ def due_starts(
 
 
 def new_point_slots(facts: StudyFacts, room: int, promoted: int) -> int:
-    """How many of ``room`` may be new points, where ``heirs`` of it go on from others.
+    """How many of ``room`` trials may be new points, where ``promoted`` of them go on from others.
 
-    Of a population only its first members, and others for those that failed, or gave way to an heir that cannot begin:
-    the checkpoints that it was to go on from are gone.
+    Of a population only its first members, and substitutes for members that failed, or whose replacement cannot start
+    because the checkpoints of its parents are gone.
     """
     if facts.spec.population is None:
         return room - promoted
-    # What runs, and what trained to its own end: what lacks to the population's size is to be made up for.
+    # Running trials, and those that trained to their own end: the rest of the population's size may be filled up.
     members = facts.spent.running + facts.spent.counts.get(TrialState.SUCCEEDED, 0)
     return max(0, min(room, facts.spec.budget.parallel - members) - promoted)
 
 
 def at_first_rung(spec: StudySpec, proposal: Proposal) -> Proposal:
-    """A new point as its trial gets it: of a halving with the first rung's size."""
+    """A new point as its trial gets it: for successive halving with the size of the first rung."""
     if spec.fidelity is None:
         return proposal
     parameters = {**proposal.parameters, spec.fidelity.parameter: spec.fidelity.rungs[0]}
@@ -128,19 +129,20 @@ def at_first_rung(spec: StudySpec, proposal: Proposal) -> Proposal:
 
 
 def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[Observed], list[Mapping[str, Any]]]:
-    """Results that proposals learn from, and points that were tried but say nothing: values of one rung compare alone.
+    """Results that proposals learn from, and points that were tried without such a result: only values of the same rung
+    compare.
 
-    The highest rung that has enough results tells most of what a whole training comes to.
+    The highest rung with enough results is closest to a whole training.
     """
     if spec.fidelity is None:
         return list(history.results), list(history.failed_points)
     by_rung: dict[int, list[Observed]] = {}
-    for one in history.results:
-        rung = _rung(spec.fidelity, one.parameters)
-        by_rung.setdefault(rung, []).append(replace(one, parameters=searched(spec, one.parameters)))
+    for result in history.results:
+        rung = _rung(spec.fidelity, result.parameters)
+        by_rung.setdefault(rung, []).append(replace(result, parameters=searched(spec, result.parameters)))
     enough = startup_trials(Space.of(spec))
     chosen = max((rung for rung, some in by_rung.items() if len(some) >= enough), default=0)
-    rest = [one.parameters for rung, some in by_rung.items() if rung != chosen for one in some]
+    rest = [result.parameters for rung, some in by_rung.items() if rung != chosen for result in some]
     return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.failed_points)]
 
 
@@ -151,15 +153,17 @@ def members_to_replace(
     others: Sequence[Trace],
     renew_lease: Callable[[], None],
 ) -> list[Exploit]:
-    """Members that end for an heir now; only where a better one has a checkpoint, and the budget allows one more trial."""
+    """Members to replace now; only where a better one has a checkpoint, and the budget allows one more trial."""
     population, budget = facts.spec.population, facts.spec.budget
     if population is None:
         return []
     left = None if budget.trials is None else budget.trials - facts.trial_count
     left = None if left is None else left - sum(trial.stop is not None for trial in facts.running)
     found = pbt_replacements(population, running, others)
-    sources = CheckpointSources.of(control, facts.id, (parent for one in found for parent in one.parents), renew_lease)
-    able = [one for one in found if sources.first(one.parents) is not None]
+    sources = CheckpointSources.of(
+        control, facts.id, (parent for exploit in found for parent in exploit.parents), renew_lease
+    )
+    able = [exploit for exploit in found if sources.first(exploit.parents) is not None]
     return able if left is None else able[: max(0, left)]
 
 
@@ -173,18 +177,21 @@ def _asha_starts(
 ) -> list[TrialStart]:
     goals = facts.spec.goals
     results = [
-        RungResult(number, _rung(fidelity, one.parameters), TrialResult(number, one.values).costs(goals)[0])
-        for number, one in history.by_number.items()
+        RungResult(number, _rung(fidelity, result.parameters), TrialResult(number, result.values).costs(goals)[0])
+        for number, result in history.by_number.items()
     ]
     taken = {int(memo["parent"]) for memo in _memos(facts, history).values()}
     due = due_promotions(fidelity, results, taken)[:room]
-    sources = CheckpointSources.of(control, facts.id, (one.number for one in due), renew_lease)
+    sources = CheckpointSources.of(control, facts.id, (promotion.number for promotion in due), renew_lease)
     starts = []
-    for one in due:
-        parameters = {**history.by_number[one.number].parameters, fidelity.parameter: fidelity.rungs[one.rung + 1]}
-        memo = {"parent": one.number, "rung": one.rung + 1}
-        # One that kept no checkpoint begins anew, with more from the start.
-        _, parent, path = sources.first([one.number]) or (one.number, None, None)
+    for promotion in due:
+        parameters = {
+            **history.by_number[promotion.number].parameters,
+            fidelity.parameter: fidelity.rungs[promotion.rung + 1],
+        }
+        memo = {"parent": promotion.number, "rung": promotion.rung + 1}
+        # Without a checkpoint it starts from the beginning, with the larger size.
+        _, parent, path = sources.first([promotion.number]) or (promotion.number, None, None)
         starts.append(TrialStart(Proposal(parameters, memo), parent, path))
     return starts
 
@@ -208,9 +215,11 @@ def _pbt_starts(
         if len(starts) >= room:
             break
         chance = Random(f"heir:{facts.seed}:{number}")  # noqa: S311 (no secret)
-        source = sources.first([one for one in chance.sample(parents, len(parents)) if not sources.has_succeeded(one)])
+        source = sources.first(
+            [parent for parent in chance.sample(parents, len(parents)) if not sources.has_succeeded(parent)]
+        )
         if source is None:
-            continue  # all have come to their own end or were deleted meanwhile: a new member takes its place
+            continue  # all parents have ended by themselves or were deleted meanwhile: a new member takes the place
         parent, job, path = source
         _, point, _ = sources.trials[parent]
         memo = {"parent": parent, "replaces": number}
@@ -219,11 +228,11 @@ def _pbt_starts(
 
 
 def _memos(facts: StudyFacts, history: StudyHistory) -> dict[int, Mapping[str, Any]]:
-    """Of all trials that went on from others, by number."""
+    """Memos of all trials that went on from others, by number."""
     own = {trial.number: trial.memo for trial in facts.running if trial.memo.get("parent") is not None}
     return {**history.memos, **own}
 
 
 def _rung(fidelity: Fidelity, parameters: Mapping[str, Any]) -> int:
     size = parameters.get(fidelity.parameter, fidelity.min)
-    return max((rung for rung, one in enumerate(fidelity.rungs) if one <= size), default=0)
+    return max((rung for rung, limit in enumerate(fidelity.rungs) if limit <= size), default=0)

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 from trainmaster.studies import Goal, Measurement, Metric, StudySpec
 
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_names, find_series, read_points
@@ -71,7 +71,9 @@ class ReportedMetrics:
 
 
 def read_metrics(session: Session, job_ids: Sequence[str], names: Sequence[str]) -> dict[str, ReportedMetrics]:
-    """What each of these jobs reported of these metrics. Where several replicas did, the first replica's values count."""
+    """What each of these jobs reported of these metrics. Where several replicas did, the first replica's values
+    count.
+    """
     if not job_ids:
         return {}
     points: dict[str, dict[str, list[tuple[int, float]]]] = {job_id: {} for job_id in job_ids}

@@ -146,7 +146,9 @@ def cancel_trials(
 
 
 def _note_passed_rungs(context: StudyPassContext, trials: Sequence[RunningTrial], passed: Mapping[int, int]) -> None:
-    """Note the rungs that these trials passed, so that no process judges them there again. Rare: a trial has few rungs."""
+    """Note the rungs that these trials passed, so that no process judges them there again. Rare: a trial has few
+    rungs.
+    """
     if not trials:
         return
     memos = {trial.number: trial.memo_with(passed[trial.number]) for trial in trials}
@@ -159,7 +161,7 @@ def _replace_worst(
 ) -> None:
     """End the worst members of a population; trials that go on from the best replace them."""
     found = promotion.members_to_replace(context.control, context.facts, running, others, context.lease.renew_if_due)
-    for one in found:
-        sentence = f"It gives its place to a trial that goes on from a better one: {one.sentence}."
-        trial = watched[one.number]
-        cancel_trials(context, [trial], "early", "stopped_early", sentence, step=one.step, parents=one.parents)
+    for exploit in found:
+        sentence = f"It gives its place to a trial that goes on from a better one: {exploit.sentence}."
+        trial = watched[exploit.number]
+        cancel_trials(context, [trial], "early", "stopped_early", sentence, step=exploit.step, parents=exploit.parents)

@@ -1,4 +1,4 @@
-"""Deleting the checkpoints that their jobs' retention lets go of."""
+"""Deleting checkpoints by their jobs' retention rules."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from scheduler.control.journal import Journal
 log = structlog.get_logger(__name__)
 
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
-# A job that has ended writes no more: it is looked at for so long after its end, or after its rule was set.
-_LOOK_AFTER: Final = timedelta(days=1)
-# Of one job in one round: the next one is minutes away, and other jobs wait.
-_AT_ONCE: Final = 100
+# An ended job writes no more: its rule is applied for so long after its end, or after the rule was set.
+_APPLY_AFTER_END: Final = timedelta(days=1)
+# Of one job at once: the next run is minutes away, and other jobs wait.
+_MAX_DELETED: Final = 100
 
 
 def apply_retention(control: ControlContext) -> int:
-    """Delete what the rules let go of; how many checkpoints that were.
+    """Delete the checkpoints that the rules give up; returns how many.
 
-    The newest one, those kept for ever and those in use stay, whatever a rule says.
+    The newest checkpoint, pinned ones and those in use stay, whatever a rule says.
     """
-    recent = control.clock() - _LOOK_AFTER
+    recent = control.clock() - _APPLY_AFTER_END
     query = (
         select(Retention.job_id)
         .join(Job, Job.id == Retention.job_id)
@@ -72,7 +72,7 @@ def _apply(control: ControlContext, job_id: str) -> int:
     parts = {candidate.path: landed for candidate, landed in found}
     gone = checkpoints_to_delete(rule, candidates, protected)
     deleted = 0
-    for candidate in gone[:_AT_ONCE]:
+    for candidate in gone[:_MAX_DELETED]:
         deleted += _delete(control, job_id, tree, parts[candidate.path])
     return deleted
 
@@ -80,17 +80,22 @@ def _apply(control: ControlContext, job_id: str) -> int:
 def _valued(
     session: Session, job: Job, rule: RetentionRule, found: Sequence[RetentionCandidate]
 ) -> list[RetentionCandidate]:
-    """With the metric of the rule as the job's processes told it at their steps, where it was not told with them."""
+    """With the rule's metric as the job's processes reported it at the checkpoints' steps, where it came separately."""
     metric = rule.metric
     if metric is None:
         return list(found)
-    steps = [one.step for one in found if one.step is not None and metric not in one.metrics]
-    told = values_at(session, job.id, steps, [metric])
-    return [one if one.step is None or metric in one.metrics else replace(one, metrics=told[one.step]) for one in found]
+    steps = [candidate.step for candidate in found if candidate.step is not None and metric not in candidate.metrics]
+    values = values_at(session, job.id, steps, [metric])
+    return [
+        candidate
+        if candidate.step is None or metric in candidate.metrics
+        else replace(candidate, metrics=values[candidate.step])
+        for candidate in found
+    ]
 
 
 def _delete(control: ControlContext, job_id: str, tree: Tree, landed: CheckpointFiles) -> bool:
-    """Whether it was deleted: somebody may keep it, or a job go on from it, since the rule was applied."""
+    """Whether it was deleted: since the rule was applied, a user may have pinned it, or a job gone on from it."""
     with unit_of_work(control.sessions) as session:
         job = session.get(Job, job_id)
         if job is None or landed.path in pinned_paths(session, job) | used_paths(session, job):

@@ -1,7 +1,7 @@
-"""Whether attempts that run are as their rows say: one query and one look each, instead of a reconcile each.
+"""Drift check of running attempts: one query for all, and one observation each, instead of a reconcile each.
 
-A reconcile reads, locks and gives back; for a thousand attempts of which nothing is expected that is a thousand times
-the work of seeing that nothing has changed. What a glance finds is only rung for: the reconcile decides.
+A reconcile reads, locks and releases; for a thousand steady attempts that is a thousand times the work of seeing that
+nothing has changed. A drifted attempt only gets a wake-up: the reconcile decides.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from executors.base import Executor, Phase
 from scheduler.control.attempts.decide import DEADLINE_SLACK
 from scheduler.control.context import ControlContext
 
-DRIFT_LEASE: Final = "glance"
+DRIFT_LEASE: Final = "drift"
 
 _Name = tuple[str, int, int]  # role, index, generation
 
 
 @dataclass(slots=True)
 class _Running:
-    """``until``: when its ``max_run_time`` is over for good."""
+    """``until``: when its ``max_run_time`` is over, with slack."""
 
     until: datetime | None
     members: set[_Name] = field(default_factory=set)
 
 
 def find_drifted(control: ControlContext, *, every: timedelta) -> list[AttemptId]:
-    """Running attempts that are not as written; empty also when some process has glanced within ``every``."""
+    """Running attempts that differ from their rows; empty also when a process has checked within ``every``."""
     with unit_of_work(control.sessions) as session:
         now = control.clock()
-        # Taken by a name that nobody has, and never given back: it is free again when ``every`` is over.
+        # Acquired by a name that no process has, and never released: it is free again when ``every`` is over.
         holder = secrets.token_hex(8)
         if leases.acquire(session, DRIFT_LEASE, holder=holder, now=now, ttl=every) is None:
             return []

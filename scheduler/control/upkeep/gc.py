@@ -1,4 +1,6 @@
-"""What piles up unless somebody clears it away. Every step may be repeated, and none depends on another."""
+"""Garbage collection in the executor, the database and on the disk. Each step may be repeated; none depends on
+another.
+"""
 
 from __future__ import annotations
 
@@ -53,27 +55,27 @@ from scheduler.control.upkeep.quarantine import forget_failures
 log = structlog.get_logger(__name__)
 
 SWEEP_LEASE: Final = "sweep"
-# Longer than any client repeats a request.
+# Longer than any client retries a request.
 _IDEMPOTENCY_AGE: Final = timedelta(days=1)
 _LOGIN_CODE_AGE: Final = timedelta(hours=1)
-# Lists show for so long that a token has expired or was revoked; its events stay.
+# Lists show expired and revoked tokens for so long; their events stay.
 _TOKEN_AGE: Final = timedelta(days=30)
 _LEASE_AGE: Final = timedelta(days=1)
 _BATCH: Final = 500
-# Events go in small bites, and a sweep takes only so many: the next one is minutes away.
+# Events are deleted in small transactions, and one run deletes only so many: the next one is minutes away.
 _EVENT_BATCH: Final = 500
 _EVENT_BATCHES: Final = 40
-_METRIC_BATCH: Final = 20  # jobs whose metrics go at once
+_METRIC_BATCH: Final = 20  # jobs whose metrics are deleted at once
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
 def sweep_executor(control: ControlContext) -> int:
-    """Remove from the executor what no live attempt owns any more; how many attempts that were.
+    """Remove from the executor what no live attempt owns; returns the number of removed attempts.
 
-    An attempt is in the database before anything of it is created, so what has ended there is nobody's. What is not
+    An attempt is in the database before anything of it is created, so what has ended there has no owner. What is not
     there at all may be lost to an empty, wrong or restored database: see :mod:`scheduler.control.upkeep.orphans`.
     """
-    in_engine = control.executor.attempts()  # before the database is read: whatever is held then is in there
+    in_engine = control.executor.attempts()  # before the database is read, which then contains all of them
     database_id = ensure_id(control.sessions)
     known: set[str] = set()
     live: set[str] = set()
@@ -92,7 +94,7 @@ def sweep_executor(control: ControlContext) -> int:
         try:
             control.executor.remove(attempt_id)
         except ExecutorTryAgain:
-            continue  # the next sweep comes
+            continue  # until the next sweep
         log_unkilled(control.executor, attempt_id)
         removed += 1
         log.info("attempt.swept", attempt=attempt_id)
@@ -100,7 +102,7 @@ def sweep_executor(control: ControlContext) -> int:
 
 
 def expire_waiting(control: ControlContext) -> int:
-    """End the jobs that waited longer than their ``max_wait`` for their first start; how many."""
+    """End the jobs that waited longer than their ``max_wait`` for their first start; returns how many."""
     now = control.clock()
     limit = Job.spec["max_wait"].as_float()
     with unit_of_work(control.sessions, read_only=True) as session:
@@ -129,7 +131,7 @@ def expire_waiting(control: ControlContext) -> int:
                     exit_={"kind": ExitKind.DEADLINE.value, "sentence": sentence},
                 )
         except StaleWrite:
-            continue  # it starts at this very moment
+            continue  # it starts at this moment
         expired += 1
         log.info("job.expired", job=row.id)
     fence.release(control, lease)
@@ -139,9 +141,9 @@ def expire_waiting(control: ControlContext) -> int:
 
 
 def delete_outlived(control: ControlContext) -> int:
-    """Mark jobs as deleted whose ``ttl`` after their end is over; how many. Their files stay.
+    """Mark jobs as deleted whose ``ttl`` after their end is over; returns how many. Their files stay.
 
-    Reads on in pages until every ended job with a ttl was looked at: however many have a long one, a short one is kept.
+    Reads all ended jobs with a ttl, in pages: many jobs with a long ttl must not hide one with a short ttl.
     """
     now = control.clock()
     ttl = Job.spec["ttl"].as_float()
@@ -166,7 +168,7 @@ def delete_outlived(control: ControlContext) -> int:
 
 
 def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
-    """False when somebody else has deleted it meanwhile."""
+    """False when it was deleted by another process meanwhile."""
     hit = session.execute(
         update(Job)
         .where(Job.id == row.id, Job.deleted_at.is_(None))
@@ -182,8 +184,8 @@ def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
 
 
 def forget_events(control: ControlContext, retention: timedelta) -> int:
-    """Drop the events of deleted jobs that ended longer ago than ``retention``; how many. Others keep their history."""
-    # From jobs to events, by the index on events.job_id: live jobs have most of them.
+    """Delete the events of deleted jobs that ended longer ago than ``retention``; returns how many."""
+    # From jobs to events, by the index on events.job_id: most events belong to live jobs.
     batch = (
         select(Event.id)
         .join(Job, Job.id == Event.job_id)
@@ -192,7 +194,7 @@ def forget_events(control: ControlContext, retention: timedelta) -> int:
     )
     dropped = 0
     for _ in range(_EVENT_BATCHES):
-        # Short transactions: whoever wants to write waits for one batch at most.
+        # Short transactions: other writers wait for one batch at most.
         with unit_of_work(control.sessions) as session:
             ids = session.scalars(batch).all()
             if ids:
@@ -204,7 +206,7 @@ def forget_events(control: ControlContext, retention: timedelta) -> int:
 
 
 def forget_metrics(control: ControlContext) -> int:
-    """Drop the metrics of jobs that were deleted; of how many."""
+    """Delete the metrics of deleted jobs; returns the number of jobs."""
     batch = (
         select(MetricStream.owner_id)
         .join(Job, Job.id == MetricStream.owner_id)
@@ -223,7 +225,9 @@ def forget_metrics(control: ControlContext) -> int:
 
 
 def forget_runs(control: ControlContext) -> int:
-    """Drop what jobs that were deleted told by MLflow's protocol; how many rows. Names of models stay: others may use them."""
+    """Delete the MLflow runs of deleted jobs; returns the number of rows. Names of models stay, as others may use
+    them.
+    """
     gone = select(Job.id).where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
     dropped = 0
     for table in (MlflowModelVersion, MlflowModel, MlflowRun):
@@ -234,7 +238,7 @@ def forget_runs(control: ControlContext) -> int:
 
 
 def forget_records(control: ControlContext) -> int:
-    """Drop what clients of Vertex AI kept in projects that were deleted; how many records."""
+    """Delete what clients of Vertex AI stored in deleted projects; returns the number of records."""
     dropped = 0
     while True:
         with unit_of_work(control.sessions) as session:
@@ -245,7 +249,9 @@ def forget_records(control: ControlContext) -> int:
 
 
 def forget_expired(control: ControlContext) -> None:
-    """Drop idempotency keys, login codes, tokens (browser sessions are such), addresses and leases that nobody needs any more."""
+    """Delete expired idempotency keys, login codes, tokens (browser sessions included), TensorBoard links and
+    leases.
+    """
     now = control.clock()
     with unit_of_work(control.sessions) as session:
         session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
@@ -255,7 +261,7 @@ def forget_expired(control: ControlContext) -> None:
             old = over < now - _TOKEN_AGE
             session.execute(delete(TensorBoardLink).where(TensorBoardLink.token_id.in_(select(Token.id).where(old))))
             session.execute(delete(Token).where(old))
-        # A day after its last use nobody can still hold a token of it.
+        # A day after its last use no process can still hold a token of the lease.
         session.execute(
             delete(Lease).where(
                 or_(
@@ -269,7 +275,7 @@ def forget_expired(control: ControlContext) -> None:
 
 
 def forget_plans(control: ControlContext, settings: Settings) -> int:
-    """Drop records of plans that are too old or take too much room; how many."""
+    """Delete plan records that are too old or take too much space; returns how many."""
     with unit_of_work(control.sessions) as session:
         return prune(
             session,
@@ -280,13 +286,13 @@ def forget_plans(control: ControlContext, settings: Settings) -> int:
 
 
 def forget_node_failures(control: ControlContext) -> int:
-    """Drop what is too old to quarantine a node; how many."""
+    """Delete failures that are too old to quarantine a node; returns how many."""
     with unit_of_work(control.sessions) as session:
         return forget_failures(session, control.clock())
 
 
 def housekeep(control: ControlContext, settings: Settings) -> None:
-    """Every slow step; what fails is logged and leaves the others alone."""
+    """Every slow step; a failure is logged and does not affect the others."""
     lease = fence.acquire(control, SWEEP_LEASE)
     if lease is None:
         return

@@ -1,4 +1,4 @@
-"""The nodes table: what the executor sees, kept up to date."""
+"""Keeping the table of nodes in line with the executor."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ NODES_LEASE: Final = "nodes"
 
 
 def sync_nodes(control: ControlContext) -> int:
-    """Write what has changed about the nodes; the number of changes.
+    """Write changes of the nodes; returns the number of changes.
 
-    A node that is not ready, or that the executor does not list any more, keeps ``seen_at``: from there its replicas
-    have ``Control.node_grace`` until they count as lost. A cordon is the admin's and stays.
+    A node that is not ready, or that the executor does not list any more, keeps ``seen_at``: from then on its replicas
+    have ``ControlContext.node_grace`` until they count as lost. A cordon is the administrator's and stays.
 
     Raises:
         ExecutorTryAgain: the engine is away; nothing is concluded from that.
@@ -45,7 +45,7 @@ def sync_nodes(control: ControlContext) -> int:
         with fence.fenced(control, lease) as session:
             changes = _write(session, infos, control.executor.name, control.clock())
     except StaleWrite as stale:
-        # Somebody has begun since, as when two start at once: what they write is as new.
+        # Another process has begun since, as when two start at once: what it writes is as new.
         log.debug("nodes.stale", why=str(stale))
         return 0
     fence.release(control, lease)
@@ -101,7 +101,9 @@ def _update(node: Node, info: NodeInfo) -> int:
 
 
 def _with_normal_models(whole: Amounts) -> Amounts:
-    """Each executor may spell a model in its own way; here is where that ends, so that equal GPUs have equal names."""
+    """Spellings of GPU models differ between executors; they are normalised here, so that equal GPUs have equal
+    names.
+    """
     gpus: dict[str, int] = {}
     for name, count in whole.gpus.items():
         model = normal_model(name)

@@ -1,4 +1,4 @@
-"""What the executor holds and the database does not know: whose it is, since when, and that somebody hears of it."""
+"""Orphaned attempts in the engine, which the database does not know: of which database they are, and since when."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from scheduler.control.journal import SCHEDULER
 
 log = structlog.get_logger(__name__)
 
-# What this database made and does not know any more was lost to a restored backup: somebody may still stop us.
+# Attempts that this database created and does not know any more were lost to a restored backup: an administrator may
+# still want to keep them.
 UNKNOWN_PATIENCE: Final = timedelta(minutes=10)
-FORGOTTEN: Final = "strangers.forgotten"
-FOREIGN: Final = "strangers.foreign"
-_TOLD: Final = 10  # names in one event
-_BATCH: Final = 500  # written down by one sweep; the next one is minutes away
+FORGOTTEN: Final = "orphans.forgotten"
+FOREIGN: Final = "orphans.foreign"
+_NAMES_IN_EVENT: Final = 10
+_BATCH: Final = 500  # written by one sweep; the next one is minutes away
 
 
 def note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], database_id: str) -> frozenset[AttemptId]:
-    """Keep the table of strangers true and tell of new ones; those whose patience is over, which may be removed.
+    """Update the table of orphans and report new ones; returns those whose patience is over, which may be removed.
 
-    Another database's are never among them: they are left alone for whoever may still need them.
+    Another database's attempts are never among them: they are left alone.
 
     Args:
-        strangers: attempt -> the database that the engine says it is of; empty where it does not say (a platform of a
-            version that wrote no id, or a driver whose engine nobody shares): such count as this one's.
-        database_id: this one's.
+        orphans: attempt -> the database that the engine names; empty where it names none (a platform of a version that
+            wrote no id, or a driver whose engine is not shared): such attempts count as this database's.
+        database_id: this database's.
     """
     with unit_of_work(control.sessions, read_only=True) as session:
         known = {row.attempt_id: row for row in session.scalars(select(Orphan))}
@@ -48,13 +49,13 @@ def note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], data
             for begin in range(0, len(gone), _BATCH):
                 session.execute(delete(Orphan).where(Orphan.attempt_id.in_(gone[begin : begin + _BATCH])))
             foreign = {name: orphans[name] not in ("", database_id) for name in fresh}
-            told = [
+            new = [
                 n
                 for n in fresh
                 if _add(session, Orphan(attempt_id=n, database_id=orphans[n], is_foreign=foreign[n], found_at=now))
             ]
-            _add_event(session, [name for name in told if not foreign[name]], (), now)
-            others = [name for name in told if foreign[name]]
+            _add_event(session, [name for name in new if not foreign[name]], (), now)
+            others = [name for name in new if foreign[name]]
             _add_event(session, others, sorted({orphans[name] for name in others}), now)
     return frozenset(
         AttemptId(name)
@@ -64,7 +65,7 @@ def note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], data
 
 
 def _add(session: Session, orphan: Orphan) -> bool:
-    """False when another scheduler wrote it down in the same moment, and tells of it."""
+    """False when another scheduler wrote it at the same moment, and reports it."""
     try:
         with session.begin_nested():
             session.add(orphan)
@@ -74,7 +75,7 @@ def _add(session: Session, orphan: Orphan) -> bool:
 
 
 def _add_event(session: Session, names: Sequence[str], databases: Sequence[str], now: datetime) -> None:
-    """One event for ``names``: what this database has forgotten, or what is of other ``databases``."""
+    """One event for ``names``: attempts that this database has forgotten, or that belong to other ``databases``."""
     if not names:
         return
     count = f"{len(names)} attempt{'s' if len(names) > 1 else ''}"
@@ -82,15 +83,16 @@ def _add_event(session: Session, names: Sequence[str], databases: Sequence[str],
         kind = FOREIGN
         reason = (
             f"The executor holds {count} of another database ({', '.join(databases)}) under this platform's "
-            "TRAINMASTER_INSTANCE. They are left alone and keep what they have: start the platform with their database, "
-            "or remove them by their label trainmaster/database."
+            "TRAINMASTER_INSTANCE. They are left alone and keep what they have: start the platform with their "
+            "database, or remove them by their label trainmaster/database."
         )
     else:
         kind = FORGOTTEN
         reason = (
-            f"The executor holds {count} that this database does not know any more, as after a backup was restored. They "
-            f"are removed in {UNKNOWN_PATIENCE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep them."
+            f"The executor holds {count} that this database does not know any more, as after a backup was restored. "
+            f"They are removed in {UNKNOWN_PATIENCE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep "
+            "them."
         )
-    data = {"count": len(names), "attempts": list(names[:_TOLD]), "databases": list(databases)}
+    data = {"count": len(names), "attempts": list(names[:_NAMES_IN_EVENT]), "databases": list(databases)}
     append_event(session, at=now, kind=kind, actor=SCHEDULER, reason=reason, data=data)
     log.error(kind, **data)

@@ -1,7 +1,7 @@
-"""Quarantining nodes: what is written decides, at the beginning of each tick, before anything is placed.
+"""Quarantining nodes: decided from rows alone, at the beginning of each tick, before anything is placed.
 
-Nothing of it is in memory. Whoever is killed between the end of a replica and the quarantine of its node leaves both facts
-to the next tick, and two that decide at once compare what they have read: the second finds nothing left to do.
+Nothing is kept in memory. A kill between the end of a replica and the quarantine of its node leaves both facts to the
+next tick, and two processes that decide at once compare what they have read: the second finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from scheduler.control.journal import SCHEDULER
 
 log = structlog.get_logger(__name__)
 
-# Longer than any window: what nobody can count any more.
+# Longer than any window: older failures never count.
 _KEEP: Final = timedelta(seconds=LONGEST_WINDOW_S) + timedelta(days=1)
-# How often it is asked anew whether a suspected node may be quarantined by now.
+# How often a suspected node is judged again.
 _AGAIN: Final = timedelta(seconds=5)
-# How often all is looked at anew while there are failures or quarantines, whether anything seems new or not.
+# How often everything is judged again while there are failures or quarantines, whether anything seems new or not.
 _AT_LEAST: Final = timedelta(minutes=1)
 _MARKED: Final = or_(Node.quarantined_at.is_not(None), Node.suspicion.is_not(None))
 _MARKS: Final = (
@@ -49,7 +49,7 @@ _MARKS: Final = (
 
 
 class QuarantineJudge:
-    """Knows when there is something to decide, so that a tick need not read all nodes. Who begins decides once."""
+    """Knows when there is something to decide, so that a tick need not read all nodes. A new process decides once."""
 
     def __init__(self) -> None:
         self._seen: tuple[Any, ...] | None = None
@@ -69,7 +69,7 @@ class QuarantineJudge:
         policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
         seen = (failures, policy, tuple(map(tuple, marks)))
         is_over = self._next is not None and now >= self._next
-        # A suspicion waits for other nodes, too; and no fact may be overlooked for good.
+        # A suspicion also depends on other nodes; and no fact may be overlooked for good.
         patience = _AGAIN if any(row.is_suspected for row in marks) else _AT_LEAST
         is_late = self._at is None or now - self._at >= patience
         if seen == self._seen and not is_over and not is_late:
@@ -78,22 +78,22 @@ class QuarantineJudge:
         return True
 
     def note_done(self) -> None:
-        """What it was due for is decided and committed."""
+        """The due decision is committed."""
         if self._asked is not None:
             self._seen, self._at, self._next = self._asked
 
 
 def failures_seen(session: Session) -> tuple[int, int | None, datetime | None]:
-    """Others whenever failures were written or removed: a tick must look then. The first: how many there are.
+    """Changes whenever failures were written or removed: a tick must judge then. First their number.
 
-    The newest id alone is no sign: a lower one may be committed later, and SQLite gives ids again.
+    The newest id alone does not suffice: a lower one may be committed later, and SQLite reuses ids.
     """
     count, newest, at = session.execute(select(func.count(), func.max(NodeFailure.id), func.max(NodeFailure.at))).one()
     return count, newest, at
 
 
 def next_change(session: Session, now: datetime) -> datetime | None:
-    """When the next quarantine or suspicion is over."""
+    """When the next quarantine or suspicion ends."""
     rows = session.execute(select(Node.quarantined_until, Node.suspicion).where(_MARKED))
     times = []
     for until, suspicion in rows:
@@ -103,15 +103,15 @@ def next_change(session: Session, now: datetime) -> datetime | None:
 
 
 def decide(session: Session, now: datetime) -> list[str]:
-    """Quarantine and release what is to be, in the caller's transaction; which nodes have changed."""
+    """Quarantine and release nodes, in the caller's transaction; returns those that have changed."""
     nodes = session.scalars(select(Node).order_by(Node.name)).all()
     policy = planning.read_policy(session).policy
     suspects = [_suspect(node) for node in nodes]
     failures = _failures(session, suspects, policy, now)
-    successes = _successes(session, {one.node for one in failures})
+    successes = _successes(session, {failure.node for failure in failures})
     changes = judge(suspects, failures, successes, policy, now)
     by_name = {node.name: node for node in nodes}
-    changed = [name for name, one in changes.quarantines.items() if _quarantine(session, by_name[name], one, now)]
+    changed = [name for name, made in changes.quarantines.items() if _quarantine(session, by_name[name], made, now)]
     for name, why in changes.releases.items():
         if _release(session, by_name[name], why, changes, now):
             changed.append(name)
@@ -120,7 +120,7 @@ def decide(session: Session, now: datetime) -> list[str]:
 
 
 def forget_failures(session: Session, now: datetime) -> int:
-    """Drop what is too old to count; how many."""
+    """Delete failures that are too old to count; returns how many."""
     found = session.execute(delete(NodeFailure).where(NodeFailure.at < now - _KEEP))
     return int(found.rowcount)  # type: ignore[attr-defined]
 
@@ -140,7 +140,7 @@ def _suspect(node: Node) -> NodeCandidate:
         takes_work=node.is_ready and not node.is_cordoned and not node.condition,
         is_quarantined=node.quarantined_at is not None,
         is_let_out=is_let_out,
-        causes=tuple(NodeFailureFact.from_json(node.name, one) for one in causes),
+        causes=tuple(NodeFailureFact.from_json(node.name, cause) for cause in causes),
         until=datetime.fromisoformat(suspicion["until"]) if is_let_out else node.quarantined_until,
         trusted_since=node.trusted_since,
         count=node.quarantine_count,
@@ -176,7 +176,7 @@ def _successes(session: Session, names: Iterable[str]) -> Mapping[str, datetime]
 def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -> bool:
     why = describe_causes(made.causes)
     values = {
-        "quarantine": {"error": why, "causes": [one.to_json() for one in made.causes]},
+        "quarantine": {"error": why, "causes": [cause.to_json() for cause in made.causes]},
         "quarantined_at": now,
         "quarantined_until": made.until,
         "quarantine_count": made.count,
@@ -185,8 +185,8 @@ def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -
     if not _write(session, node, values):
         return False
     reason = (
-        f"Node {node.name} is quarantined {until_text(made.until)}: {why}. Nothing new is placed there, what runs goes on; "
-        f"`trainmaster nodes release {node.name}` opens it."
+        f"Node {node.name} is quarantined {until_text(made.until)}: {why}. Nothing new is placed there, what runs goes "
+        f"on; `trainmaster nodes release {node.name}` opens it."
     )
     _add_event(session, node.name, "node.quarantined", reason, now, {"until": _iso(made.until), **_jobs(made.causes)})
     return True
@@ -197,7 +197,7 @@ def _release(session: Session, node: Node, why: str, changes: QuarantineChanges,
     values = {**_OPEN, "trusted_since": now}
     if is_let_out or node.name in changes.refuted:
         values["quarantine_count"] = node.quarantine_count - 1
-    if is_let_out:  # trusted no more than before
+    if is_let_out:  # not trusted more than before
         left = changes.suspicions.get(node.name)
         values |= {"trusted_since": node.trusted_since, "suspicion": _suspicion(node.name, left) if left else None}
     if not _write(session, node, values):
@@ -211,26 +211,29 @@ def _suspicions(session: Session, nodes: Sequence[Node], changes: QuarantineChan
     for node in nodes:
         if node.name in changes.quarantines or node.name in changes.let_out:
             continue
-        one = changes.suspicions.get(node.name)
-        new = None if one is None else _suspicion(node.name, one)
+        suspicion = changes.suspicions.get(node.name)
+        new = None if suspicion is None else _suspicion(node.name, suspicion)
         old = node.suspicion
         if new == old or not _write(session, node, {"suspicion": new}):
             continue
         changed.append(node.name)
-        # It would be told with each failure otherwise.
-        if one is not None and new is not None and (old is None or old["why_not"] != one.why_not):
-            _add_event(session, node.name, "node.suspected", new["sentence"], now, _jobs(one.causes))
+        # Only once per reason, not with each failure.
+        if suspicion is not None and new is not None and (old is None or old["why_not"] != suspicion.why_not):
+            _add_event(session, node.name, "node.suspected", new["sentence"], now, _jobs(suspicion.causes))
     return changed
 
 
-def _suspicion(name: str, one: Suspicion) -> dict[str, Any]:
-    sentence = f"Node {name} would be quarantined ({describe_causes(one.causes)}), but {one.why_not}; look at it, and cordon it if it is broken."
+def _suspicion(name: str, suspicion: Suspicion) -> dict[str, Any]:
+    sentence = (
+        f"Node {name} would be quarantined ({describe_causes(suspicion.causes)}), but {suspicion.why_not}; look "
+        "at it, and cordon it if it is broken."
+    )
     return {
         "sentence": sentence,
-        "why_not": one.why_not,
-        "is_let_out": one.is_let_out,
-        "until": one.until.isoformat(),
-        "causes": [cause.to_json() for cause in one.causes],
+        "why_not": suspicion.why_not,
+        "is_let_out": suspicion.is_let_out,
+        "until": suspicion.until.isoformat(),
+        "causes": [cause.to_json() for cause in suspicion.causes],
     }
 
 
@@ -243,7 +246,7 @@ _OPEN: Final[Mapping[str, Any]] = {
 
 
 def _write(session: Session, node: Node, values: Mapping[str, Any]) -> bool:
-    """False where somebody else has quarantined or released it meanwhile."""
+    """False where another process has quarantined or released it meanwhile."""
     done = session.execute(
         update(Node)
         .where(
@@ -263,7 +266,7 @@ def _add_event(session: Session, node: str, kind: str, reason: str, now: datetim
 
 
 def _jobs(causes: Sequence[NodeFailureFact]) -> dict[str, Any]:
-    return {"jobs": [one.job_id for one in causes], "errors": sorted({one.error for one in causes})}
+    return {"jobs": [cause.job_id for cause in causes], "errors": sorted({cause.error for cause in causes})}
 
 
 def _iso(at: datetime | None) -> str | None:

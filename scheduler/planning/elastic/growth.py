@@ -137,8 +137,8 @@ class Grower:
         key = (growth.gang.node_selector, role.request, hidden, models, not growth.gang.gpu_milli)
         demand = self._demands.get(key)
         if demand is None:
-            one = Gang((GangRole(role.role, 1, role.request),), growth.gang.node_selector)
-            demand = without(demand_of(one, self.cluster), hidden, models, self.cluster)
+            single_replica = Gang((GangRole(role.role, 1, role.request),), growth.gang.node_selector)
+            demand = without(demand_of(single_replica, self.cluster), hidden, models, self.cluster)
             # Extra replicas are never worth the GPU headroom.
             demand = self._demands[key] = replace(demand, respects_headroom=not growth.gang.gpu_milli)
         return demand

@@ -1,18 +1,43 @@
-"""Shrink candidates: replicas that elastic gangs can give up; the newest first, never below the minimum or a guarantee.
-"""
+"""Shrink candidates: replicas that elastic gangs can give up; the newest first, never below the minimum or a guarantee."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from core.domain.ids import JobId
-from scheduler.planning.elastic.replicas import elastic_indices, replicas_to_spare, uses_by_index
+from scheduler.planning.forecast.reservation import node_uses
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.cluster import ClusterIndex
-from scheduler.planning.preemption.eviction import Evictable
+from scheduler.planning.preemption.eviction import Evictable, NodeUse
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.shares import JOBS, total_amounts
+
+
+def replicas_to_spare(gang: RunningGang) -> int:
+    """How many replicas of its elastic role it has above its minimum."""
+    role = gang.gang.elastic
+    return 0 if role is None else max(0, sum(name == role.role for name, _ in gang.nodes) - role.replicas)
+
+
+def elastic_indices(gang: RunningGang) -> list[tuple[int, int]]:
+    """Index and position in ``nodes`` of every replica of the elastic role."""
+    role = gang.gang.elastic
+    positions = [at for at, (name, _) in enumerate(gang.nodes) if role is not None and name == role.role]
+    if len(gang.indices) == len(gang.nodes):
+        return [(gang.indices[at], at) for at in positions]
+    return list(enumerate(positions))
+
+
+def uses_by_index(gang: RunningGang, cluster: ClusterIndex) -> list[tuple[int, NodeUse]]:
+    """What each replica of the elastic role holds on schedulable nodes, by its index."""
+    found: list[tuple[int, NodeUse]] = []
+    for index, at in elastic_indices(gang):
+        alone = replace(gang, nodes=gang.nodes[at : at + 1], gpu_models=gang.gpu_models[at : at + 1])
+        found += [(index, use) for use in node_uses(alone, cluster)]
+    return found
+
 
 # Cost of losing one replica, in GPU-seconds per GPU: next to nothing, but fewer losses are better.
 _COST: Final = 1e-3
@@ -30,9 +55,9 @@ def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evicta
     places = dict(elastic_indices(gang))
     newest = {index: at for at, index in enumerate(sorted(places, reverse=True))}
     found: list[Evictable] = []
-    for index, held in uses_by_index(gang, cluster):
+    for index, use in uses_by_index(gang, cluster):
         older = _FIRST_RANK if places[index] == 0 else _OLDEST * newest[index] / len(newest)
-        found.append(Evictable(gang, (held,), _COST * max(1, held[1].gpu_count) * (1 + older), index))
+        found.append(Evictable(gang, (use,), _COST * max(1, use[1].gpu_count) * (1 + older), index))
     return found
 
 

@@ -245,8 +245,8 @@ def find_sooner(
     """Changes with which ``job`` would probably start sooner than ``expected``, the soonest first.
 
     Args:
-        current_plan: the plan of ``snapshot``, in which the job waits. known: kinds of change that are known to start
-        it at once.
+        current_plan: the plan of ``snapshot``, in which the job waits.
+        known: kinds of change that are known to start it at once.
     """
     changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in known]
     if not changes:
@@ -291,7 +291,12 @@ def _changes(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     if gang.topology_required:
         change = f"replicas on more than one {gang.topology}"
         yield _Change(
-            AlternativeCode.ANYWHERE, change, (), "topology", None, replace(gang, topology=None, topology_required=False)
+            AlternativeCode.ANYWHERE,
+            change,
+            (),
+            "topology",
+            None,
+            replace(gang, topology=None, topology_required=False),
         )
     if gang.node_selector:
         labels = phrases.all_of([f"{key}={value}" for key, value in gang.node_selector])
@@ -323,4 +328,6 @@ def _models(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     for model in others[:MODELS_OFFERED]:
         changed = with_request(gang, roles, gpu_models=(model,))
         change = f"GPUs of {model} instead of {phrases.any_of(wished)}"
-        yield _Change(AlternativeCode.OTHER_MODEL, change, tuple(role.role for role in roles), "gpu_type", model, changed)
+        yield _Change(
+            AlternativeCode.OTHER_MODEL, change, tuple(role.role for role in roles), "gpu_type", model, changed
+        )

@@ -53,7 +53,8 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     else:
         rest = "; beside that there is room for each of its roles alone, but not for all together"
     sentence = (
-        f"needs {phrases.request(request, short)} on one node {phrases.each(group)}; {there} {_is(short, free.cpu[number])} free "
+        f"needs {phrases.request(request, short)} on one node {phrases.each(group)}; {there} "
+        f"{_is(short, free.cpu[number])} free "
         f"on {name}, {of_it} for its {as_gpus(milli):g} free {'GPU' if milli == WHOLE else 'GPUs'}{rest}"
     )
     numbers: dict[str, Any] = {

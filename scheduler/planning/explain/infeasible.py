@@ -89,7 +89,8 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
         return _never_enough(short, needs, numbers)
     return Reason(
         ReasonCode.NEVER_FITS,
-        f"needs {phrases.request(request)} together {needs}, and no node has all of that; {_nearest(group, demand, empty)}. "
+        f"needs {phrases.request(request)} together {needs}, and no node has all of that; "
+        f"{_nearest(group, demand, empty)}. "
         f"Ask for less of one of them",
         numbers,
     )
@@ -171,8 +172,10 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             binding = _binding(group, demand, empty)
             return Reason(
                 ReasonCode.TOO_LARGE,
-                f"needs {phrases.request(group.request, binding)} {phrases.each(group)}, and even empty the {where} only "
-                f"{capacity} of them. Ask for at most {capacity} {phrases.plural('replica', capacity)}, or for {phrases.less(group.request, binding)}",
+                f"needs {phrases.request(group.request, binding)} {phrases.each(group)}, and even empty the "
+                f"{where} only "
+                f"{capacity} of them. Ask for at most {capacity} {phrases.plural('replica', capacity)}, or for "
+                f"{phrases.less(group.request, binding)}",
                 numbers | {"role": group.roles[0][0], "most": capacity, "binding": list(binding)},
             )
     gang = demand.gang
@@ -194,7 +197,8 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             ]
             return Reason(
                 ReasonCode.TOO_LARGE,
-                f"needs more nodes than there are for the {phrases.all_of(rules)} of its parameter servers; without that its "
+                f"needs more nodes than there are for the {phrases.all_of(rules)} of its parameter servers; "
+                "without that its "
                 f"{gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
                 numbers | {"placement": gang.servers or "beside", "spread": gang.spread_servers},
             )

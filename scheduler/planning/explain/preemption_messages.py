@@ -55,7 +55,8 @@ class PreemptionMessages:
                 )
             case PreemptCode.FAIR_SHARE if gang.project == job.project:
                 return (
-                    f"stopped for job {job.name}: user {gang.user} had more than a fair share of project {gang.project} and "
+                    f"stopped for job {job.name}: user {gang.user} had more than a fair share of project "
+                    f"{gang.project} and "
                     f"user {job.user} less"
                 )
             case PreemptCode.GUARANTEE:
@@ -94,7 +95,8 @@ class PreemptionMessages:
             return ""
         replicas_now = sum(name == role.role for name, _ in gang.nodes)
         return (
-            f"gave {replicas} of its {replicas_now} {phrases.plural(role.role, replicas_now)} back for job {job.name}, which waits; "
+            f"gave {replicas} of its {replicas_now} {phrases.plural(role.role, replicas_now)} back for job "
+            f"{job.name}, which waits; "
             f"runs on with {replicas_now - replicas}"
         )
 

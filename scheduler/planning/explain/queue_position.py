@@ -56,7 +56,10 @@ def _groups(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Group]:
         return is_guaranteed(other.project, shares.likely_amounts(other.gang, other.shape), shares, waits=other.gang)
 
     rules: list[_Group] = [
-        (lambda other: other.priority > job.priority, lambda n: f"{are(n)} of a larger priority than its {job.priority}"),
+        (
+            lambda other: other.priority > job.priority,
+            lambda n: f"{are(n)} of a larger priority than its {job.priority}",
+        ),
         (
             lambda other: other.room_since is not None,
             lambda n: f"{are(n)} promised room for which others are being stopped",

@@ -76,8 +76,7 @@ class PastRun:
 
 
 def pattern_of(name: str) -> str:
-    """The name with its run-specific parts as a star: ``sweep-31`` becomes ``sweep-*``, and so does ``sweep-3fa81c``.
-    """
+    """The name with its run-specific parts as a star: ``sweep-31`` becomes ``sweep-*``, and so does ``sweep-3fa81c``."""
     parts = re.split(r"([-_.])", name)
     return "".join("*" if _is_hash(part) else re.sub(r"\d+", "*", part) for part in parts)
 
@@ -135,10 +134,10 @@ class DurationModel:
 
     def _learn(self, traits: JobTraits) -> _Known | None:
         levels: list[tuple[list[PastRun], str]] = []
-        seen: set[int] = set()
+        used: set[int] = set()
         for key, words in _levels(traits):
-            fresh = [past for past in self._levels.get(key, ()) if id(past) not in seen]
-            seen.update(map(id, fresh))
+            fresh = [past for past in self._levels.get(key, ()) if id(past) not in used]
+            used.update(map(id, fresh))
             if fresh:
                 levels.append((fresh, words))
         named = sum(len(fresh) for fresh, words in levels if words.startswith("named"))
@@ -223,16 +222,16 @@ def _quantiles(known: _Known, ran_s: float) -> tuple[float, float, float]:
     return early, likely, late
 
 
-def estimate_from_progress(told: Mapping[str, Any], now: datetime) -> Estimate | None:
+def estimate_from_progress(progress: Mapping[str, Any], now: datetime) -> Estimate | None:
     """The estimate from a training's own progress report (``core.domain.jobs.progress_rate``).
 
     ``None`` if the report has no expected end.
     """
-    if "done_at" not in told:
+    if "done_at" not in progress:
         return None
-    likely = max(0.0, (datetime.fromisoformat(told["done_at"]) - now).total_seconds())
-    low = max(0.0, (datetime.fromisoformat(told.get("done_at_low", told["done_at"])) - now).total_seconds())
-    high = max(0.0, (datetime.fromisoformat(told.get("done_at_high", told["done_at"])) - now).total_seconds())
+    likely = max(0.0, (datetime.fromisoformat(progress["done_at"]) - now).total_seconds())
+    low = max(0.0, (datetime.fromisoformat(progress.get("done_at_low", progress["done_at"])) - now).total_seconds())
+    high = max(0.0, (datetime.fromisoformat(progress.get("done_at_high", progress["done_at"])) - now).total_seconds())
     early, late = min(low, likely * (1 - _LEAST_DOUBT)), max(high, likely * (1 + _LEAST_DOUBT))
     return Estimate(likely, early, late, "its own progress")
 

@@ -274,7 +274,9 @@ class Projection:
             return None
         recorded = view.gpu_models[position] if position < len(view.gpu_models) else None
         present = sorted(self._nodes[node].allocatable.gpus) if node in self._nodes else []
-        return recorded or next(iter(accepted_models(request.gpu_models, present) if request.gpu_models else present), None)
+        return recorded or next(
+            iter(accepted_models(request.gpu_models, present) if request.gpu_models else present), None
+        )
 
     def _move(self, gang: Gang, role: str, node_id: NodeId, model: str | None, change: _Change) -> None:
         node, request = self._nodes.get(node_id), _request(gang, role)

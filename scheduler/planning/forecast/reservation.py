@@ -39,7 +39,7 @@ from scheduler.planning.placement.node_arrays import Ints
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 
-_Held = tuple[int, ResourceRequest, str | None, int]  # node number, request per member, GPU model, member count
+_NodeUse = tuple[int, ResourceRequest, str | None, int]  # node number, request per member, GPU model, member count
 _Result = TypeVar("_Result")
 _NOTHING: FreeAmounts = (0, 0, {}, {})
 
@@ -52,12 +52,12 @@ class RunningUsage:
     def __init__(self, cluster: ClusterIndex, running: Iterable[RunningGang]) -> None:
         self._cluster = cluster
         self._running = running
-        self._held: list[tuple[RunningGang, list[_Held]]] | None = None
+        self._uses: list[tuple[RunningGang, list[_NodeUse]]] | None = None
 
-    def __iter__(self) -> Iterator[tuple[RunningGang, list[_Held]]]:
-        if self._held is None:
-            self._held = [(gang, node_uses(gang, self._cluster)) for gang in self._running]
-        return iter(self._held)
+    def __iter__(self) -> Iterator[tuple[RunningGang, list[_NodeUse]]]:
+        if self._uses is None:
+            self._uses = [(gang, node_uses(gang, self._cluster)) for gang in self._running]
+        return iter(self._uses)
 
 
 class Timeline:
@@ -67,28 +67,28 @@ class Timeline:
 
     def __init__(self, cluster: ClusterIndex, holdings: RunningUsage, now: datetime) -> None:
         self.cluster = cluster
-        self._known: list[tuple[float, list[_Held]]] = []
+        self._known: list[tuple[float, list[_NodeUse]]] = []
         self._given_back: _GivenBack | None = None
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
         self._members: dict[int, int] = {}  # node -> replicas
         self._parts: dict[tuple[int, str], list[tuple[float, int]]] = {}  # node and model -> end and size of each part
-        for gang, held in holdings:
+        for gang, uses in holdings:
             # An end in the past is imminent: the platform is about to stop the job.
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
-            self._add(end_s, held)
+            self._add(end_s, uses)
 
     def add_start(self, job: QueuedGang, draft: PartialPlacement) -> None:
         self._add(job.max_hold_s, draft.uses())
 
-    def _add(self, end_s: float, held: list[_Held]) -> None:
-        for number, request, model, members in held:
+    def _add(self, end_s: float, uses: list[_NodeUse]) -> None:
+        for number, request, model, members in uses:
             if request.gpu_milli and model is not None:
                 self._parts.setdefault((number, model), []).extend([(end_s, request.gpu_milli)] * members)
             self._members[number] = self._members.get(number, 0) + members
             if end_s == NEVER:
                 self._unknown[number] = self._unknown.get(number, 0) + members
         if end_s < NEVER:
-            self._known.append((end_s, held))
+            self._known.append((end_s, uses))
             self._given_back = None
 
     def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> Reservation | None:
@@ -128,8 +128,8 @@ class Timeline:
         """Nodes by the ``replicas`` that must end there per member gained."""
         pool, whole = demand.pool, self.cluster.whole
         members = whole.members(demand.merged[0].request, demand.merged[0].models, pool.numbers)
-        held = np.array([replicas.get(number, 0) for number in pool.numbers.tolist()], dtype=np.float64)
-        cost = np.where(members > 0, held / np.maximum(np.minimum(members, demand.merged[0].count), 1), NEVER)
+        replica_counts = np.array([replicas.get(number, 0) for number in pool.numbers.tolist()], dtype=np.float64)
+        cost = np.where(members > 0, replica_counts / np.maximum(np.minimum(members, demand.merged[0].count), 1), NEVER)
         order: list[int] = pool.numbers[np.lexsort((pool.numbers, cost))].tolist()
         return order
 
@@ -183,11 +183,11 @@ class Timeline:
                     -1 if model is None else models.get(model, -1),
                     members * request.gpu_count,
                 )
-                for _, held in self._known
-                for number, request, model, members in held
+                for _, uses in self._known
+                for number, request, model, members in uses
             ]
             columns = np.array(lines, dtype=np.int64).reshape(len(lines), 5).T
-            ends = np.array([end_s for end_s, held in self._known for _ in held], dtype=np.float64)
+            ends = np.array([end_s for end_s, uses in self._known for _ in uses], dtype=np.float64)
             self._given_back = _GivenBack(ends, *columns)
         return self._given_back
 
@@ -230,11 +230,11 @@ def _guarded(draft: PartialPlacement, beside: Mapping[int, FreeAmounts]) -> dict
     return guarded
 
 
-def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_Held]:
+def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_NodeUse]:
     """What a running gang holds, on schedulable nodes."""
     requests = {role.role: role.request for role in gang.gang.roles}
     counts: dict[tuple[int, str, str | None], int] = {}
-    number_of, told = cluster.number_of, gang.gpu_models
+    number_of, recorded = cluster.number_of, gang.gpu_models
     for position, (role, node) in enumerate(gang.nodes):
         number = number_of.get(node)
         request = requests.get(role)
@@ -242,7 +242,7 @@ def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_Held]:
             continue
         model: str | None = None
         if request.uses_gpu:
-            model = told[position] if position < len(told) else None
+            model = recorded[position] if position < len(recorded) else None
             model = model or _likely_model(request, cluster.models_of[number])
         key = (number, role, model)
         counts[key] = counts.get(key, 0) + 1

@@ -109,8 +109,9 @@ def forecast_starts(
     """When the first ``most`` jobs in the queue are expected to start.
 
     Args:
-        current_plan: the plan of ``snapshot``, if there is one already. only: the one job that is asked for, whatever
-        its place; those behind it are left out. is_brief: the likely projection alone, without bounds.
+        current_plan: the plan of ``snapshot``, if there is one already.
+        only: the one job that is asked for, whatever its place; those behind it are left out.
+        is_brief: the likely projection alone, without bounds.
     """
     current_plan = plan(snapshot) if current_plan is None else current_plan
     order = [job_id for job_id in current_plan.order if job_id in current_plan.waits]
@@ -177,7 +178,11 @@ def _run(
 
 def positions(current_plan: Plan) -> dict[JobId, int]:
     """The queue position of each waiting job: 1 is next. Jobs that can never run have none."""
-    waiting = (job_id for job_id in current_plan.order if job_id in current_plan.waits and not can_never_start(current_plan, job_id))
+    waiting = (
+        job_id
+        for job_id in current_plan.order
+        if job_id in current_plan.waits and not can_never_start(current_plan, job_id)
+    )
     return {job_id: position for position, job_id in enumerate(waiting, 1)}
 
 
@@ -200,7 +205,9 @@ def _expected(
     if at_s == inf:
         if likely.is_cut:
             after = likely.projection.at(likely.projection.now_s)
-            sentence = f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
+            sentence = (
+                f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
+            )
             return StartForecast(job_id, position, StartCode.LATER, sentence, early_at=after)
         return StartForecast(
             job_id, position, StartCode.NOT_KNOWN, f"at a time that is not known: {_why_not(job, likely)}"
@@ -247,7 +254,9 @@ def _why_not(job: QueuedGang, run: _Run) -> str:
                 return True
         return False
 
-    endless = [running for running in run.projection.running.values() if running.end_s == inf and competes(running.view)]
+    endless = [
+        running for running in run.projection.running.values() if running.end_s == inf and competes(running.view)
+    ]
     if not endless:
         reason = run.last.waits.get(job.job_id)
         # The job's own reason must not mention it by name like another job.
@@ -265,6 +274,7 @@ def endless_sentence(endless: Sequence[RunningGang]) -> str:
     if all(view.is_endless for view in views):
         return f"{names} on {on} {'serves an endpoint and has' if is_single else 'serve endpoints and have'} no end of {'its' if is_single else 'their'} own"
     return (
-        f"{names} on {on} {'states' if is_single else 'state'} no max_run_time, and no job like {'it' if is_single else 'them'} "
+        f"{names} on {on} {'states' if is_single else 'state'} no max_run_time, and no job like "
+        f"{'it' if is_single else 'them'} "
         "has ended yet; a max_run_time there, or progress that is reported as a step of how many, would tell"
     )

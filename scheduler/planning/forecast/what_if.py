@@ -25,8 +25,7 @@ class Forecast:
 
     ``position``: its place in the queue, 1 is next; ``None`` if it can never run. ``start``: its expected start.
     ``options`` would start at once, ``later`` sooner than the job as it is, the soonest first. ``victims``: jobs that
-    would
-    be preempted for it.
+    would be preempted for it.
     """
 
     placements: tuple[Placement, ...] = ()
@@ -44,15 +43,16 @@ def forecast(
     """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is hypothetical, and what follows.
 
     The whole queue is planned once. ``budget``: total cost of the projections (see ``forecast_starts``).
-    ``left_out``:
-    nodes removed from the cluster: if no other node is left, nothing can ever start.
+    ``left_out``: nodes removed from the cluster: if no other node is left, nothing can ever start.
     """
     if left_out and not snapshot.nodes:
         return _nowhere(job, sorted(left_out))
     others = tuple(other for other in snapshot.queued if other.job_id != job.job_id)
     queued_with_job = replace(snapshot, queued=(*others, job))
     current_plan, leftover = plan_with_leftover(queued_with_job, job.job_id)
-    expected = forecast_starts(queued_with_job, current_plan, only=job.job_id, budget=budget // 2).forecast_of(job.job_id)
+    expected = forecast_starts(queued_with_job, current_plan, only=job.job_id, budget=budget // 2).forecast_of(
+        job.job_id
+    )
     start = next((start for start in current_plan.starts if start.job_id == job.job_id), None)
     if start is not None:
         return Forecast(start.placements, start=expected)

@@ -1,8 +1,7 @@
 """Bin packing of one group of equal members: few nodes, small holes, the right GPU models.
 
 Exact in one respect: if the members fit at all, nodes are found, since the members are equal and the room of every
-node
-is counted. Which nodes is a preference, decided greedily.
+node is counted. Which nodes is a preference, decided greedily.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ def fill(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pi
     """Nodes for all members of ``group``, or ``None`` if they do not fit. ``draft`` is not modified.
 
     Nodes that the gang uses already come first, then as few others as possible; the last node is the one with the
-    best fit,
-    so that large holes stay whole.
+    best fit, so that large holes stay whole.
     """
     if group.request.uses_gpu:
         return _fill_gpus(draft, group, pool)
@@ -159,8 +157,7 @@ def few(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGroup) -
     """Members per node for ``count`` members on the fewest nodes; ``rooms`` must hold them all.
 
     Nodes that the gang uses already come first. Among equals, racks with much room come first, as a whole, and among
-    such
-    racks those in zones with much room.
+    such racks those in zones with much room.
     """
     if draft.left:
         is_mine = draft.among(rooms.numbers, draft.left)

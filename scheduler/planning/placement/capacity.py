@@ -1,10 +1,8 @@
 """Free amounts of every node in columns, so that a question about all nodes takes a few numpy operations.
 
 The simple equivalent is a list of free amounts and a loop over all nodes. The columns hold the same: one number per
-node,
-and per GPU model one number of free devices ("holes"). Devices that are shared in parts are listed per node,
-ascending by
-what is left of each.
+node, and per GPU model one number of free devices ("holes"). Devices that are shared in parts are listed per node,
+ascending by what is left of each.
 """
 
 from __future__ import annotations
@@ -45,7 +43,10 @@ class FreeGpus:
     def of(cls, cluster: ClusterIndex, gpus: Sequence[Mapping[str, int]]) -> FreeGpus:
         return cls(
             cluster.models_of,
-            {m: np.array([held.get(m, 0) if held else 0 for held in gpus], dtype=np.int64) for m in cluster.gpu_models},
+            {
+                m: np.array([node_gpus.get(m, 0) if node_gpus else 0 for node_gpus in gpus], dtype=np.int64)
+                for m in cluster.gpu_models
+            },
         )
 
     def __getitem__(self, number: int) -> Mapping[str, int]:
@@ -78,13 +79,11 @@ class Capacity:
         shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any
             left.
         refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; a larger demand
-            does not
-            fit either, until something becomes free.
+            does not fit either, until something becomes free.
         witnesses: per question some nodes that had room when it was last asked.
         headroom: the rule that reserves CPU and memory for free GPUs; ``beyond_headroom``: the capacity beyond it,
-            once
-            requested. ``parent``: all free amounts, if this capacity is a restricted view of them: their headroom
-            counts, too.
+            once requested. ``parent``: all free amounts, if this capacity is a restricted view of them: their
+            headroom counts, too.
     """
 
     __slots__ = (
@@ -156,8 +155,7 @@ class Capacity:
         )
 
     def set_workload(self, workload: Callable[[], WorkloadProfile]) -> None:
-        """Score holes by the typical requests of ``workload`` (called when first needed); without it best fit applies.
-        """
+        """Score holes by the typical requests of ``workload`` (called when first needed); without it best fit applies."""
         self.workload = cache(workload)  # evaluated once for all copies
         self.fragments = None
 
@@ -241,10 +239,10 @@ class Capacity:
 
     def can_hold(self, request: ResourceRequest, models: tuple[str, ...], pool: NodePool, count: int) -> bool:
         """Whether ``count`` members fit into ``pool``, disregarding the rest of the gang. Exact."""
-        asked = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
+        question_size = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
         refused = self.refused.setdefault((id(pool), models), [])
         for members, gpus, cpu, memory in refused:
-            if count >= members and asked[1] >= gpus and asked[2] >= cpu and asked[3] >= memory:
+            if count >= members and question_size[1] >= gpus and question_size[2] >= cpu and question_size[3] >= memory:
                 return False
         question = (request, models, id(pool))
         if self._still_holds(question, count):
@@ -253,14 +251,13 @@ class Capacity:
         if rooms.total >= count:
             self.witnesses[question] = rooms.numbers[:_WITNESSES].copy()
             return True
-        refused[:] = [kept for kept in refused if any(a < b for a, b in zip(kept, asked, strict=True))]
+        refused[:] = [size for size in refused if any(a < b for a, b in zip(size, question_size, strict=True))]
         if len(refused) < _MOST_REFUSED:
-            refused.append(asked)
+            refused.append(question_size)
         return False
 
     def _still_holds(self, question: tuple[ResourceRequest, tuple[str, ...], int], count: int) -> bool:
-        """Whether the nodes that had room last time still suffice: mostly they do, and no other node need be looked at.
-        """
+        """Whether the nodes that had room last time still suffice: mostly they do, and no other node need be looked at."""
         numbers = self.witnesses.get(question)
         request, models, _ = question
         if numbers is None or request.gpu_milli:
@@ -379,8 +376,8 @@ class Capacity:
             return fragments.choose(request, (), pool)
         may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
-        kept = self.cpu_headroom(numbers)
-        numbers = numbers[self.cpus[numbers] - kept >= request.cpu_milli]
+        headroom_cpu = self.cpu_headroom(numbers)
+        numbers = numbers[self.cpus[numbers] - headroom_cpu >= request.cpu_milli]
         return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
     @property
@@ -390,8 +387,8 @@ class Capacity:
 
     def cpu_headroom(self, numbers: Ints) -> Ints:
         """The CPU share of the free GPUs of these nodes."""
-        kept: Ints = self.cpu_shares[numbers] * self.free_gpus(numbers)
-        return kept
+        headroom_cpu: Ints = self.cpu_shares[numbers] * self.free_gpus(numbers)
+        return headroom_cpu
 
     def free_gpus(self, numbers: Ints) -> Ints:
         """Whole devices that are free on these nodes."""
@@ -437,9 +434,9 @@ def _has_more(shares: SharedGpus, before: SharedGpus, gpus: Mapping[str, int], g
     """Whether something may fit on these shared devices that did not fit before. A newly opened device is no gain."""
     for model, left in shares.items():
         opened = gpus_before.get(model, 0) - gpus.get(model, 0)
-        had = sorted((*before.get(model, ()), *([WHOLE] * opened)), reverse=True)
+        before_sizes = sorted((*before.get(model, ()), *([WHOLE] * opened)), reverse=True)
         now = sorted(left, reverse=True)
-        if len(now) > len(had) or any(a > b for a, b in zip(now, had, strict=False)):
+        if len(now) > len(before_sizes) or any(a > b for a, b in zip(now, before_sizes, strict=False)):
             return True
     return False
 

@@ -90,7 +90,16 @@ class ClusterIndex:
         self.nodes = tuple(sorted(nodes, key=lambda node: node.id))
         self.number_of = {node.id: number for number, node in enumerate(self.nodes)}
         self.models_of = tuple(
-            tuple(sorted({m for held in (node.allocatable, node.free) for m, count in held.gpus.items() if count > 0}))
+            tuple(
+                sorted(
+                    {
+                        m
+                        for amounts_of_node in (node.allocatable, node.free)
+                        for m, count in amounts_of_node.gpus.items()
+                        if count > 0
+                    }
+                )
+            )
             for node in self.nodes
         )
         # CPU share of each GPU of a node; nodes without GPUs reserve no share.

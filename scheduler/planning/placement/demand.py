@@ -37,8 +37,7 @@ class MemberGroup:
 
     @property
     def is_servers(self) -> bool:
-        """Whether these are parameter servers that are placed apart; other servers may share a group with other roles.
-        """
+        """Whether these are parameter servers that are placed apart; other servers may share a group with other roles."""
         return self.roles[0][0] == SERVER_ROLE
 
     @property
@@ -58,8 +57,7 @@ class Demand:
         merged: all members, equal requests in one group, the most demanding first.
         trainers: the same without the parameter servers.
         servers: parameter servers placed next to the companions; ``None`` if there are none, or if they request GPUs
-            and
-            are placed like other members.
+            and are placed like other members.
         companion: index of the group in ``trainers`` next to which the servers are placed.
         respects_headroom: it must leave the GPU headroom (:mod:`.gpu_headroom`) free.
     """

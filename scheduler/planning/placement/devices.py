@@ -2,8 +2,7 @@
 
 The snapshot does not say which part is on which device. Staying and ending parts are assigned so that the use of each
 device is explained. If several assignments do, one is taken: the end of a part may free another device than assumed,
-so
-this serves forecasts only, and each tick computes it again.
+so this serves forecasts only, and each tick computes it again.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[
     """What is left of the shared devices when the parts ``ending`` are over, and how many devices are whole again."""
     parts = sorted([(part, True) for part in staying] + [(part, False) for part in ending], reverse=True)
     seats = _exactly([part for part, _ in parts], [WHOLE - left for left in shares])
-    freed, kept = list(shares), [False] * len(shares)
+    freed, staying_on = list(shares), [False] * len(shares)
     for (part, stays), seat in zip(parts, seats, strict=True):
         if seat is None:
             continue
         if stays:
-            kept[seat] = True
+            staying_on[seat] = True
         else:
             freed[seat] = min(WHOLE, freed[seat] + part)
-    whole = [at for at, left in enumerate(freed) if left == WHOLE and not kept[at]]
+    whole = [at for at, left in enumerate(freed) if left == WHOLE and not staying_on[at]]
     return tuple(sorted(left for at, left in enumerate(freed) if at not in whole)), len(whole)
 
 

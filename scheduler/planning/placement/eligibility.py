@@ -1,10 +1,8 @@
 """Node eligibility: which nodes and GPU models each job may use, given bookings of other projects and quotas per model.
 
 Everything that a plan remembers about a shape is stored under an *eligibility key*: the shape itself if the job may
-use
-all nodes and models that fit, else the shape with the number of its node filter. So a refusal under one key says
-nothing
-about another key.
+use all nodes and models that fit, else the shape with the number of its node filter. So a refusal under one key says
+nothing about another key.
 """
 
 from __future__ import annotations
@@ -62,12 +60,10 @@ class Eligibility:
 
     def without_hopeless(self, snapshot: Snapshot, refusal: Callable[[str, Demand], object | None]) -> Snapshot:
         """``snapshot`` without jobs with GPUs that can never start under their limits, or whose nodes are all booked
-        for
-        others.
+        for others.
 
         They do not count as demand; the end of a booking is a plan of its own. Independent of present usage, so that
-        starts do
-        not change the result.
+        starts do not change the result.
 
         Args:
             refusal: why the empty cluster refuses a demand under a key; ``None`` if it could hold it.

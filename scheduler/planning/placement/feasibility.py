@@ -82,12 +82,12 @@ class EmptyCluster:
         for group in demand.merged:
             if group.request.uses_gpu and not self.has_model(group, demand.pool):
                 return ReasonCode.NO_MATCHING_NODE
-        held = [self.members(group, demand.pool) for group in demand.merged]
-        if not all(held):
+        capacities = [self.members(group, demand.pool) for group in demand.merged]
+        if not all(capacities):
             return ReasonCode.NEVER_FITS
-        if any(members < group.count for members, group in zip(held, demand.merged, strict=True)):
+        if any(members < group.count for members, group in zip(capacities, demand.merged, strict=True)):
             return ReasonCode.TOO_LARGE
-        if len(held) == 1 and not demand.gang.topology_required and not demand.is_scattered:
+        if len(capacities) == 1 and not demand.gang.topology_required and not demand.is_scattered:
             return None
         if not demand.is_scattered and any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
             return None

@@ -1,19 +1,16 @@
 """Fragmentation score: how much of a node's free GPUs typical requests could still use.
 
 The simple equivalent, after Fragmentation Gradient Descent (Weng et al., USENIX ATC 2023): of all nodes with room
-take
-the one whose usefulness for typical requests drops least. FGD asks whether one typical request could use a free
-device.
-Here the score is the amount that *as many of them as fit* would fill, CPU and memory included, and of several
-requests
-(``_DRAWS``, drawn by frequency) the one that fills most, since the planner can choose which job to place there:
+take the one whose usefulness for typical requests drops least. FGD asks whether one typical request could use a free
+device. Here the score is the amount that *as many of them as fit* would fill, CPU and memory included, and of several
+requests (``_DRAWS``, drawn by frequency) the one that fills most, since the planner can choose which job to place
+there:
 
     usable(node) = E[max over _DRAWS requests of (members that fit x their GPUs)]
     loss(node, member) = usable(before) - usable(after) - the member's own GPUs
 
 Zero loss means that no hole was spoilt; a negative loss, that something unusable was used. Ties go to the smaller
-hole,
-then to the node with the least CPU.
+hole, then to the node with the least CPU.
 
 Nodes with equal free amounts are one *state*; a state is scored once per request, in bulk with numpy.
 """
@@ -141,10 +138,10 @@ class _Table:
         self.columns: dict[str, tuple[_Floats, _Floats, _Floats, _Floats, _Floats]] = {}
         for model in models:
             mine = [(r, w) for r, w in typical.requests if not r.gpu_models or accepted_models(r.gpu_models, (model,))]
-            asked = np.array(
+            requested = np.array(
                 [(r.cpu_milli, r.memory_bytes, r.gpu_count, r.gpu_milli, w) for r, w in mine], dtype=np.float64
             ).reshape(len(mine), 5)
-            cpu, memory, whole, part, weight = asked.T
+            cpu, memory, whole, part, weight = requested.T
             total = weight.sum()
             self.columns[model] = (np.maximum(cpu, 1), np.maximum(memory, 1), whole, part, weight / (total or 1.0))
 
@@ -215,7 +212,7 @@ class Fragments:
         self.capacity = capacity
         cluster = capacity.cluster
         self.table = _Table(typical, cluster.gpu_models)
-        self.weights = {_asked(request): weight for request, weight in typical.requests}
+        self.weights = {_request_key(request): weight for request, weight in typical.requests}
         self.rows = [(number, model) for number, models in enumerate(cluster.models_of) for model in models]
         self.rows_of: dict[int, list[int]] = {}
         for row, (number, _) in enumerate(self.rows):
@@ -253,8 +250,7 @@ class Fragments:
 
     def _all_states(self) -> _Ints:
         """The state number of each row; states are numbered in the order of appearance. Equal rows without shared
-        devices are
-        found in bulk.
+        devices are found in bulk.
         """
         capacity, count = self.capacity, len(self.rows)
         whole = np.zeros(count, dtype=np.int64)
@@ -329,10 +325,12 @@ class Fragments:
         return found[1] & among
 
     def _scores(self, request: ResourceRequest) -> _Scores:
-        asked = _asked(request)
-        scores = self.scores.get(asked)
+        requested = _request_key(request)
+        scores = self.scores.get(requested)
         if scores is None:
-            scores = self.scores[asked] = _Scores(_FEW_STATES if self.weights.get(asked, 0) >= _OFTEN else _RARE_STATES)
+            scores = self.scores[requested] = _Scores(
+                _FEW_STATES if self.weights.get(requested, 0) >= _OFTEN else _RARE_STATES
+            )
         if len(scores.keys) < len(self.states):
             grown = np.full(2 * len(self.states), _UNSEEN, dtype=np.int64)
             grown[: len(scores.keys)] = scores.keys
@@ -362,14 +360,14 @@ class Fragments:
             by_model.setdefault(state[0], []).append((number, _after(state, request)))
         for model, found in by_model.items():
             unknown = [number for number, _ in found if number not in self.values]
-            asked = [self.states[number][1:] for number in unknown] + [after for _, after in found]
-            usable = self.table.usable(model, asked).tolist()
+            requested = [self.states[number][1:] for number in unknown] + [after for _, after in found]
+            usable = self.table.usable(model, requested).tolist()
             self.values.update(zip(unknown, usable, strict=False))
             for (number, after), value in zip(found, usable[len(unknown) :], strict=True):
                 scores.keys[number] = _key(self.values[number] - value - own, after)
 
 
-def _asked(request: ResourceRequest) -> _Asked:
+def _request_key(request: ResourceRequest) -> _Asked:
     return (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
 
 

@@ -2,10 +2,8 @@
 wished.
 
 A gang of equal members is placed whenever that is possible (see :mod:`.bin_packing`). For unlike members the
-strategies
-are tried in turn, and :mod:`.search` decides small cases exactly; a large gang of several unlike roles may be missed
-on
-a cluster that it would fill completely.
+strategies are tried in turn, and :mod:`.search` decides small cases exactly; a large gang of several unlike roles may
+be missed on a cluster that it would fill completely.
 """
 
 from __future__ import annotations
@@ -169,8 +167,7 @@ def _scattered(demand: Demand, capacity: Capacity, pool: NodePool, budget: Searc
 
 
 def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
-    """Place the workers as if there were no servers; then servers next to them where there is room, the rest anywhere.
-    """
+    """Place the workers as if there were no servers; then servers next to them where there is room, the rest anywhere."""
     draft = _one_by_one(demand.trainers, capacity, pool)
     servers = demand.servers
     if draft is None or servers is None:

@@ -1,22 +1,18 @@
 """GPU headroom: CPU and memory of each node reserved for its free GPUs. Jobs without GPUs leave it, if they can run so.
 
 A free GPU is useless without CPU and memory. So each node reserves, per free GPU or part of one, what typical
-requests
-take: the amount that suffices for three in four of the GPUs that jobs run with or wait for, by model. No headroom is
-reserved for GPU models without demand. It never exceeds the GPU's share of its node, so that one odd request does not
-close a node on which other GPUs are in use.
+requests take: the amount that suffices for three in four of the GPUs that jobs run with or wait for, by model. No
+headroom is reserved for GPU models without demand. It never exceeds the GPU's share of its node, so that one odd
+request does not close a node on which other GPUs are in use.
 
 A gang is *bound* by the headroom (``Demand.respects_headroom``) if no member asks for GPUs and the empty cluster
-could
-hold it beyond the headroom. For a bound gang :func:`.gang.place` looks at a :class:`CapacityBeyondHeadroom` instead
-of
-the capacity itself.
+could hold it beyond the headroom. For a bound gang :func:`.gang.place` looks at a :class:`CapacityBeyondHeadroom`
+instead of the capacity itself.
 
 The capacity beyond the headroom is not monotonic: a start with few CPUs per GPU shrinks the headroom, its end
-enlarges
-it. So refusals of bound gangs are forgotten from round to round, and their reservations are made as if all GPUs were
-free, which is monotonic, on nodes without GPUs if these could hold the gang; jobs with GPUs may use the headroom
-meanwhile.
+enlarges it. So refusals of bound gangs are forgotten from round to round, and their reservations are made as if all
+GPUs were free, which is monotonic, on nodes without GPUs if these could hold the gang; jobs with GPUs may use the
+headroom meanwhile.
 """
 
 from __future__ import annotations
@@ -47,13 +43,13 @@ _PerGpu = tuple[int, int]  # CPU in thousandths, memory in bytes
 
 def headroom_per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
     """What typical requests take per GPU of ``model``; zero without demand for it."""
-    asked = [
+    requested = [
         (request, weight)
         for request, weight in typical.requests[: typical.known]
         if not request.gpu_models or accepted_models(request.gpu_models, (model,))
     ]
-    return _enough([_of_one(r, w, r.cpu_milli) for r, w in asked]), _enough(
-        [_of_one(r, w, r.memory_bytes) for r, w in asked]
+    return _enough([_of_one(r, w, r.cpu_milli) for r, w in requested]), _enough(
+        [_of_one(r, w, r.memory_bytes) for r, w in requested]
     )
 
 
@@ -63,10 +59,10 @@ def _of_one(request: ResourceRequest, members: float, amount: int) -> tuple[int,
     return -(-amount * WHOLE // milli), members * milli
 
 
-def _enough(asked: Sequence[tuple[int, float]]) -> int:
+def _enough(requested: Sequence[tuple[int, float]]) -> int:
     """The smallest amount that suffices for the fraction ``_ENOUGH_FOR`` of the GPUs."""
-    left = _ENOUGH_FOR * sum(gpus for _, gpus in asked)
-    for amount, gpus in sorted(asked):
+    left = _ENOUGH_FOR * sum(gpus for _, gpus in requested)
+    for amount, gpus in sorted(requested):
         left -= gpus
         if left <= 0:
             return amount
@@ -198,11 +194,11 @@ class GpuHeadroom:
     @cached_property
     def shares_left(self) -> Ints:
         """By node, the part of each GPU's CPU share that the headroom never reserves."""
-        kept = self.cluster.cpu_shares.copy()
+        reserved_share = self.cluster.cpu_shares.copy()
         for model, here in self.cluster.with_model.items():
             each = self.per_gpu.get(model)
-            kept[here] = np.minimum(kept[here], 0 if each is None else each.cpu[here])
-        return self.cluster.cpu_shares - kept
+            reserved_share[here] = np.minimum(reserved_share[here], 0 if each is None else each.cpu[here])
+        return self.cluster.cpu_shares - reserved_share
 
     def lend(self, reservation: Reservation, free: Capacity) -> Reservation:
         """The reservation of a bound gang, with the headroom of presently free GPUs lent to other jobs."""

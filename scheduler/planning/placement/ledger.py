@@ -1,10 +1,8 @@
 """The ledger: free amounts, and the part of them that is reserved for gangs with a reservation.
 
 A job that certainly ends before a reservation starts may use everything that is free (backfilling); any other only
-what
-is left next to the reserved amounts. So there is one *view* of the capacity per moment at which a reservation opens:
-a
-job sees the view in which every reservation that it may run into is held.
+what is left next to the reserved amounts. So there is one *view* of the capacity per moment at which a reservation
+opens: a job sees the view in which every reservation that it may run into is held.
 """
 
 from __future__ import annotations
@@ -115,11 +113,11 @@ class Ledger:
             view.put(number, free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
             return
         cpu, memory, gpus, shares = self._beside[number]
-        seen = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
+        whole_gpus = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
         parts: SharedGpus = free.shares[number]
         if parts or shares:
             parts = {model: _both(left, shares.get(model, ())) for model, left in parts.items()}
-        view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
+        view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), whole_gpus, parts)
 
 
 def _taken(here: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:

@@ -26,8 +26,7 @@ class Pick:
 
 
 def subtract(left: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
-    """The amounts left by ``members``. GPU parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`.
-    """
+    """The amounts left by ``members``. GPU parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
     cpu, memory, gpus, shares = left
     if model is not None:
         if request.gpu_count:
@@ -43,9 +42,7 @@ def subtract(left: FreeAmounts, request: ResourceRequest, model: str | None, mem
 
 class PartialPlacement:
     """``left``: free amounts on the nodes used so far. ``picks``: per group, the nodes of its members. ``banned``:
-    nodes
-    that
-    the next group must not use.
+    nodes that the next group must not use.
     """
 
     __slots__ = ("banned", "capacity", "left", "picks")

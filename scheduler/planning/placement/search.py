@@ -1,12 +1,9 @@
 """Exact search for small gangs of unlike members, where the greedy strategies found nothing.
 
 The simple equivalent tries every assignment of members to nodes. Here, members of a group are equal, so only *how
-many*
-of each group a node takes matters; nodes with equal free amounts offer the same packs; and a partial solution
-dominates
-another one over the same nodes if it leaves no more members of any group. The rest is still exponential in the number
-of
-groups, hence the budget.
+many* of each group a node takes matters; nodes with equal free amounts offer the same packs; and a partial solution
+dominates another one over the same nodes if it leaves no more members of any group. The rest is still exponential in
+the number of groups, hence the budget.
 """
 
 from __future__ import annotations
@@ -119,12 +116,12 @@ def _search(
 
 
 def _not_dominated(states: Mapping[_Counts, _Value], meter: _Meter) -> dict[_Counts, _Value]:
-    kept: dict[_Counts, _Value] = {}
+    frontier_states: dict[_Counts, _Value] = {}
     for left in sorted(states, key=lambda counts: (sum(counts), counts)):
-        meter.use(1 + len(kept) // 8)
-        if not any(all(a <= b for a, b in zip(other, left, strict=True)) for other in kept):
-            kept[left] = states[left]
-    return kept
+        meter.use(1 + len(frontier_states) // 8)
+        if not any(all(a <= b for a, b in zip(other, left, strict=True)) for other in frontier_states):
+            frontier_states[left] = states[left]
+    return frontier_states
 
 
 def _packs(
@@ -146,8 +143,10 @@ def _packs(
             descend(at + 1, after, (*counts, sum(count for _, _, count in taken)), chosen + taken)
 
     descend(0, whole, (), ())
-    kept = _not_dominated({tuple(-count for count in counts): chosen for counts, chosen in found.items()}, meter)
-    return tuple((tuple(-count for count in counts), found[tuple(-c for c in counts)]) for counts in kept)
+    frontier_states = _not_dominated(
+        {tuple(-count for count in counts): chosen for counts, chosen in found.items()}, meter
+    )
+    return tuple((tuple(-count for count in counts), found[tuple(-c for c in counts)]) for counts in frontier_states)
 
 
 def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken, FreeAmounts]]:

@@ -82,8 +82,8 @@ class NodeRanking:
         need = np.array([request.cpu_milli, request.memory_bytes, wanted], dtype=np.float64)
         before = _slots(free, need)
         present = int(before[np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)].sum())
-        kept = self._alive & here[self._node] if len(self._node) else self._alive
-        node, freed, cost = self._node[kept], self._freed[kept], self._cost[kept]
+        is_candidate = self._alive & here[self._node] if len(self._node) else self._alive
+        node, freed, cost = self._node[is_candidate], self._freed[is_candidate], self._cost[is_candidate]
         if not len(node):
             return [], present
         is_first = np.concatenate(([True], node[1:] != node[:-1]))
@@ -122,8 +122,8 @@ def _on_nodes(evictable: Evictable) -> list[tuple[int, int, int, int]]:
 
 def _slots(free: _Numbers, need: _Numbers) -> _Numbers:
     """How many members fit, limited by each requested resource."""
-    asked = need > 0
-    if not asked.any():
+    is_needed = need > 0
+    if not is_needed.any():
         return np.ones(len(free))
-    slots: _Numbers = np.floor(np.maximum(free[:, asked], 0) / need[asked]).min(axis=1)
+    slots: _Numbers = np.floor(np.maximum(free[:, is_needed], 0) / need[is_needed]).min(axis=1)
     return slots

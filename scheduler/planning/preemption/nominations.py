@@ -1,4 +1,4 @@
-"""Nominations (kube-scheduler: nominated node): room that victims free is held for the job that preempted them.
+"""Nominations (kube-scheduler: nominated node): room that victims free is uses for the job that preempted them.
 
 From the plan that stops victims until their resources are free, the planner treats the nominated job as placed: it
 takes the free part of its room, and what the victims release belongs to it alone. Only two things are stored: for
@@ -26,13 +26,12 @@ class Nominations:
     """The nominated jobs (``jobs``) and the victims that are stopping.
 
     A nomination takes precedence over jobs of the same or lower priority. If it serves a project's guarantee, it
-    takes
-    precedence over all jobs.
+    takes precedence over all jobs.
     """
 
     def __init__(self, snapshot: Snapshot, holdings: RunningUsage, rights: PreemptionPolicy) -> None:
-        stopping = [(gang, held) for gang, held in holdings if gang.is_stopping] if _any_stops(snapshot) else []
-        self.victims: tuple[Evictable, ...] = tuple(_piece(gang, held) for gang, held in stopping)
+        stopping = [(gang, uses) for gang, uses in holdings if gang.is_stopping] if _any_stops(snapshot) else []
+        self.victims: tuple[Evictable, ...] = tuple(_piece(gang, uses) for gang, uses in stopping)
         self.preemptors = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
         promised = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]
         self._rights = rights
@@ -101,5 +100,5 @@ def _any_stops(snapshot: Snapshot) -> bool:
     return any(gang.is_stopping for gang in snapshot.running)
 
 
-def _piece(gang: RunningGang, held: list[NodeUse]) -> Evictable:
-    return Evictable(gang, tuple(held), 0.0)
+def _piece(gang: RunningGang, uses: list[NodeUse]) -> Evictable:
+    return Evictable(gang, tuple(uses), 0.0)

@@ -33,7 +33,7 @@ _BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
 _LEAST_RUN_S: Final = 1e-3
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # Order of equal jobs: whole turns taken, queueing time, id.
-_Had = tuple[int, datetime, str]
+_TurnRecord = tuple[int, datetime, str]
 
 
 class PreemptionPolicy:
@@ -43,14 +43,14 @@ class PreemptionPolicy:
         self.policy: Policy = snapshot.policy
         self.now: datetime = snapshot.now
         self.shares = shares
-        self._held: dict[str, Mapping[str, int]] = {}
+        self._usage: dict[str, Mapping[str, int]] = {}
         self._needs: dict[tuple[str, tuple[str, ...]], Mapping[str, int]] = {}
         self._long_s = long_job_s(snapshot)
         self._mine: dict[JobId, float] = {}
         self._theirs: dict[JobId, tuple[float, float, bool]] = {}
         self._running = snapshot.running
-        self._had: dict[JobId, _Had] = {}
-        self._all_had: list[_Had] | None = None
+        self._turn_records: dict[JobId, _TurnRecord] = {}
+        self._running_turns: list[_TurnRecord] | None = None
         self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
         self._has_user_guarantees = any(account.quota.user_guaranteed for account in snapshot.accounts)
         policy = self.policy
@@ -77,9 +77,9 @@ class PreemptionPolicy:
         return 0.0 if gang.started_at is None else (self.now - gang.started_at).total_seconds()
 
     def usage_of(self, gang: RunningGang) -> Mapping[str, int]:
-        known = self._held.get(gang.job_id)
+        known = self._usage.get(gang.job_id)
         if known is None:
-            known = self._held[gang.job_id] = self.shares.running_amounts(gang)
+            known = self._usage[gang.job_id] = self.shares.running_amounts(gang)
         return known
 
     def needs_of(self, job: QueuedGang) -> Mapping[str, int]:
@@ -131,8 +131,7 @@ class PreemptionPolicy:
         """The reason between two users of one project: as between projects, but never against a larger priority.
 
         Where shares preempt, the exchange must not enlarge the project's share: another project could then reclaim
-        the
-        difference, the victim get it back from there, and so on in a circle.
+        the difference, the victim get it back from there, and so on in a circle.
         """
         if job.priority < gang.priority or (self._by_share and not self._keeps_share(job, gang)):
             return None
@@ -209,9 +208,8 @@ class PreemptionPolicy:
         return is_part_guaranteed_to_user(gang.project, gang.user, part, shares)
 
     def _borrows(self, gang: RunningGang, need: Mapping[str, int], user: str | None = None) -> bool:
-        """Whether the gang's project (or ``user`` within it) exceeds its guarantee in a resource that ``need`` asks for
-        and
-        ``gang`` holds.
+        """Whether the gang's project (or ``user`` within it) exceeds its guarantee in a resource that ``need`` asks
+        for and ``gang`` holds.
         """
         account = self.shares.accounts.get(gang.project)
         guaranteed: Mapping[str, int] = {}
@@ -237,9 +235,9 @@ class PreemptionPolicy:
         fairness).
         """
         need = self._need_there(job, gang)
-        held = self.shares.held_by_project.setdefault(job.project, {})
+        held_now = self.shares.held_by_project.setdefault(job.project, {})
         for key in need:
-            held.setdefault(key, 0)
+            held_now.setdefault(key, 0)
         mine = self.shares.project_share(job.project, {key: -amount for key, amount in need.items()})
         theirs = self.shares.project_share(gang.project)
         return mine < theirs if strictly else mine <= theirs
@@ -268,9 +266,9 @@ class PreemptionPolicy:
     def _evens_out_inside(self, job: QueuedGang, gang: RunningGang) -> bool:
         """The same between two users of one project."""
         need, who = self._need_there(job, gang), (job.project, job.user)
-        held = self.shares.held_by_user.setdefault(who, {})
+        held_now = self.shares.held_by_user.setdefault(who, {})
         for key in need:
-            held.setdefault(key, 0)
+            held_now.setdefault(key, 0)
         mine = self.shares.user_share(*who, {key: -amount for key, amount in need.items()})
         return mine < self.shares.user_share(gang.project, gang.user)
 
@@ -290,8 +288,7 @@ class PreemptionPolicy:
         return not self.policy.is_fair or job.project == gang.project or self._evens_out(job, gang, strictly=False)
 
     def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs at each moment.
-        """
+        """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs at each moment."""
         slice_s, rotation_s, ran_s = self.policy.time_slice_s, self.policy.rotation_s, self.ran_s(gang)
         is_rotated = rotation_s is not None and ran_s + CLOCK_S >= rotation_s
         if not is_rotated and (slice_s is None or ran_s < slice_s):
@@ -304,7 +301,7 @@ class PreemptionPolicy:
         ``None`` where it precedes by the policy's order.
         """
         is_equal = self._are_equal(job, gang) and self._has_had_less(job, gang)
-        return (self._had_by(job)[0], self._had_by(gang)[0]) if is_equal else None
+        return (self._turn_record(job)[0], self._turn_record(gang)[0]) if is_equal else None
 
     def _are_equal(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether the policy's order leaves only turns and age to compare."""
@@ -318,36 +315,36 @@ class PreemptionPolicy:
 
     def _has_had_less(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Among equals; a strict order in which a running job only falls behind."""
-        return self._are_equal(job, gang) and self._had_by(job) < self._had_by(gang)
+        return self._are_equal(job, gang) and self._turn_record(job) < self._turn_record(gang)
 
     def _will_have_had_less(self, job: QueuedGang, there: RunningGang) -> bool:
         """Whether that holds once ``there``, which starts now, has run for one turn."""
         if not self._are_equal(job, there):
             return False
-        turns, queued_at, job_id = self._had_of(there)
-        return self._had_by(job) < (turns + 1, queued_at, job_id)
+        turns, queued_at, job_id = self._turn_record_of(there)
+        return self._turn_record(job) < (turns + 1, queued_at, job_id)
 
     def rank_among_running(self, job: QueuedGang) -> int:
         """How many running gangs precede it under equal priority and order; equal for jobs that no running gang
         separates.
         """
-        if self._all_had is None:
-            self._all_had = sorted(self._had_by(gang) for gang in self._running if not gang.is_part)
-        return bisect_left(self._all_had, self._had_by(job))
+        if self._running_turns is None:
+            self._running_turns = sorted(self._turn_record(gang) for gang in self._running if not gang.is_part)
+        return bisect_left(self._running_turns, self._turn_record(job))
 
-    def _had_by(self, job: QueuedGang | RunningGang) -> _Had:
-        known = self._had.get(job.job_id)
+    def _turn_record(self, job: QueuedGang | RunningGang) -> _TurnRecord:
+        known = self._turn_records.get(job.job_id)
         if known is None:
-            known = self._had[job.job_id] = self._had_of(job)
+            known = self._turn_records[job.job_id] = self._turn_record_of(job)
         return known
 
-    def _had_of(self, job: QueuedGang | RunningGang) -> _Had:
+    def _turn_record_of(self, job: QueuedGang | RunningGang) -> _TurnRecord:
         return turns_taken(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
 
     def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Strictly first by the policy's order, and by a margin that makes the exchange pay."""
         if self.policy.order is QueueOrder.FIFO and self.policy.rotation_s is not None:
-            return self._had_of(job) < self._had_of(gang)
+            return self._turn_record_of(job) < self._turn_record_of(gang)
         if self.policy.order is QueueOrder.FIFO:
             return gang.queued_at is not None and job.queued_at < gang.queued_at
         if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
@@ -402,8 +399,8 @@ class PreemptionPolicy:
 
     def eviction_cost_gpu_s(self, gang: RunningGang) -> float:
         """GPU-seconds that stopping it loses: work since its last checkpoint plus restart time."""
-        held = self.usage_of(gang)[GPUS] / 1000 or 1.0
-        return gang.lost_gpu_s + self.policy.restart_cost_s * held
+        held_now = self.usage_of(gang)[GPUS] / 1000 or 1.0
+        return gang.lost_gpu_s + self.policy.restart_cost_s * held_now
 
 
 def _as_running(job: QueuedGang, now: datetime) -> RunningGang:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from core.domain.ids import JobId
 from scheduler.planning.elastic import shrink_candidates
-from scheduler.planning.elastic.replicas import replicas_to_spare
+from scheduler.planning.elastic.shrink_candidates import replicas_to_spare
 from scheduler.planning.explain.preemption_messages import PreemptionMessages
 from scheduler.planning.forecast.reservation import RunningUsage
 from scheduler.planning.model import Migration, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
@@ -335,8 +335,7 @@ class Preemption:
         self, job: QueuedGang, demand: Demand, ranking: NodeRanking, what_if: EvictionWhatIf
     ) -> VictimSet | None:
         """A victim set that leaves every elastic gang its minimum of replicas (or stops it), and every other project
-        its
-        guaranteed replicas.
+        its guaranteed replicas.
         """
         choice = VictimSearch(demand, ranking, what_if).choose()
         if choice is None or self._is_within_bounds(job, choice):

@@ -2,11 +2,11 @@
 possible.
 
 The simple equivalent tries every set of evictable units, the cheapest first. Instead, nodes are ranked by the cost
-per
-member gained (:mod:`.node_ranking`). For gangs that fit on one node, the best few nodes are evaluated one by one; for
-gangs on several nodes, as many nodes are cleared as necessary. Finally, every unit without whose eviction the gang
-fits
-as well is spared, the most expensive first: the set is always minimal, though a different one may be cheaper.
+per member gained (:mod:`.node_ranking`). For gangs that fit on single node, the best few nodes are evaluated single
+by single;
+for gangs on several nodes, as many nodes are cleared as necessary. Finally, every unit without whose eviction the
+gang fits as well is spared, the most expensive first: the set is always minimal, though a different one may be
+cheaper.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class VictimSearch:
     def choose(self) -> VictimSet | None:
         """The cheapest set found; ``None`` if the gang would not fit even with all units evicted."""
         several = self._on_several()
-        one = self._on_one_node()
-        return min((choice for choice in (several, one) if choice is not None), key=lambda c: c.cost, default=None)
+        single = self._on_one_node()
+        return min((choice for choice in (several, single) if choice is not None), key=lambda c: c.cost, default=None)
 
     # ---- one node ----
 
@@ -85,9 +85,8 @@ class VictimSearch:
         return None if best is None else self._pruned(best[1])
 
     def _cheapest_on(self, number: int, request: ResourceRequest, models: Sequence[str]) -> list[Evictable] | None:
-        """Evict in order of cost until the gang fits, then spare superfluous units, the most expensive first; also try
-        cheaper
-        subsets of the first few units.
+        """Evict in order of cost until the gang fits, then spare superfluous units, the most expensive first; also
+        try cheaper subsets of the first few units.
         """
         present = self.ranking.on(number)
         chosen: list[Evictable] = []
@@ -98,7 +97,7 @@ class VictimSearch:
         else:
             return None
         for evictable in reversed(list(chosen)):
-            fewer = [one for one in chosen if one is not evictable]
+            fewer = [single for single in chosen if single is not evictable]
             if self._fits_on(number, fewer, request, models):
                 chosen = fewer
         return self._cheaper(number, present[:_PIECES_TRIED], chosen, request, models)
@@ -181,19 +180,19 @@ class VictimSearch:
         if draft is None:
             return None
         # Only units on the gang's nodes can be in its way.
-        kept = [evictable for evictable in evictables if any(held[0] in draft.left for held in evictable.uses)]
-        self.what_if.evict(kept)
+        remaining = [evictable for evictable in evictables if any(use[0] in draft.left for use in evictable.uses)]
+        self.what_if.evict(remaining)
         drafted = self.what_if.fits(self.demand)
         if drafted is None:  # the bounded search found less with fewer evictions: evict all
             self.what_if.evict(evictables)
-            kept, drafted = list(evictables), draft
-        for evictable in sorted(kept, key=lambda one: one.order, reverse=True):
+            remaining, drafted = list(evictables), draft
+        for evictable in sorted(remaining, key=lambda single: single.order, reverse=True):
             self.what_if.restore([evictable])
             found = self.what_if.fits(self.demand)
             if found is None:
                 self.what_if.evict([evictable])
             else:
-                kept.remove(evictable)
+                remaining.remove(evictable)
                 drafted = found
-        self.what_if.restore(kept)
-        return VictimSet(tuple(sorted(kept, key=lambda one: one.order)), drafted) if kept else None
+        self.what_if.restore(remaining)
+        return VictimSet(tuple(sorted(remaining, key=lambda single: single.order)), drafted) if remaining else None

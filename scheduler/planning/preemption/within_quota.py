@@ -18,7 +18,8 @@ from scheduler.planning.queue.shares import amount_in
 
 
 class QuotaPreemption:
-    """Victim search for one job that is over its quota. ``rights.shares`` and ``what_if`` are restored after each call.
+    """Victim search for other job that is over its quota. ``rights.shares`` and ``what_if`` are restored after each
+    call.
     """
 
     def __init__(
@@ -67,13 +68,13 @@ class QuotaPreemption:
         draft = self.place_without(evictables)
         if draft is None:
             return None
-        kept = sorted(without_redundant(evictables), key=lambda evictable: evictable.order)
-        for evictable in reversed(list(kept)):
-            fewer = [one for one in kept if one is not evictable]
+        remaining = sorted(without_redundant(evictables), key=lambda evictable: evictable.order)
+        for evictable in reversed(list(remaining)):
+            fewer = [other for other in remaining if other is not evictable]
             found = self.place_without(fewer)
             if found is not None:
-                kept, draft = fewer, found
-        return VictimSet(tuple(kept), draft)
+                remaining, draft = fewer, found
+        return VictimSet(tuple(remaining), draft)
 
     def _counts(self, evictable: Evictable, limit: QuotaLimit) -> bool:
         if limit.user and evictable.gang.user != limit.user:

@@ -1,5 +1,4 @@
-"""Fair queue (WF²Q): projects by their shares, and within each project its users; :mod:`.ordering` describes the rule.
-"""
+"""Fair queue (WF²Q): projects by their shares, and within each project its users; :mod:`.ordering` describes the rule."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def _merged(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool])
     """The jobs that tied projects take in turn while only the sort keys of their jobs decide, merged into one batch.
 
     Ends where one of them has a job of another class next, since its position may then change. Empty if one of them
-    has a
-    job that may start, or if the batch would be too small.
+    has a job that may start, or if the batch would be too small.
     """
     runs = [project.next_alike(waits) for project in projects]
     if not all(runs):
@@ -70,8 +68,7 @@ def _merged(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool])
 @dataclass(slots=True, eq=False)
 class ShareHolder:
     """A project or user in the fair queue. ``share``: its share by weight. ``increment``: how much a small job raises
-    it.
-    ``is_below_guarantee``: it precedes the others.
+    it. ``is_below_guarantee``: it precedes the others.
     """
 
     name: str
@@ -263,8 +260,7 @@ class ProjectQueue(ShareHolder):
 
     def next_alike(self, waits: Callable[[JobClass], bool]) -> tuple[UserQueue, int] | None:
         """The user queue to serve next, and up to which position its jobs are of one waiting class; ``None`` if there
-        is
-        none.
+        is none.
 
         Only for jobs that are judged one by one, because of a guarantee.
         """

@@ -2,19 +2,16 @@
 
 Progressive filling: a start raises its project's share, then another project is served. The order is worst-case fair
 weighted fair queueing (Bennett and Zhang, "WF2Q", INFOCOM 1996): among projects whose weighted share does not exceed
-the
-mean, serve the one with the smallest share after a start. With "smallest share before the start", many light projects
-would each get ahead by a job at the cost of a heavy one; with this rule and equal jobs every project ends within one
-job of its entitlement. The start is assumed to be as small as the smallest next job of any project, not as large as
-the
-project's own next job: otherwise small jobs, which end and come again, would pass a large gang for ever. A project
-whose
-next job starves precedes the other projects that do not exceed the mean, the longest starving one first: shares
-fluctuate, and the room reserved for a gang would change hands with them. Users within a project are served alike.
+the mean, serve the one with the smallest share after a start. With "smallest share before the start", many light
+projects would each get ahead by a job at the cost of a heavy one; with this rule and equal jobs every project ends
+within one job of its entitlement. The start is assumed to be as small as the smallest next job of any project, not as
+large as the project's own next job: otherwise small jobs, which end and come again, would pass a large gang for ever.
+A project whose next job starves precedes the other projects that do not exceed the mean, the longest starving one
+first: shares fluctuate, and the room reserved for a gang would change hands with them. Users within a project are
+served alike.
 
 The simple equivalent recomputes all keys after every start. Here only what a start can change is kept in heaps; the
-jobs
-of one user are sorted once and taken in batches while nothing starts.
+jobs of one user are sorted once and taken in batches while nothing starts.
 """
 
 from __future__ import annotations
@@ -58,8 +55,8 @@ class JobQueue:
     """The waiting jobs of one snapshot. :meth:`walk` yields them in order while starts change ``shares``.
 
     Idle jobs, which may not start whatever is free, come after all others of their priority and outside the fair
-    queue: at
-    the head of a user's queue they would lend their age, or the project's guarantee, to the jobs behind them.
+    queue: at the head of a user's queue they would lend their age, or the project's guarantee, to the jobs behind
+    them.
 
     Attributes:
         withdrawn: jobs that started; the next walk leaves them out.
@@ -150,8 +147,7 @@ class JobQueue:
         """The waiting jobs in the order in which they would be served if each of them started in its turn.
 
         Hypothetical shares are computed for the first thousand jobs only; behind these, whole users and projects
-        follow each
-        other.
+        follow each other.
         """
         taken: list[QueuedGang] = []
         if all(len(users) == 1 for users in self._ranks) and (self._is_fair or not self._owed):

@@ -40,8 +40,7 @@ def policy_key(job: QueuedGang | RunningGang, policy: Policy, long_s: float = fl
 
     Args:
         long_s: result of :func:`long_job_s`. A job with at least so much left precedes all others, the longest first:
-            its
-            key is negative.
+            its key is negative.
     """
     if policy.order is QueueOrder.ATTAINED_SERVICE:
         return bisect_right(policy.levels_gpu_s, job.attained_gpu_s)

@@ -1,8 +1,7 @@
 """Quotas: hard limits and guarantees per project, per user within a project, and per GPU model.
 
 Amounts held at the same moment count. A job is never split at a GPU model's limit: if it could use a limited model
-only
-in part, it is placed on its other models as a whole.
+only in part, it is placed on its other models as a whole.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, wait
     """Whether a job that holds or would hold ``need`` is within its project's guarantee.
 
     It is if a guarantee covers its GPUs (for a job without GPUs: its CPUs or memory), and no covering guarantee is
-    exceeded
-    with it. GPUs of a model with a guarantee of its own count towards the total GPU guarantee up to that amount only,
-    and
-    count first: borrowing one model takes nothing from the guarantee of another model.
+    exceeded with it. GPUs of a model with a guarantee of its own count towards the total GPU guarantee up to that
+    amount only, and count first: borrowing one model takes nothing from the guarantee of another model.
 
     Args:
         waits: the gang, if it does not hold ``need`` yet.
@@ -64,7 +61,7 @@ def _of_user(project: str, user: str, shares: Shares) -> Mapping[str, int]:
 
 def _is_within(
     guarantee: Mapping[str, int],
-    held: Mapping[str, int],
+    usage: Mapping[str, int],
     need: Mapping[str, int],
     shares: Shares,
     waits: Gang | None,
@@ -72,33 +69,32 @@ def _is_within(
     is_covered = False
     for key, wanted in _covering(guarantee, need):
         is_covered = True
-        if amount_in(held, key) + (0 if waits is None else wanted) <= guarantee[key]:
+        if amount_in(usage, key) + (0 if waits is None else wanted) <= guarantee[key]:
             continue
         if key != GPUS or (waits is not None and not _is_sure(guarantee, waits, shares)):
             return False
-        with_it = held if waits is None else _sum(held, need, 1)
+        with_it = usage if waits is None else _sum(usage, need, 1)
         if _counted(guarantee, with_it, need) > guarantee[key]:
             return False
     return is_covered
 
 
-def _is_needed(guarantee: Mapping[str, int], held: Mapping[str, int], part: Mapping[str, int]) -> bool:
+def _is_needed(guarantee: Mapping[str, int], usage: Mapping[str, int], part: Mapping[str, int]) -> bool:
     is_covered = False
     for key, less in _covering(guarantee, part):
         is_covered = True
-        if amount_in(held, key) - less < guarantee[key]:
+        if amount_in(usage, key) - less < guarantee[key]:
             continue
-        if key != GPUS or _counted(guarantee, _sum(held, part, -1), part) >= guarantee[key]:
+        if key != GPUS or _counted(guarantee, _sum(usage, part, -1), part) >= guarantee[key]:
             return False
     return is_covered
 
 
-def _counted(guarantee: Mapping[str, int], held: Mapping[str, int], judged: Mapping[str, int]) -> int:
+def _counted(guarantee: Mapping[str, int], usage: Mapping[str, int], judged: Mapping[str, int]) -> int:
     """The amount of ``held`` that counts towards the total GPU guarantee.
 
     Models with a guarantee of their own count up to that; other models count in full, but not at all where ``judged``
-    has
-    only GPUs of the former.
+    has only GPUs of the former.
     """
     own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
 
@@ -109,8 +105,8 @@ def _counted(guarantee: Mapping[str, int], held: Mapping[str, int], judged: Mapp
             if key.startswith(f"{GPUS}/") and _names(own, key.removeprefix(f"{GPUS}/"))
         )
 
-    counted = min(named(held), sum(min(amount_in(held, key), guarantee[key]) for key in own))
-    return counted if named(judged) == judged[GPUS] else counted + held.get(GPUS, 0) - named(held)
+    counted = min(named(usage), sum(min(amount_in(usage, key), guarantee[key]) for key in own))
+    return counted if named(judged) == judged[GPUS] else counted + usage.get(GPUS, 0) - named(usage)
 
 
 def _names(keys: Iterable[str], model: str) -> frozenset[str]:
@@ -185,7 +181,8 @@ class QuotaExcess:
         if self.is_never:
             return Reason(
                 ReasonCode.QUOTA,
-                f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} at once, so it can "
+                f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} "
+                "at once, so it can "
                 "never start. Ask for less, or ask an administrator for a larger quota",
                 numbers,
             )
@@ -289,12 +286,12 @@ class Quotas:
 
     def _used(self, limit: QuotaLimit) -> int:
         shares, project = self._shares, limit.project
-        held = (
+        usage = (
             shares.held_by_user.get((project, limit.user), {})
             if limit.user
             else shares.held_by_project.get(project, {})
         )
-        return amount_in(held, limit.key)
+        return amount_in(usage, limit.key)
 
     def _check(
         self,
@@ -308,21 +305,21 @@ class Quotas:
         exceeded: list[QuotaExcess] = []
         narrowing: list[tuple[QuotaExcess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
-            held = held_of(limit)
+            usage = held_of(limit)
             if "/" not in limit.key:
                 needed = need[limit.key]
-                if needed and held + needed > limit.most:
-                    exceeded.append(QuotaExcess(limit, held, needed))
+                if needed and usage + needed > limit.most:
+                    exceeded.append(QuotaExcess(limit, usage, needed))
                 continue
             models = frozenset(m for m in self._shares.models if accepts(limit.key.partition("/")[2], m))
             possible = [(role, self._accepted(role)) for role in roles if gpu_milli(role.request)]
             forced = sum(_devices(role) for role, accepted in possible if accepted and accepted <= models)
-            if forced and held + forced > limit.most:
-                exceeded.append(QuotaExcess(limit, held, forced))
+            if forced and usage + forced > limit.most:
+                exceeded.append(QuotaExcess(limit, usage, forced))
                 continue
             most = sum(_devices(role) for role, accepted in possible if accepted & models)
-            if held + most > limit.most:
-                narrowing.append((QuotaExcess(limit, held, most), models))
+            if usage + most > limit.most:
+                narrowing.append((QuotaExcess(limit, usage, most), models))
         if exceeded:
             return min(exceeded, key=lambda excess: not excess.is_never)
         if not narrowing:
@@ -353,8 +350,7 @@ def _binding(accepted: frozenset[str], narrowing: Sequence[tuple[QuotaExcess, fr
     """The limit to report when limits together leave a role none of its accepted models.
 
     Prefers one of a model on which the job could start once other jobs return what they hold. Only if there is none,
-    the
-    job can never start.
+    the job can never start.
     """
     never = frozenset[str]().union(*(models for excess, models in narrowing if excess.is_never))
     possible = accepted - never

@@ -54,17 +54,17 @@ def gpus_of(gang: Gang) -> float:
 
 def total_amounts(parts: Iterable[tuple[ResourceRequest, str | None, int]]) -> dict[str, int]:
     """Amounts of one job from (request of one replica, its GPU model, replicas), by quota keys."""
-    held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
+    amounts_held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
     for request, model, members in parts:
-        held[CPU] += members * request.cpu_milli
-        held[MEMORY] += members * request.memory_bytes
+        amounts_held[CPU] += members * request.cpu_milli
+        amounts_held[MEMORY] += members * request.memory_bytes
         devices = members * gpu_milli(request)
         if devices:
-            held[GPUS] += devices
+            amounts_held[GPUS] += devices
             if model is not None:
                 key = model_key(model)
-                held[key] = held.get(key, 0) + devices
-    return held
+                amounts_held[key] = amounts_held.get(key, 0) + devices
+    return amounts_held
 
 
 def draft_amounts(draft: PartialPlacement) -> dict[str, int]:
@@ -116,11 +116,11 @@ class Shares:
 
     def running_amounts(self, gang: RunningGang) -> dict[str, int]:
         """Amounts that a running gang holds, with its recorded GPU models, or likely models where none are recorded."""
-        told = gang.gpu_models
+        recorded = gang.gpu_models
         # Thousands of equal complete gangs on equal models hold equal amounts.
-        is_whole = len(told) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
+        is_whole = len(recorded) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
         # A replica without a recorded model has no GPUs, or depends on the models of its node.
-        key = (id(gang.gang), told) if is_whole and told.count(None) == self._without_gpus(gang.gang) else None
+        key = (id(gang.gang), recorded) if is_whole and recorded.count(None) == self._without_gpus(gang.gang) else None
         known = None if key is None else self._of_running.get(key)
         if known is None:
             known = self._count(gang)
@@ -140,13 +140,13 @@ class Shares:
 
     def _count(self, gang: RunningGang) -> dict[str, int]:
         requests = {role.role: role.request for role in gang.gang.roles}
-        told = gang.gpu_models
+        recorded = gang.gpu_models
         parts: Counter[tuple[str, str | None]] = Counter()
         for position, (role, node) in enumerate(gang.nodes):
             request = requests.get(role)
             if request is None:
                 continue
-            model = told[position] if position < len(told) else None
+            model = recorded[position] if position < len(recorded) else None
             if model is None and gpu_milli(request):
                 present = self._models_on.get(node, ())
                 model = next(iter(accepted_models(request.gpu_models, present) or present), None)
@@ -162,12 +162,12 @@ class Shares:
     ) -> None:
         """The same with different amounts for the project and the user."""
         self.changes[project] = self.changes.get(project, 0) + 1
-        for held, amounts in (
+        for amounts_held, amounts in (
             (self.held_by_project.setdefault(project, {}), of_project),
             (self.held_by_user.setdefault((project, user), {}), of_user),
         ):
             for key, amount in amounts.items():
-                held[key] = held.get(key, 0) + sign * amount
+                amounts_held[key] = amounts_held.get(key, 0) + sign * amount
 
     def count_reserved(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
         """Count reserved amounts in both shares until :meth:`forget_reserved`; quotas do not see them."""
@@ -180,9 +180,13 @@ class Shares:
     def forget_reserved(self) -> None:
         self._promised = {}
 
-    def _with_promised(self, held: Mapping[str, int], who: str | tuple[str, str]) -> Mapping[str, int]:
+    def _with_promised(self, amounts_held: Mapping[str, int], who: str | tuple[str, str]) -> Mapping[str, int]:
         promised = self._promised.get(who)
-        return held if promised is None else {k: held.get(k, 0) + promised.get(k, 0) for k in {**held, **promised}}
+        return (
+            amounts_held
+            if promised is None
+            else {k: amounts_held.get(k, 0) + promised.get(k, 0) for k in {**amounts_held, **promised}}
+        )
 
     def weight_of(self, project: str) -> float:
         account = self.accounts.get(project)
@@ -217,11 +221,13 @@ class Shares:
             known = self._steps[shape] = self._mixed(self.dominant_share(self.likely_amounts(gang, shape))[0], 0.0)
         return known
 
-    def dominant_share(self, held: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
+    def dominant_share(
+        self, amounts_held: Mapping[str, int], less: Mapping[str, int] | None = None
+    ) -> tuple[float, str]:
         """The largest fraction held of any resource (0 to 1), and its key."""
         totals = self.totals
         best, which = 0.0, CPU
-        for key, amount in held.items():
+        for key, amount in amounts_held.items():
             total = totals.get(key)
             if not total:
                 continue  # only counted, such as jobs
@@ -246,8 +252,8 @@ class Shares:
     def copy(self) -> Shares:
         """An independent copy."""
         twin = copy(self)
-        twin.held_by_project = {project: held.copy() for project, held in self.held_by_project.items()}
-        twin.held_by_user = {who: held.copy() for who, held in self.held_by_user.items()}
+        twin.held_by_project = {project: amounts_held.copy() for project, amounts_held in self.held_by_project.items()}
+        twin.held_by_user = {who: amounts_held.copy() for who, amounts_held in self.held_by_user.items()}
         twin.changes = self.changes.copy()
         twin.forget_reserved()
         return twin

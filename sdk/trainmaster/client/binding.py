@@ -1,11 +1,11 @@
-"""From one function to two methods.
+"""Binds a function to a method of both clients.
 
-A function that makes a call or a flow is bound once, in a class that both clients share::
+A function that returns a call or a flow is bound once, in a class that both clients share::
 
     get_job = ClientMethod(calls.get_job)
 
-On a ``Client`` it is a method that returns the ``JobDetail``; on an ``AsyncClient`` one that returns an awaitable of it.
-The parameters, their types and the docstring are the function's own.
+On a ``Client`` the method returns the ``JobDetail``, on an ``AsyncClient`` an awaitable of it. Parameters, types and
+docstring are those of the function.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Item = TypeVar("Item")
 
 
 class Blocking(Protocol):
-    """What a method needs of a client whose calls block."""
+    """The interface of a blocking client that a method uses."""
 
     def run(self, steps: Executable[T]) -> T: ...
     def iterate(self, steps: Executable[None]) -> Iterator[Any]: ...
 
 
 class Awaiting(Protocol):
-    """What a method needs of a client whose calls are awaited."""
+    """The interface of an asynchronous client that a method uses."""
 
     async def run(self, steps: Executable[T]) -> T: ...
     def iterate(self, steps: Executable[None]) -> AsyncIterator[Any]: ...
@@ -49,20 +49,20 @@ class AwaitingOwner(Protocol):
 
 
 def _invalid(error: ValidationError) -> InvalidRequest:
-    """An argument that no server would take, told as the server tells it."""
+    """The error for arguments that any server would reject, in the form of the server's errors."""
     mistakes = [
-        # Tags of a union that is told apart by its kind are no part of what was given.
+        # The tags of a discriminated union are not part of the user's input.
         FieldMistake(
             ".".join(str(part) for part in item["loc"] if not str(part).startswith("kind=")),
             item["msg"].removeprefix("Value error, "),
         )
         for item in error.errors()
     ]
-    return InvalidRequest("The request cannot be sent as it is.", mistakes=mistakes)
+    return InvalidRequest("The request is invalid.", mistakes=mistakes)
 
 
 class _Bound:
-    """Common to all: the function, and the docstring for ``help()``."""
+    """Base of all bound methods: the function, with its docstring for ``help()``."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
@@ -97,9 +97,9 @@ class ClientMethod(_Bound, Generic[P, T]):
 
 
 class IterMethod(_Bound, Generic[P, Item]):
-    """A flow that emits ``Item``s, as an iterator."""
+    """A flow that emits ``Item`` values, as an iterator."""
 
-    def __init__(self, make: Callable[P, Executable[None]], of: type[Item]) -> None:  # noqa: ARG002 (told to the type checker)
+    def __init__(self, make: Callable[P, Executable[None]], of: type[Item]) -> None:  # noqa: ARG002 (for the type checker)
         super().__init__(make)
 
     @overload

@@ -1,4 +1,4 @@
-"""Job specs from what is at hand: a file, a mapping, a folder with a command."""
+"""Builds job specs from a file, a mapping, or a folder with a command."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SpecSource: TypeAlias = JobSpec | Mapping[str, Any] | str | Path
 
 
 def read_spec(source: SpecSource) -> Mapping[str, Any]:
-    """The spec as its author wrote it: a mapping, or from a YAML or JSON file (``str`` is a path, not YAML).
+    """The spec as written: a mapping, or from a YAML or JSON file (``str`` is a path, not YAML).
 
     Raises:
         LocalFileProblem: the file cannot be read.
-        InvalidSpec: it is no YAML, or its top is no mapping.
+        InvalidSpec: not YAML, or not a mapping.
     """
     if isinstance(source, JobSpec):
         return source.model_dump(mode="json", exclude_unset=True)
@@ -39,19 +39,19 @@ def read_spec(source: SpecSource) -> Mapping[str, Any]:
 
 
 def spec_of_text(text: str, origin: str) -> Mapping[str, Any]:
-    """The mapping that YAML or JSON text holds; nothing in it is checked yet."""
+    """The mapping in YAML or JSON text, not validated."""
     try:
         return read_spec_text(text)
     except SpecError as error:
-        told = [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in error.mistakes]
-        raise InvalidSpec(f"{origin} holds no job spec.", mistakes=told) from error
+        mistakes = [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in error.mistakes]
+        raise InvalidSpec(f"{origin} is not a job spec.", mistakes=mistakes) from error
 
 
 class RunOptions(TypedDict, total=False):
-    """What ``run`` takes beside folder and command.
+    """Keyword arguments of ``run``: fields and shorthands of the job spec.
 
-    The spec's shorthands under their own names. ``gpus`` and ``processes_per_replica`` do not count for parameter
-    servers and evaluators; ``more`` is any further field of the spec.
+    ``gpus`` and ``processes_per_replica`` do not apply to parameter servers and evaluators; ``more`` holds any further
+    fields of the spec.
     """
 
     name: str
@@ -81,10 +81,10 @@ class RunOptions(TypedDict, total=False):
 def spec_of_run(
     command: str | Sequence[str], options: RunOptions, *, folder: Path | str | None = None
 ) -> dict[str, Any]:
-    """The spec of a ``run``: a text is run by a shell, a list as it is. Without any role one worker runs it.
+    """The spec of a ``run``: a text is run by a shell, a list is executed directly. Without roles, one worker runs it.
 
     Args:
-        folder: gives the job its name where the options do not.
+        folder: default for the job's name.
     """
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None and key != "more"}
     spec = {
@@ -96,7 +96,7 @@ def spec_of_run(
 
 
 def name_of_folder(folder: Path) -> str:
-    """A job name like the folder's: lower case letters, digits and dashes."""
+    """A valid job name from the folder's name: lower-case letters, digits and dashes."""
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:63].strip("-")
     return name or "job"
 
@@ -109,10 +109,10 @@ def submit_with_code(
     idempotency_key: str | None = None,
     progress: Progress | None = None,
 ) -> Flow[JobDetail]:
-    """The submitted job, in ``project`` where the spec names none. A ``code`` folder is packed and uploaded before, and its digest put into the spec.
+    """Submit a job; ``project`` is the default for specs without one.
 
-    The server checks the spec before a folder is packed, so that a mistake shows at once. (Who hands in a packed one has
-    had the occasion.)
+    A ``code`` folder is packed and uploaded first, and its digest put into the spec. Before packing, the server checks the
+    spec, so that mistakes show at once (not for a folder that is already packed).
     """
     raw: Mapping[str, Any] = yield RunBlocking(lambda: read_spec(spec))
     if project != "default":
@@ -133,7 +133,7 @@ def submit_with_code(
 
 
 def upload_code(packed: PackedFolder, *, progress: Progress | None = None) -> Flow[str]:
-    """The digest of an archive that the server holds now."""
+    """Upload a packed folder; returns its digest."""
     arguments = {} if progress is None else {"progress": progress}
     yield from upload_archive(packed.path, digest=packed.digest, **arguments)
     return packed.digest

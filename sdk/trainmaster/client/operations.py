@@ -1,4 +1,4 @@
-"""All methods that the two clients and the two job handles share, each bound once."""
+"""The methods shared by both clients and by both job handles, each bound once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from trainmaster.wire.studies import StudyView, TrialView
 
 
 class Operations:
-    """The API, method by method. A ``job`` is given by its id or, for the newest visible one, its name."""
+    """The methods of the API. ``job`` is a job's ID, or a name: then the newest visible job of this name."""
 
     # the server
     get_health = ClientMethod(admin.get_health)
@@ -274,7 +274,7 @@ class Operations:
 
 
 class JobOperations:
-    """What a job handle can do; each method asks the server anew."""
+    """The methods of a job handle; each sends a request to the server."""
 
     detail = JobMethod(jobs.get_job)
     wait = JobMethod(streams.wait_for_job)
@@ -296,4 +296,4 @@ class JobOperations:
     chart = JobMethod(metrics.chart_metrics)
     follow_metrics = JobIterMethod(streams.stream_metrics, ChartSeries)
     resources = JobMethod(metrics.summarise_resources)
-    metrics = JobIterMethod(pages.list_metrics, MetricView)  # last: in this class the name is the method's from here on
+    metrics = JobIterMethod(pages.list_metrics, MetricView)  # last: from here on the name refers to the method

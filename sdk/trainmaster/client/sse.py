@@ -1,4 +1,4 @@
-"""Reading a stream of server-sent events."""
+"""Parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 from trainmaster.client.steps import ServerEvent
 
-# A line of a log is at most 64 KiB; a stream whose line grows past this is not ours.
+# A log line has at most 64 KiB; a stream with a longer line than this is not from a Trainmaster server.
 MAX_LINE_BYTES: Final = 4 * 2**20
 COMMENT: Final = ":"
 
 
 class EventParser:
-    """Turns chunks of bytes, cut anywhere, into events.
+    """Incremental parser: turns chunks of bytes, split anywhere, into events.
 
     Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: an event ends at an empty line, an ``id``
-    stays valid until the next one. A comment, which servers send to keep a connection alive, is told as an event of the
-    kind :data:`COMMENT`, so that a reader of a stream with nothing to say gets its turn.
+    stays valid until the next one. A comment, which servers send as keep-alive, becomes an event of the kind
+    :data:`COMMENT`, so that readers of an idle stream get control.
     """
 
     def __init__(self) -> None:
@@ -64,5 +64,5 @@ class EventParser:
         self._kind, self._data, self._has_new_id = "", [], False
         if data or kind:
             return ServerEvent(kind or "message", "\n".join(data), self._id)
-        # An id alone moves the place to go on from, and tells nothing.
+        # An ID alone only advances the position to resume from.
         return ServerEvent(COMMENT, "", self._id) if is_new else None

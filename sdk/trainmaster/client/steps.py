@@ -1,8 +1,8 @@
-"""The client's logic without any input or output.
+"""The client's logic without I/O ("sans I/O").
 
-Everything the client does is written once, as a generator that *asks* for steps (send this request, wait so long, read
-the next event) and is handed their outcomes. A transport carries the steps out: one with blocking calls, one with
-``await``. So retries, resumes, uploads and pagination exist once and are tested without a network.
+Each operation is a generator that yields steps (send this request, wait, read the next event) and receives their
+results. A transport executes the steps, either with blocking calls or with ``await``. So retries, resumption, uploads and
+pagination are implemented once and tested without a network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One HTTP request below the server's address, ready to send."""
+    """An HTTP request relative to the server's API URL."""
 
     method: str
     path: str
@@ -31,14 +31,14 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A whole answer. Header names are lower case."""
+    """A complete HTTP response. Header names are lower case."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes = field(repr=False, default=b"")
 
     def json(self) -> Any:
-        """The decoded body, or ``None`` when it is no JSON."""
+        """The decoded body, or ``None`` if it is not JSON."""
         import json
 
         try:
@@ -49,7 +49,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One event of a server-sent stream. ``id`` is the newest one told so far."""
+    """One event of a server-sent stream. ``id`` is the last ID received so far."""
 
     kind: str
     data: str
@@ -57,63 +57,63 @@ class ServerEvent:
 
 
 class StreamSilent(Exception):
-    """Nothing came on an open stream within the request's ``read_timeout_s``."""
+    """No data on an open stream within the request's ``read_timeout_s``."""
 
 
-# --- what a generator may ask of its transport ----------------------------------------------------------------------
+# --- the steps that a flow may yield --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Outcome: :class:`HttpResponse`, whatever its status. Raises ``ServerUnreachable`` where none came."""
+    """Result: :class:`HttpResponse` of any status. Raises ``ServerUnreachable`` without a response."""
 
     request: HttpRequest
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Outcome: ``None`` with the stream open, or an :class:`HttpResponse` when the status is not 200."""
+    """Result: ``None`` with an open stream, or an :class:`HttpResponse` if the status is not 200."""
 
     request: HttpRequest
 
 
 @dataclass(frozen=True, slots=True)
 class NextEvent:
-    """Outcome: :class:`ServerEvent`, or ``None`` at the stream's end.
+    """Result: :class:`ServerEvent`, or ``None`` at the end of the stream.
 
-    Raises ``ServerUnreachable`` on a broken stream, :class:`StreamSilent` on a without_content one.
+    Raises ``ServerUnreachable`` on a broken stream, :class:`StreamSilent` on a silent one.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """Outcome: ``None``."""
+    """Result: ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Outcome: ``None`` after ``seconds``."""
+    """Result: ``None``, after ``seconds``."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunBlocking:
-    """Outcome: what ``action`` returns. For file work, which an event loop does in a thread."""
+    """Result: the return value of ``action``. For file I/O, which the asynchronous client runs in a thread."""
 
     action: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Hands ``value`` to the caller of an iterating method. Outcome: ``None``."""
+    """Passes ``value`` to the caller of an iterating method. Result: ``None``."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class GetRetryPolicy:
-    """Outcome: the client's :class:`RetryPolicy`."""
+    """Result: the client's :class:`RetryPolicy`."""
 
 
 Step: TypeAlias = Send | OpenStream | NextEvent | CloseStream | Pause | RunBlocking | Emit | GetRetryPolicy
@@ -121,34 +121,34 @@ Flow: TypeAlias = Generator[Step, Any, T]
 
 
 class Executable(Protocol[T_co]):
-    """Something that can be carried out for a ``T``: a :class:`Call`, or a running :data:`Flow`."""
+    """An operation whose result is a ``T``: a :class:`Call` or a :data:`Flow`."""
 
     def __iter__(self) -> Generator[Step, Any, T_co]: ...
 
 
-_ERROR_CHARS: Final = 500  # characters of a model's own error
+_ERROR_CHARS: Final = 500  # of a model's error message
 
 # --- retries --------------------------------------------------------------------------------------------------------
 
 
 def _system_chance() -> Callable[[], float]:
-    from random import SystemRandom  # noqa: TID251 (the client is an edge; tests hand in their own chance)
+    from random import SystemRandom  # noqa: TID251 (the client is a boundary; tests pass their own generator)
 
     return SystemRandom().random
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a request is sent again.
+    """Retries with exponential backoff and jitter.
 
-    Delays double from ``first_delay_s`` to ``max_delay_s``, each drawn between half and whole, so that clients of a
-    server that came back do not all arrive at once. What the server asks for by Retry-After is honoured up to
-    ``max_retry_after_s``; a longer wish ends the trying.
+    Delays double from ``first_delay_s`` to ``max_delay_s``; each is drawn between half and all of it, so that clients do
+    not all return to a recovered server at once. Retry-After is honoured up to ``max_retry_after_s``; a longer one ends
+    the retries.
 
     Args:
-        tries: requests in all, the first included.
-        stream_patience_s: how long a broken stream is opened again without one event in between.
-        chance: draws from [0, 1).
+        tries: maximum number of requests, including the first.
+        stream_patience_s: how long to reopen a broken stream without receiving an event.
+        chance: random numbers from [0, 1).
     """
 
     tries: int = 5
@@ -159,18 +159,18 @@ class RetryPolicy:
     chance: Callable[[], float] = field(default_factory=_system_chance, repr=False)
 
     def delay_s(self, failures: int, retry_after_s: float | None = None) -> float:
-        """The pause after the ``failures``-th failure in a row, at least what the server asks for."""
+        """The delay after ``failures`` consecutive failures, at least the server's Retry-After."""
         backoff = min(self.max_delay_s, self.first_delay_s * 2.0 ** (failures - 1))
         return max(retry_after_s or 0.0, backoff * (0.5 + 0.5 * self.chance()))
 
 
 def is_transient(error: TrainmasterError) -> bool:
-    """Whether the same request may go through later."""
+    """Whether a retry may succeed."""
     return isinstance(error, ServerUnreachable) or error.status in {429, 502, 503, 504}
 
 
 def error_of(request: HttpRequest, answer: HttpResponse) -> TrainmasterError:
-    """The exception that an answer of status ≥ 400 means."""
+    """The exception for a response of status ≥ 400."""
     if answer.headers.get("trainmaster-answered-by") == "model":
         return _error_of_model(answer)
     return error_from_problem(
@@ -182,20 +182,20 @@ def error_of(request: HttpRequest, answer: HttpResponse) -> TrainmasterError:
 
 
 def _error_of_model(answer: HttpResponse) -> ModelError:
-    """What a deployed model said itself, which may be anything."""
+    """The error reported by a deployed model, in any format."""
     value = answer.json()
-    told = value.get("error") if isinstance(value, dict) else None
-    said = str(told or answer.content[:_ERROR_CHARS].decode("utf-8", "replace")).strip()
+    error = value.get("error") if isinstance(value, dict) else None
+    message = str(error or answer.content[:_ERROR_CHARS].decode("utf-8", "replace")).strip()
     where = answer.headers.get("trainmaster-deployment", "")
     return ModelError(
-        f"The model {where!r} answered {answer.status}" + (f": {said}" if said else "."),
+        f"The model {where!r} answered {answer.status}" + (f": {message}" if message else "."),
         status=answer.status,
         answer=answer.content if value is None else value,
     )
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds of Retry-After; its other form, a date, is not used by the server and ignored."""
+    """Seconds of Retry-After; the date form, which the server never sends, is ignored."""
     try:
         return max(0.0, float(headers["retry-after"]))
     except (KeyError, ValueError):
@@ -204,13 +204,13 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One operation of the API: a request, and how its answer becomes a ``T``.
+    """One operation of the API: a request, and the decoder of its response.
 
     Inside a flow: ``job = yield from get_job("mnist")``.
 
     Args:
         operation: the ``operation_id`` in the server's OpenAPI document.
-        is_repeatable: sending it twice does no harm. Others are sent again only where the server surely did nothing.
+        is_repeatable: whether it is idempotent. Other requests are retried only if the server certainly did nothing.
     """
 
     operation: str
@@ -230,11 +230,11 @@ class Call(Generic[T]):
             except ServerUnreachable as unreachable:
                 error = unreachable
             failures += 1
-            if failures >= policy.tries or not self._may_go_again(error, policy):
+            if failures >= policy.tries or not self._may_retry(error, policy):
                 raise error
             yield Pause(policy.delay_s(failures, error.retry_after_s))
 
-    def _may_go_again(self, error: TrainmasterError, policy: RetryPolicy) -> bool:
+    def _may_retry(self, error: TrainmasterError, policy: RetryPolicy) -> bool:
         if not is_transient(error) or (error.retry_after_s or 0.0) > policy.max_retry_after_s:
             return False
         if self.is_repeatable or error.status == 429:
@@ -246,7 +246,7 @@ class Call(Generic[T]):
             return self.decode(answer)
         except ValueError as error:  # pydantic's ValidationError is one
             raise ServerFailure(
-                f"{self.request.method} {self.request.path} was answered in a form that this client does not know; "
-                "bring client and server to the same version.",
+                f"The response to {self.request.method} {self.request.path} has a format unknown to this client; use the "
+                "same version for client and server.",
                 status=answer.status,
             ) from error

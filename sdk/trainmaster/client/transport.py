@@ -1,6 +1,6 @@
-"""The two transports: they carry out the steps of a flow over httpx, with blocking calls or with ``await``.
+"""The two transports execute the steps of a flow with httpx: with blocking calls, or with ``await``.
 
-No decision is taken here; what differs between them is only how a step is done.
+They contain no logic beyond executing single steps.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from trainmaster.version import __version__
 T = TypeVar("T")
 
 API_PREFIX: Final = "/api/v1"
-# Uploads of one chunk and slow disks fit in; a hung server does not hold a program for minutes.
+# Enough for uploading a chunk and for slow disks, but a hung server does not block a program for minutes.
 DEFAULT_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What both transports need to make their HTTP client."""
+    """Settings of the HTTP client, for both transports."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -64,13 +64,13 @@ class ConnectionSettings:
 
     @property
     def uses_proxies(self) -> bool:
-        """Whether the environment's proxies count; none reaches a server on this machine."""
+        """Whether to use the environment's proxies; never for a server on this machine."""
         host = httpx.URL(self.url).host if "://" in self.url else ""
         return not (host in ("localhost", "::1") or host.startswith("127."))
 
     @property
     def client_arguments(self) -> dict[str, Any]:
-        """The keyword arguments of both of httpx's clients."""
+        """Keyword arguments for httpx's clients."""
         return {
             "base_url": self.base_url,
             "headers": self.headers,
@@ -81,7 +81,7 @@ class ConnectionSettings:
 
     @contextmanager
     def errors_of(self, step: Step) -> Iterator[None]:
-        """The errors of httpx in one step become those that a flow knows."""
+        """Translates httpx's errors in a step into the client's exceptions."""
         try:
             yield
         except httpx.ReadTimeout as timeout:
@@ -92,20 +92,21 @@ class ConnectionSettings:
             raise self.unreachable(problem) from problem
 
     def unreachable(self, error: httpx.TransportError | httpx.InvalidURL) -> ServerUnreachable:
-        """The error of a request that got no answer, in words."""
+        """The error for a request without a response."""
         if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
-            return ServerUnreachable(f"{self.url!r} is not a server's address; write it like http://host:8765.")
+            return ServerUnreachable(f"{self.url!r} is not a server's URL; write it like http://host:8765.")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             cause = f" ({error})" if "certificate" in str(error).lower() else ""
             return ServerUnreachable(
-                f"No Trainmaster server at {self.url}{cause} – start one with `trainmaster up` or `trainmaster login URL`."
+                f"No Trainmaster server answers at {self.url}{cause}: start one with `trainmaster up`, or log in to another "
+                "with `trainmaster login URL`."
             )
-        what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "broke off the connection"
+        what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "closed the connection"
         return ServerUnreachable(f"The Trainmaster server at {self.url} {what}; try again.", is_sent=True)
 
 
 def _arguments(request: HttpRequest) -> dict[str, Any]:
-    """The keyword arguments of httpx's ``build_request``."""
+    """Keyword arguments for httpx's ``build_request``."""
     arguments: dict[str, Any] = {
         "method": request.method,
         "url": request.path,
@@ -131,24 +132,24 @@ EventsT = TypeVar("EventsT")
 
 @dataclass(slots=True)
 class _Stream(Generic[EventsT]):
-    """An open stream; ``events`` is an iterator of one of the two kinds."""
+    """An open stream; ``events`` is a blocking or an asynchronous iterator."""
 
     response: httpx.Response
     events: EventsT
 
 
 class _Running(Generic[T, EventsT]):
-    """A flow that is being carried out: what it asked for last, and how that went."""
+    """A flow in execution, with the result or error of its last step."""
 
     def __init__(self, steps: Executable[T]) -> None:
         self._flow: Generator[Step, Any, T] = iter(steps)
-        self.stream: list[_Stream[EventsT]] = []  # one at most
+        self.stream: list[_Stream[EventsT]] = []  # at most one
         self.outcome: Any = None
         self.error: Exception | None = None
         self.result: T | None = None
 
     def next(self) -> Step | None:
-        """What the flow asks for next; ``None`` once it is over and ``result`` is there."""
+        """The flow's next step; ``None`` when it has ended and ``result`` is set."""
         outcome, error = self.outcome, self.error
         self.outcome, self.error = None, None
         try:
@@ -175,7 +176,7 @@ async def _aread_events(response: httpx.Response) -> AsyncIterator[ServerEvent]:
 
 
 class SyncTransport:
-    """Carries flows out with blocking calls. Threads may share it."""
+    """Executes flows with blocking calls. Thread-safe."""
 
     def __init__(self, connection: ConnectionSettings, http: httpx.BaseTransport | None = None) -> None:
         self._connection = connection
@@ -185,14 +186,14 @@ class SyncTransport:
         self._http.close()
 
     def run(self, steps: Executable[T]) -> T:
-        """Carry out all steps; what the flow returns."""
+        """Execute all steps; the flow's return value."""
         running = _Running[T, Iterator[ServerEvent]](steps)
         for _ in self._emitted(running):
             pass
         return cast("T", running.result)
 
     def iterate(self, steps: Executable[None]) -> Iterator[Any]:
-        """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
+        """The values that the flow emits. Closing the iterator closes the flow's stream."""
         yield from self._emitted(_Running[None, Iterator[ServerEvent]](steps))
 
     def _emitted(self, running: _Running[T, Iterator[ServerEvent]]) -> Iterator[Any]:
@@ -204,7 +205,7 @@ class SyncTransport:
                 try:
                     with self._connection.errors_of(step):
                         running.outcome = self._do(step, running.stream)
-                except Exception as raised:  # noqa: BLE001 (the flow decides what any failure of its step means)
+                except Exception as raised:  # noqa: BLE001 (the flow handles any failure of its step)
                     running.error = raised
         finally:
             running.close()
@@ -229,7 +230,7 @@ class SyncTransport:
                 while stream:
                     stream.pop().response.close()
             case Pause(seconds):
-                time.sleep(seconds)  # noqa: TID251 (the edge: a flow asked for it)
+                time.sleep(seconds)  # noqa: TID251 (the boundary: a flow requested it)
             case RunBlocking(action):
                 return action()
             case GetRetryPolicy():
@@ -240,7 +241,7 @@ class SyncTransport:
 
 
 class AsyncTransport:
-    """Carries flows out with ``await``; file work goes to a thread."""
+    """Executes flows with ``await``; file I/O runs in a thread."""
 
     def __init__(self, connection: ConnectionSettings, http: httpx.AsyncBaseTransport | None = None) -> None:
         self._connection = connection
@@ -250,14 +251,14 @@ class AsyncTransport:
         await self._http.aclose()
 
     async def run(self, steps: Executable[T]) -> T:
-        """Carry out all steps; what the flow returns."""
+        """Execute all steps; the flow's return value."""
         running = _Running[T, AsyncIterator[ServerEvent]](steps)
         async for _ in self._emitted(running):
             pass
         return cast("T", running.result)
 
     async def iterate(self, steps: Executable[None]) -> AsyncIterator[Any]:
-        """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
+        """The values that the flow emits. Closing the iterator closes the flow's stream."""
         values = self._emitted(_Running[None, AsyncIterator[ServerEvent]](steps))
         try:
             async for value in values:
@@ -276,11 +277,11 @@ class AsyncTransport:
                 try:
                     with self._connection.errors_of(step):
                         running.outcome = await self._do(step, running.stream)
-                except Exception as raised:  # noqa: BLE001 (the flow decides what any failure of its step means)
+                except Exception as raised:  # noqa: BLE001 (the flow handles any failure of its step)
                     running.error = raised
         finally:
             running.close()
-            with anyio.CancelScope(shield=True):  # a cancelled reader gives its connection back, too
+            with anyio.CancelScope(shield=True):  # a cancelled reader also returns its connection to the pool
                 await self._do(CloseStream(), running.stream)
 
     async def _do(self, step: Step, stream: list[_Stream[AsyncIterator[ServerEvent]]]) -> Any:

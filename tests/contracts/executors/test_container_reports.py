@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from core.storage.spooled_reports import Start, place_of, read_kept
+from core.storage.spooled_reports import ReplicaStart, place_of, read_spool
 from core.storage.tree import Tree
 from executors.base import Phase
 from tests.contracts.executors.conftest import remove
@@ -91,8 +91,8 @@ def slow_api(host):
 def preserved(bench, order):
     """Items that the replica kept in its output."""
     folder, key = place_of(order.key.job_id, order.attempt_number), order.key
-    start = Start(key.role, key.index, key.generation)
-    return [item for entry_ in read_kept(Tree(bench.output), folder, start, TOKEN) for item in entry_.report().items]
+    start = ReplicaStart(key.role, key.index, key.generation)
+    return [item for entry_ in read_spool(Tree(bench.output), folder, start, TOKEN) for item in entry_.report().items]
 
 
 def losses(items):

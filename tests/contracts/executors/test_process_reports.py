@@ -12,7 +12,7 @@ import pytest
 from trainmaster.wire.runtime import Report, ReportAnswer
 
 from core.domain.errors import ExecutorTryAgain
-from core.storage.spooled_reports import Start, place_of, read_kept
+from core.storage.spooled_reports import ReplicaStart, place_of, read_spool
 from core.storage.tree import Tree
 from executors.base import Phase
 from executors.process import ProcessExecutor
@@ -136,9 +136,9 @@ def test_the_log_of_a_talkative_job_is_bounded(make_process_bench):
 def preserved(bench, order):
     """Items that the replica kept in its output."""
     folder, key = place_of(order.key.job_id, order.attempt_number), order.key
-    start = Start(key.role, key.index, key.generation)
+    start = ReplicaStart(key.role, key.index, key.generation)
     return [
-        item for entry_ in read_kept(Tree(bench.output), folder, start, order.token) for item in entry_.report().items
+        item for entry_ in read_spool(Tree(bench.output), folder, start, order.token) for item in entry_.report().items
     ]
 
 

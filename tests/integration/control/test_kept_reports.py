@@ -7,12 +7,12 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from trainmaster_runtime.reports.spool import Kept
+from trainmaster_runtime.reports.spool import SpoolFile
 
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.reads import SeriesFilter, find_series, read_points
 from core.db.tables import Attempt, Checkpoint, Job, Lease, Replica
-from core.storage.spooled_reports import read_kept
+from core.storage.spooled_reports import read_spool
 from core.tokens import attempt_token
 from executors.fake import Script
 from scheduler.control.attempts import spooled_reports as taking_kept
@@ -25,7 +25,7 @@ def keep(plane, attempt, *items, first=1, key=KEY, index=0, generation=1):
     """As the runtime of a replica does that cannot report; ``items``: kind and data of each, or its line."""
     output = plane.folder / plane.one(Job, id=attempt.job_id).output_path
     folder = output / f".trainmaster/reports/{attempt.job_id}/{attempt.number}"
-    kept = Kept(str(folder / f"worker-{index}.{generation}"), attempt_token(key, attempt.id))
+    kept = SpoolFile(str(folder / f"worker-{index}.{generation}"), attempt_token(key, attempt.id))
     at = plane.engine.now.isoformat()
     lines = [
         item if isinstance(item, bytes) else json.dumps({"at": at, "kind": item[0], "data": item[1]}).encode() + b"\n"
@@ -133,7 +133,7 @@ def test_the_lease_is_kept_while_lines_are_read_that_are_no_items(plane, running
     left = []
 
     def slowly(*args):
-        for lines in read_kept(*args):
+        for lines in read_spool(*args):
             plane.engine.advance(timedelta(seconds=4))
             left.append(plane.one(Lease, name=f"attempt:{running.id}").expires_at - plane.engine.now)
             yield lines

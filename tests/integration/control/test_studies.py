@@ -19,7 +19,7 @@ from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Job, Study
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId
-from core.reports.ingest import take_report
+from core.reports.ingest import ingest_report
 from core.wakeups import TOPIC_STUDY
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
@@ -98,7 +98,7 @@ def test_nobody_waits_for_a_metric_where_all_replicas_have_told_what_came(lab: L
     item = ReportItem(seq=1, at=lab.plane.engine.now, kind="progress", data={"roads": {}})
     with unit_of_work(lab.plane.sessions) as session:
         report = Report(role="worker", index=0, generation=1, items=[item])
-        take_report(session, AttemptId(attempt.id), report, now=lab.plane.engine.now)
+        ingest_report(session, AttemptId(attempt.id), report, now=lab.plane.engine.now)
     lab.run()
     (trial,) = lab.trials
     assert trial.reason == "its last value of the metric 'score' is not a number"

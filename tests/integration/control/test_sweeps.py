@@ -13,9 +13,9 @@ from core.db.identity import ensure_id
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import (
     Attempt,
+    DatabaseIdentity,
     Event,
     IdempotencyKey,
-    Identity,
     Job,
     Lease,
     LoginCode,
@@ -116,7 +116,7 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
     before = ensure_id(plane.sessions)
     held = plane.engine.attempts()
     with unit_of_work(plane.sessions) as session:
-        for table in (Replica, Attempt, Job, Identity):
+        for table in (Replica, Attempt, Job, DatabaseIdentity):
             session.execute(delete(table))
     plane.start()
     sweep_executor(plane.control)
@@ -125,7 +125,7 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
     assert plane.engine.attempts() == held
     assert ensure_id(plane.sessions) != before
     with unit_of_work(plane.sessions) as session:
-        session.execute(update(Identity).values(id=before))
+        session.execute(update(DatabaseIdentity).values(id=before))
         session.execute(delete(Orphan))
     sweep_executor(plane.control)
     assert not plane.one(Orphan).is_foreign

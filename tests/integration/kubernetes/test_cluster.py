@@ -16,7 +16,7 @@ from executors.containers import labels
 from executors.kubernetes.api_server.client import ApiRefused, KubernetesClient, ObjectExists, ObjectNotFound, path
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.nodes import NodeCache, NodeRules
+from executors.kubernetes.nodes import KubernetesNodeCache, NodeRules
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.policy import policies_url, render_policy
 from executors.kubernetes.volumes import render_volume
@@ -116,7 +116,7 @@ def test_a_second_copy_finds_what_is_there(admin, namespace, instance, pods):
 
 
 def test_nodes_give_what_other_pods_leave(admin, namespace, pods):
-    nodes = NodeCache(admin, pods, NodeRules())
+    nodes = KubernetesNodeCache(admin, pods, NodeRules())
     before = {info.name: info for info in nodes.infos()}
     name = next(name for name, info in before.items() if info.is_ready)
     # Pending for kubelet too: it asks for what the node has, and the image does not exist.

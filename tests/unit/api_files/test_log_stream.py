@@ -18,7 +18,7 @@ from api.logs.stream import LogStream
 from core.domain.errors import NotFound, Unavailable
 from core.domain.jobs.states import JobState
 from core.storage.logs.files import JobLogs
-from core.storage.logs.merge import LogMerge, Place, Selection
+from core.storage.logs.merge import LogMerge, LogPosition, Selection
 from core.storage.tree import Tree
 
 
@@ -58,9 +58,9 @@ class Stage:
         await anyio.sleep(timeout_s)
         return False
 
-    def stream(self, *, follow: bool = True, place: Place | None = None) -> LogStream:
+    def stream(self, *, follow: bool = True, place: LogPosition | None = None) -> LogStream:
         return LogStream(
-            merge=LogMerge(JobLogs(Tree(self.root), "job"), Selection(), place or Place()),
+            merge=LogMerge(JobLogs(Tree(self.root), "job"), Selection(), place or LogPosition()),
             look=self.look,
             wait=self.wait,
             shutdown=self.shutdown,

@@ -163,12 +163,12 @@ def test_whoever_was_given_up_and_still_is_there_is_ended():
     )
     decision = decide(cut_off)
     assert named(decision.world.members) == ["worker-0", "worker-2", "worker-3"]
-    assert named(decision.leaves) == ["worker-1"]
+    assert named(decision.discards) == ["worker-1"]
     after = entered(cut_off, decision)
-    assert named(decide(after).leaves) == ["worker-1"]
-    assert decide(replace(after, observed={})).leaves == ()
+    assert named(decide(after).discards) == ["worker-1"]
+    assert decide(replace(after, observed={})).discards == ()
     anew = tuple(replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members)
-    assert decide(replace(after, members=anew)).leaves == ()
+    assert decide(replace(after, members=anew)).discards == ()
 
 
 def test_with_none_left_that_has_trained_the_gang_starts_again_from_its_checkpoint():

@@ -20,7 +20,7 @@ import pytest
 from core.domain.errors import CheckpointUnreadable, TrainmasterError, Unavailable
 from core.inspection.formats.pickles import read_pickle
 from core.inspection.model import Unreadable
-from core.inspection.pool import Inspectors, CheckpointRef
+from core.inspection.pool import CheckpointRef, Inspectors
 from core.storage.tree import Tree
 
 FILES = Path(__file__).parent / "files"
@@ -155,7 +155,9 @@ def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors
         for _ in range(2**30 // len(zeros)):
             member.write(zeros)
     assert (tmp_path / "a.npz").stat().st_size < 2**23
-    (found,) = inspectors.statistics(CheckpointRef(Tree(tmp_path), "a.npz"), ["w"], who="ann", budget_s=0.0, deadline_s=250.0)
+    (found,) = inspectors.statistics(
+        CheckpointRef(Tree(tmp_path), "a.npz"), ["w"], who="ann", budget_s=0.0, deadline_s=250.0
+    )
     assert (found["count"], found["zero_share"]) == (2**28, 1.0)
 
 

@@ -42,7 +42,7 @@ class Server:
     """Says what a test tells it to, in the order of :meth:`say`; then what :attr:`otherwise` makes."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.received: list[Asked] = []
         self.answers: deque[Answer] = deque()
         self.otherwise: Callable[[Asked], Answer] = lambda _: Answer(500, {"message": "nothing was told"})
         self.is_closing = threading.Event()
@@ -64,10 +64,10 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, received: Asked) -> Answer:
         with self._lock:
-            self.asked.append(asked)
-            return self.answers.popleft() if self.answers else self.otherwise(asked)
+            self.received.append(received)
+            return self.answers.popleft() if self.answers else self.otherwise(received)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -86,8 +86,10 @@ class Server:
                 parts = urlsplit(self.path)
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-                asked = Asked(self.command, parts.path, query, dict(self.headers), json.loads(body) if body else None)
-                answer = server.answer(asked)
+                received = Asked(
+                    self.command, parts.path, query, dict(self.headers), json.loads(body) if body else None
+                )
+                answer = server.answer(received)
                 if answer.is_dropped:
                     self.close_connection = True
                     return

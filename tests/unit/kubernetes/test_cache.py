@@ -59,8 +59,8 @@ def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-def silent(asked):
-    return watch() if "watch" in asked.query else Answer(500)
+def silent(received):
+    return watch() if "watch" in received.query else Answer(500)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_version_that_the_server_forgot_costs_exactly_one_list(server, cache):
         page([pod("b", 20), pod("d", 21)], 30),
     )
     cache.reflector.start()
-    until(lambda: [a.query.get("resourceVersion") for a in server.asked if "watch" in a.query] == ["9", "30"])
+    until(lambda: [a.query.get("resourceVersion") for a in server.received if "watch" in a.query] == ["9", "30"])
     assert names(cache.pods(ATTEMPT)) == ["b", "d"]
     assert cache.reflector.counts["lists"] == 2
 
@@ -166,7 +166,7 @@ def test_after_a_break_the_watch_goes_on_where_it_stood_without_a_list(server, c
     cache.reflector.start()
     until(lambda: names(cache.pods(ATTEMPT)) == ["a"], 15)
     assert cache.reflector.counts["lists"] == 1
-    assert {a.query["resourceVersion"] for a in server.asked[2:]} == {"50"}
+    assert {a.query["resourceVersion"] for a in server.received[2:]} == {"50"}
 
 
 def test_what_a_call_showed_is_known_before_the_watch_tells_it(server, cache):
@@ -190,15 +190,15 @@ def test_a_pod_that_was_deleted_does_not_come_back_by_a_late_answer(server, cach
 def test_absence_is_believed_only_after_a_fresh_list(server, cache):
     server.say(page([pod("a", 1), pod("b", 2)], 9), watch())
     cache.reflector.start()
-    until(lambda: len(server.asked) == 2)
+    until(lambda: len(server.received) == 2)
     server.say(page([pod("a", 1)], 40))
     cache.put(pod("late", 41))  # made after the server answered
     assert names(cache.fresh(ATTEMPT)) == ["a", "late"]
     assert names(cache.pods(ATTEMPT)) == ["a", "late"]
-    asked = server.asked[-1]
-    assert asked.path == "/api/v1/namespaces/jobs/pods"
-    assert asked.query["labelSelector"] == "trainmaster/instance=here,trainmaster/attempt=att-1"
-    assert "resourceVersion" not in asked.query
+    received = server.received[-1]
+    assert received.path == "/api/v1/namespaces/jobs/pods"
+    assert received.query["labelSelector"] == "trainmaster/instance=here,trainmaster/attempt=att-1"
+    assert "resourceVersion" not in received.query
 
 
 def test_questions_fail_before_the_first_list_and_when_the_copy_is_old(server, cluster):

@@ -67,7 +67,7 @@ def test_each_answer_has_its_error_and_is_not_asked_for_twice(server, cluster, a
     server.say(answer)
     with pytest.raises(error) as raised:
         cluster.post(path("pods", "jobs"), POD)
-    assert len(server.asked) == 1
+    assert len(server.received) == 1
     if error is ApiRefused:
         assert isinstance(raised.value, ExecutorRefused)
         assert raised.value.sentence == f"The Kubernetes cluster refuses it: {answer.body['message']}."
@@ -87,14 +87,14 @@ def test_a_namespace_that_is_being_deleted_is_waited_for(server, cluster):
 def test_trouble_of_the_server_passes_unnoticed_when_it_is_short(server, cluster, code):
     server.say(status(code), status(code), Answer(201, {"metadata": {"name": "a"}}))
     assert cluster.post(path("pods", "jobs"), POD)["metadata"]["name"] == "a"
-    assert len(server.asked) == 3
+    assert len(server.received) == 3
 
 
 def test_trouble_that_lasts_is_reported_after_a_few_tries(server, cluster):
     server.otherwise = lambda _: status(503, "ServiceUnavailable", "no leader")
     with pytest.raises(ExecutorTryAgain, match="has trouble: no leader"):
         cluster.get(path("pods", "jobs", "a"))
-    assert len(server.asked) == 4
+    assert len(server.received) == 4
 
 
 def test_a_dropped_connection_is_opened_again(server, cluster):
@@ -106,10 +106,10 @@ def test_what_has_no_name_is_not_sent_twice_unless_it_was_surely_not_taken(serve
     server.say(status(500))
     with pytest.raises(ExecutorTryAgain):
         cluster.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {}})
-    assert len(server.asked) == 1
+    assert len(server.received) == 1
     server.say(status(429), Answer(201, {"status": {}}))
     cluster.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {}})
-    assert len(server.asked) == 3
+    assert len(server.received) == 3
 
 
 def test_retry_after_is_honoured_within_reason(server, cluster):
@@ -126,9 +126,11 @@ def test_retry_after_is_honoured_within_reason(server, cluster):
 
 
 def test_a_token_that_was_renewed_is_read_again_once(server, cluster, access):
-    def answer(asked):
+    def answer(received):
         return (
-            Answer(200, POD) if asked.headers.get("Authorization") == "Bearer second" else status(401, "Unauthorized")
+            Answer(200, POD)
+            if received.headers.get("Authorization") == "Bearer second"
+            else status(401, "Unauthorized")
         )
 
     server.otherwise = answer
@@ -136,9 +138,9 @@ def test_a_token_that_was_renewed_is_read_again_once(server, cluster, access):
         cluster.get(path("pods", "jobs", "a"))
     file = Path(access.kubeconfig)
     file.write_text(file.read_text().replace("first", "second"))
-    server.asked.clear()
+    server.received.clear()
     assert cluster.get(path("pods", "jobs", "a")) == POD
-    assert [asked.headers["Authorization"] for asked in server.asked] == ["Bearer first", "Bearer second"]
+    assert [received.headers["Authorization"] for received in server.received] == ["Bearer first", "Bearer second"]
 
 
 def test_a_context_chooses_who_we_are(server, access):
@@ -146,7 +148,7 @@ def test_a_context_chooses_who_we_are(server, access):
     cluster = KubernetesClient(Access(context="second", kubeconfig=access.kubeconfig))
     cluster.get(path("pods", "jobs", "a"))
     cluster.close()
-    assert server.asked[0].headers["Authorization"] == "Bearer other"
+    assert server.received[0].headers["Authorization"] == "Bearer other"
 
 
 def test_without_any_cluster_the_sentence_says_where_to_name_one(monkeypatch, tmp_path):
@@ -179,16 +181,16 @@ def test_a_list_comes_page_by_page(server, cluster):
     )
     pages = list(cluster.list_pages(path("pods"), {"labelSelector": "a=b"}, limit=2))
     assert [item for page in pages for item in page["items"]] == [1, 2, 3]
-    assert [asked.query.get("continue") for asked in server.asked] == [None, "t1"]
-    assert server.asked[1].query["labelSelector"] == "a=b"
+    assert [received.query.get("continue") for received in server.received] == [None, "t1"]
+    assert server.received[1].query["labelSelector"] == "a=b"
 
 
 def test_patch_and_delete_say_what_they_mean(server, cluster):
     server.say(Answer(200, POD), Answer(200, POD))
     cluster.patch(path("pods", "jobs", "a"), {"metadata": {"annotations": None}})
     cluster.delete(path("pods", "jobs", "a"), options={"gracePeriodSeconds": 0})
-    assert server.asked[0].headers["Content-Type"] == "application/merge-patch+json"
-    assert server.asked[1].body == {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+    assert server.received[0].headers["Content-Type"] == "application/merge-patch+json"
+    assert server.received[1].body == {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 
 
 def test_a_watch_gives_events_and_tells_when_its_version_is_too_old(server, cluster):
@@ -198,8 +200,8 @@ def test_a_watch_gives_events_and_tells_when_its_version_is_too_old(server, clus
     assert next(watching)["object"] == POD
     with pytest.raises(Gone):
         next(watching)
-    assert server.asked[0].query["resourceVersion"] == "5"
-    assert server.asked[0].query["allowWatchBookmarks"] == "true"
+    assert server.received[0].query["resourceVersion"] == "5"
+    assert server.received[0].query["allowWatchBookmarks"] == "true"
 
 
 def test_closing_wakes_a_watch_that_is_silent(server, cluster):
@@ -235,7 +237,7 @@ def test_many_threads_share_one_cluster(server, cluster):
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert len(server.asked) == 320
+    assert len(server.received) == 320
 
 
 def test_kubeconfig_of_the_environment_is_read_when_it_is_needed(server, access, monkeypatch):

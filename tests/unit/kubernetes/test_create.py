@@ -39,16 +39,16 @@ class KubernetesClient:
         self.server = server
         server.otherwise = self.answer
 
-    def answer(self, asked):
-        kind = asked.path.rstrip("/").split("/jobs/")[-1].split("/")[0]
-        if "watch" in asked.query:
+    def answer(self, received):
+        kind = received.path.rstrip("/").split("/jobs/")[-1].split("/")[0]
+        if "watch" in received.query:
             return Answer(events=[])
-        if asked.method == "DELETE":
-            self.pods.pop(asked.path.rpartition("/")[2], None)
+        if received.method == "DELETE":
+            self.pods.pop(received.path.rpartition("/")[2], None)
             return Answer(200, {"kind": "Status"})
-        if asked.method == "POST":
-            return self.made(kind, asked.body)
-        if asked.path.endswith("/pods"):
+        if received.method == "POST":
+            return self.made(kind, received.body)
+        if received.path.endswith("/pods"):
             return Answer(200, {"metadata": {"resourceVersion": "9"}, "items": list(self.pods.values())})
         return NOT_FOUND if kind == "configmaps" else Answer(200, {"metadata": {"name": "jobs"}})
 
@@ -60,8 +60,8 @@ class KubernetesClient:
         return Answer(201, made)
 
     def did(self, method):
-        asked = [item for item in self.server.asked if item.method == method and "/pods" in item.path]
-        return [item.path.rpartition("/")[2] if method == "DELETE" else item.body for item in asked]
+        received = [item for item in self.server.received if item.method == method and "/pods" in item.path]
+        return [item.path.rpartition("/")[2] if method == "DELETE" else item.body for item in received]
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def test_what_still_waits_of_an_earlier_start_is_deleted_before_the_next(server,
     holding, starting = start(pod(1, phase="Failed"), pod(2), pod(1, index="0"))
     starting.create(order(3))
     assert holding.did("DELETE") == ["att-1-worker-2-g2"]
-    asked = [(item.method, item.path) for item in server.asked if "/pods/" in item.path or item.method == "POST"]
-    assert [method for method, path in asked if "/pods" in path] == ["DELETE", "POST"]
+    received = [(item.method, item.path) for item in server.received if "/pods/" in item.path or item.method == "POST"]
+    assert [method for method, path in received if "/pods" in path] == ["DELETE", "POST"]
     assert set(holding.pods) == {"att-1-worker-2-g1", "att-1-worker-0-g1", "att-1-worker-2-g3"}
 
 

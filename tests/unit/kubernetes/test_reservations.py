@@ -37,8 +37,8 @@ def holding(server, cluster):
     caches = []
 
     def make(pod):
-        def answer(asked):
-            if "watch" in asked.query:
+        def answer(received):
+            if "watch" in received.query:
                 return Answer(events=[])
             return Answer(200, {"metadata": {"resourceVersion": "9"}, "items": [pod]})
 
@@ -55,21 +55,21 @@ def holding(server, cluster):
 
 
 def asked_of(server, method):
-    return [item for item in server.asked if item.method == method]
+    return [item for item in server.received if item.method == method]
 
 
 def script(server, patched, deleted):
     """What PATCH and DELETE are answered, in turn; a GET after a conflict shows what ``patched`` shows last."""
     before = server.otherwise
 
-    def answer(asked):
-        if asked.method == "PATCH":
+    def answer(received):
+        if received.method == "PATCH":
             return Answer(200, patched.pop(0))
-        if asked.method == "DELETE":
+        if received.method == "DELETE":
             return deleted.pop(0)
-        if asked.path.endswith("/gpu-1"):
+        if received.path.endswith("/gpu-1"):
             return Answer(200, patched[0])
-        return before(asked)
+        return before(received)
 
     server.otherwise = answer
 

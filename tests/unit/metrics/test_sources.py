@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime.metrics.claims import FileClaims
-from trainmaster_runtime.metrics.collector import Collector, PointColumns
-from trainmaster_runtime.metrics.eventfiles import EventFileReader
+from trainmaster_runtime.metrics.collector import Collector, SeriesBuffer
+from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler
@@ -421,7 +420,7 @@ def test_what_the_script_tells_itself_counts_once() -> None:
 
 
 def test_items_are_of_a_size_that_one_report_can_carry() -> None:
-    columns = PointColumns()
+    columns = SeriesBuffer()
     for step in range(12_000):
         columns.add("loss", step, 1.0, math.inf)
     items = columns.items()

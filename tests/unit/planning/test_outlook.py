@@ -30,7 +30,7 @@ def guessed(view: RunningGang | QueuedGang, early: float, likely: float, late: f
 
 
 def of(found: QueueForecast, name: str) -> StartForecast | None:
-    return found.of(JobId(name))
+    return found.forecast_of(JobId(name))
 
 
 def test_it_starts_when_the_estimated_ends_of_others_make_room() -> None:
@@ -47,7 +47,10 @@ def test_a_quarantine_that_ends_by_itself_is_reckoned_with() -> None:
     alone = of(forecast_starts(Snapshot(NOW, (quarantined("a"),), (job("me", gang(1, 8)),))), "me")
     assert minutes(alone) == (180, 180, 180)
     running = guessed(runs("r", 8, "b", None), 400, 500, 600)
-    busy = of(forecast_starts(Snapshot(NOW, (quarantined("a"), node("b", free=0)), (job("me", gang(1, 8)),), (running,))), "me")
+    busy = of(
+        forecast_starts(Snapshot(NOW, (quarantined("a"), node("b", free=0)), (job("me", gang(1, 8)),), (running,))),
+        "me",
+    )
     assert minutes(busy) == (180, 180, 180)
     for_good = replace(quarantined("a"), opens_at=None)
     never = of(forecast_starts(Snapshot(NOW, (for_good,), (job("me", gang(1, 8)),))), "me")
@@ -73,7 +76,9 @@ def test_what_starts_now_is_told_and_counts_for_those_behind() -> None:
 
 
 def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> None:
-    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (runs("endless", 8, "a", None),)))
+    found = forecast_starts(
+        Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (runs("endless", 8, "a", None),))
+    )
     me = of(found, "me")
     assert me is not None
     assert me.code is StartCode.NOT_KNOWN
@@ -154,9 +159,7 @@ def test_parts_of_gpus_are_taken_and_given_back(part: int, others: list[int]) ->
     free = Amounts(1000, 1000, {"H100": 8})
     for other in others:
         free = take(free, ResourceRequest(1, 1, 0, (), other), "H100")
-    back = give_back(
-        take(free, ResourceRequest(1, 1, 0, (), part), "H100"), ResourceRequest(1, 1, 0, (), part), "H100"
-    )
+    back = give_back(take(free, ResourceRequest(1, 1, 0, (), part), "H100"), ResourceRequest(1, 1, 0, (), part), "H100")
 
     def left(amounts: Amounts) -> int:
         return 1000 * amounts.gpus["H100"] + sum(amounts.shares.get("H100", ()))
@@ -188,7 +191,7 @@ def test_every_waiting_job_has_an_outlook_in_order_of_time_and_the_order_of_the_
 
 def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known() -> None:
     """Held against the other program that runs the planner forward, with ends that are exactly as expected."""
-    from scheduler.simulator.world import SimulatedCluster
+    from scheduler.simulator.cluster import SimulatedCluster
 
     world = SimulatedCluster([node("a"), node("b")])
     lengths = {}

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from trainmaster_runtime.paths import PathMap
+from trainmaster_runtime.prepare import PathMap
 
 PATHS = PathMap(
     {"/data": "/run/work", "/data/data": "/volumes/in", "/data/output": "/volumes/out", "/mnt/set": "/v/set"}

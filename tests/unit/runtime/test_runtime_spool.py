@@ -14,10 +14,10 @@ from trainmaster_runtime.reports import reporter
 from trainmaster_runtime.reports.reporter import Reporter
 from trainmaster_runtime.reports.spool import SpoolFile
 
-from core.storage.spooled_reports import Start, find_kept, place_of, read_kept
+from core.storage.spooled_reports import ReplicaStart, find_spools, place_of, read_spool
 from core.storage.tree import Tree
 
-START = Start("worker", 0, 1)
+START = ReplicaStart("worker", 0, 1)
 FOLDER = place_of("job-1", 1)
 TOKEN = "tma_att-1.mac"
 
@@ -70,7 +70,9 @@ class Lab:
         """Number and step of each item that the platform finds."""
         output = Tree(self.output)
         reports = [
-            report for start in find_kept(output, FOLDER, [START]) for report in read_kept(output, FOLDER, start, token)
+            report
+            for start in find_spools(output, FOLDER, [START])
+            for report in read_spool(output, FOLDER, start, token)
         ]
         return [(item.seq, item.data.get("step")) for report in reports for item in report.report().items]
 
@@ -215,7 +217,7 @@ def test_what_another_job_laid_there_or_changed_is_nothing(lab):
     assert lab.spooled_items() == []
     spool_by_hand(lab, token="tma_att-2.mac")
     assert lab.spooled_items() == []
-    spool_by_hand(lab, start=Start("worker", 1, 1))  # a peer's, which has the same token
+    spool_by_hand(lab, start=ReplicaStart("worker", 1, 1))  # a peer's, which has the same token
     assert lab.spooled_items() == []
 
 

@@ -175,7 +175,7 @@ def test_a_hint_that_waits_for_its_turn_survives_that_the_attempt_is_noted_anew(
     before = look(seen)
     watch.note_reconciled(ATTEMPT, before)
     with watch._wake:
-        watch._watched[ATTEMPT].looked_s += time.monotonic() + 60.0
+        watch._watched[ATTEMPT].polled_s += time.monotonic() + 60.0
     watch.hint(ATTEMPT)
     seen.phase = Phase.FAILED
     watch.note_reconciled(ATTEMPT, before)

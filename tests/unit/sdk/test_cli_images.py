@@ -108,7 +108,7 @@ def test_names_of_images(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Mnist", "mnist:", "a b", "-x", "mnist:1 --privileged"])
 def test_what_is_no_name_is_told(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="no name of an image"):
+    with pytest.raises(InvalidRequest, match="is not an image name"):
         check_reference(name, field="tag")
 
 

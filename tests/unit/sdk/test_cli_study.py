@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 from rich.console import Console
-from trainmaster.cli.jobs.show import study_yaml
+from trainmaster.cli.jobs.spec_files import study_yaml
 from trainmaster.cli.terminal import output
 from trainmaster.studies import parse_study
 from typer.testing import Result

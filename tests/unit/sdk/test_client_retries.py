@@ -84,7 +84,8 @@ def test_no_server_is_told_with_what_to_do(client: Client, server: Any) -> None:
     with pytest.raises(ServerUnreachable) as caught:
         client.get_me()
     assert str(caught.value) == (
-        "No Trainmaster server at http://server.test:8765 – start one with `trainmaster up` or `trainmaster login URL`."
+        "No Trainmaster server answers at http://server.test:8765: start one with `trainmaster up`, or log in to another "
+        "with `trainmaster login URL`."
     )
 
 
@@ -175,7 +176,7 @@ def test_codes_and_statuses_become_exceptions(status: int, body: Any, kind: type
 
 def test_an_answer_that_is_not_trainmasters_is_told_as_such(client: Client, server: Any) -> None:
     server.on("GET", "/me", httpx.Response(200, text="<html>Welcome to the hotel's network</html>"))
-    with pytest.raises(ServerFailure, match="in a form that this client does not know"):
+    with pytest.raises(ServerFailure, match="has a format unknown to this client"):
         client.get_me()
 
 

@@ -194,7 +194,7 @@ def test_waiting_ends_in_time_and_says_that_the_job_goes_on(
     server.on("GET", "/jobs/mnist", job_json())
     server.on("GET", "/jobs/job_1", job_json())
     server.on("GET", EVENTS, broken(b": hi\n\n", error=httpx.ReadTimeout("silent")))
-    with pytest.raises(WaitTimedOut, match="running after 10 s; it goes on"):
+    with pytest.raises(WaitTimedOut, match="running after 10 s; it continues"):
         client.wait_for_job("mnist", timeout_s=10)
     assert server.requests[1].extensions["timeout"]["read"] == 9.0
 

@@ -72,7 +72,7 @@ def test_a_platform_that_ran_before_is_told_from_none_at_all(no_config: Path, le
     run_local(no_config, pid=2**22 + 1)
     (no_config / "run").mkdir()
     (no_config / "up.json").rename(no_config / left)
-    with pytest.raises(NotConfigured, match=r"is not running .*jobs are kept.*`trainmaster up` goes on") as told:
+    with pytest.raises(NotConfigured, match=r"is not running .*jobs are intact.*`trainmaster up`") as told:
         resolve_server(context)
     assert str(no_config) in str(told.value)
 
@@ -141,7 +141,7 @@ def test_the_other_name_of_the_address_counts_too_and_gives_way(monkeypatch: pyt
 @pytest.mark.parametrize("address", ["http://", "ftp://ci", "http://ci:port", "http://ci/login?code=x"])
 def test_an_address_that_is_none_is_told_with_its_variable(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINMASTER_API_URL", address)
-    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_API_URL holds .*write it like http://host:8765"):
+    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_API_URL is .*write it like http://host:8765"):
         resolve_server()
 
 
@@ -150,5 +150,5 @@ def test_a_token_is_taken_without_its_line_end_and_only_if_it_can_be_sent(monkey
     monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ci\r\n")
     assert resolve_server().token == "tm_ci"
     monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ümläut")
-    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_TOKEN holds no token"):
+    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_TOKEN is not a token"):
         resolve_server()

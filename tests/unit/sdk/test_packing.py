@@ -186,7 +186,7 @@ def test_what_no_packing_makes_smaller_is_refused_before_it_is_packed(tmp_path: 
 def test_a_folder_without_anything_to_pack_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnfitFolder, match="nothing to pack"):
         pack_folder(tmp_path)
-    with pytest.raises(UnfitFolder, match="does not exist: name one"):
+    with pytest.raises(UnfitFolder, match="does not exist: name an existing"):
         pack_folder(tmp_path / "absent")
     with pytest.raises(UnfitFolder, match="is not a folder"):
         pack_folder(write_file(tmp_path, "file"))

@@ -106,4 +106,6 @@ def test_a_revision_that_is_gone_back_to_and_does_not_get_ready_again_is_taken_b
     )  # fmt: skip
     steps = plan(back, NOW)
     assert (steps.deployed.target_revision, steps.deployed.stable_revision, steps.start, steps.servers) == (2, 2, 0, {})
-    assert steps.deployed.revision(1).failure_reason.startswith("Revision 1 did not get ready again, so revision 2 serves on")
+    assert steps.deployed.revision(1).failure_reason.startswith(
+        "Revision 1 did not get ready again, so revision 2 serves on"
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from core.storage.logs.files import JobLogs, parse_line, stamp_at, time_offset
 from core.storage.logs.levels import RANKS, level_after, level_of
-from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+from core.storage.logs.merge import LogMerge, Selection, newest_position
 from core.storage.logs.search import LineSearch
 from core.storage.tree import Tree
 
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 def read(tmp_path: Path, selection: Selection) -> list[str]:
     logs = JobLogs(Tree(tmp_path), "job-1")
-    merge = LogMerge(logs, selection, place_of_newest(logs, selection, tail_lines=None))
+    merge = LogMerge(logs, selection, newest_position(logs, selection, tail_lines=None))
     merge.refresh()
     found: list[str] = []
     while True:

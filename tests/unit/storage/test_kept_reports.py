@@ -7,13 +7,13 @@ import os
 import tracemalloc
 
 import pytest
-from trainmaster_runtime.reports.spool import Kept
+from trainmaster_runtime.reports.spool import SpoolFile
 
 from core.storage import spooled_reports
-from core.storage.spooled_reports import Start, drop_kept, find_kept, place_of, read_kept
+from core.storage.spooled_reports import ReplicaStart, find_spools, place_of, read_spool, remove_spools
 from core.storage.tree import Tree
 
-START = Start("worker", 0, 1)
+START = ReplicaStart("worker", 0, 1)
 FOLDER = place_of("job-1", 1)
 TOKEN = "tma_att-1.mac"
 ITEM = b'{"at": "2026-01-01T00:00:00Z", "kind": "progress", "data": {"step": %d}}\n'
@@ -28,12 +28,12 @@ def output(tmp_path):
 def keep(output, *pieces, start=START):
     path = output / FOLDER / start.file_name
     who = {"role": start.role, "index": start.index, "generation": start.generation}
-    Kept(str(path), TOKEN).write({**who, "first_seq": 1}, pieces)
+    SpoolFile(str(path), TOKEN).write({**who, "first_seq": 1}, pieces)
     return path
 
 
 def read(output):
-    return read_kept(Tree(output), FOLDER, START, TOKEN)
+    return read_spool(Tree(output), FOLDER, START, TOKEN)
 
 
 def items(output):
@@ -114,14 +114,14 @@ def test_a_backslash_before_zeros_is_text_and_a_nul_is_none(output):
 
 def test_many_names_of_others_hide_nothing(output, monkeypatch):
     monkeypatch.setattr(spooled_reports, "_STRANGERS", 10)
-    other = Start("worker", 1, 3)
+    other = ReplicaStart("worker", 1, 3)
     for number in range(100):
         path = output / FOLDER / f"stranger-{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     keep(output, ITEM % 1)
     sizes = {START: keep(output, ITEM % 1).stat().st_size, other: keep(output, ITEM % 2, start=other).stat().st_size}
-    assert find_kept(Tree(output), FOLDER, [START, other, Start("worker", 2, 1)]) == sizes
+    assert find_spools(Tree(output), FOLDER, [START, other, ReplicaStart("worker", 2, 1)]) == sizes
 
 
 def test_what_is_dropped_are_the_starts_own_files_and_empty_folders(output):
@@ -149,4 +149,4 @@ def test_nothing_is_dropped_behind_a_link(output, folder):
 
 
 def _drop(output):
-    drop_kept(Tree(output), FOLDER, [START, Start("worker", 1, 1)])
+    remove_spools(Tree(output), FOLDER, [START, ReplicaStart("worker", 1, 1)])

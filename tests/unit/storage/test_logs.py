@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.domain.errors import InvalidRequest, NotFound
 from core.storage.logs.files import JobLogs, line_starts_backwards, parse_line, tail_offset
-from core.storage.logs.merge import LINE_LIMIT, LogMerge, MergedLine, Place, Selection, place_of_newest
+from core.storage.logs.merge import LINE_LIMIT, LogMerge, LogPosition, MergedLine, Selection, newest_position
 from core.storage.logs.search import LineSearch, without_anchors
 from core.storage.tree import Tree
 
@@ -95,14 +95,14 @@ def test_files_are_listed_in_rank_order_and_strangers_are_left_out(output: Outpu
 
 def test_a_job_that_has_not_started_has_no_logs(output: Output) -> None:
     assert list(output.logs.all_files()) == []
-    merge = LogMerge(output.logs, Selection(), Place())
+    merge = LogMerge(output.logs, Selection(), LogPosition())
     assert read_all(merge) == []
 
 
 def test_lines_of_all_ranks_come_in_order_of_time(output: Output) -> None:
     output.write(1, "worker-0", stamped(1, "a"), stamped(4, "d"), "no stamp\n", stamped(6, "f"))
     output.write(1, "worker-1", stamped(2, "b"), stamped(3, "c"), stamped(5, "e"))
-    merge = LogMerge(output.logs, Selection(), Place())
+    merge = LogMerge(output.logs, Selection(), LogPosition())
     assert texts(read_all(merge)) == ["a", "b", "c", "d", "no stamp", "e", "f"]
 
 
@@ -111,10 +111,10 @@ def test_the_stream_goes_on_from_any_place_with_what_is_left(output: Output) -> 
         output.write(1, "worker-0", stamped(2 * number, f"a{number}"))
         output.write(1, "worker-1", stamped(2 * number + 1, f"b{number}"))
     output.write(2, "worker-0", stamped(20, "z"))
-    whole = texts(read_all(LogMerge(output.logs, Selection(), Place())))
+    whole = texts(read_all(LogMerge(output.logs, Selection(), LogPosition())))
     assert whole[-1] == "z"
     for cut in range(len(whole) + 1):
-        merge = LogMerge(output.logs, Selection(), Place())
+        merge = LogMerge(output.logs, Selection(), LogPosition())
         merge.refresh()
         head: list[MergedLine] = []
         while len(head) < cut:
@@ -124,7 +124,7 @@ def test_the_stream_goes_on_from_any_place_with_what_is_left(output: Output) -> 
 
 
 def test_growing_files_and_new_attempts_are_followed_and_unfinished_lines_wait(output: Output) -> None:
-    merge = LogMerge(output.logs, Selection(), Place())
+    merge = LogMerge(output.logs, Selection(), LogPosition())
     assert read_all(merge, is_final=False) == []
     output.write(1, "worker-0", stamped(1, "a"), "2026-11-21T07:00:02.000000Z unfin")
     assert texts(read_all(merge, is_final=False)) == ["a"]
@@ -142,14 +142,14 @@ def test_growing_files_and_new_attempts_are_followed_and_unfinished_lines_wait(o
 
 def test_the_offset_is_the_byte_after_the_line(output: Output) -> None:
     output.write(1, "worker-0", stamped(1, "äö"), stamped(2, "b"))
-    lines = read_all(LogMerge(output.logs, Selection(), Place()))
+    lines = read_all(LogMerge(output.logs, Selection(), LogPosition()))
     data = (output.root / ".trainmaster/logs/job-1/1/worker-0.log").read_bytes()
     assert [line.offset for line in lines] == [data.index(b"\n") + 1, len(data)]
 
 
 def test_an_emptied_file_is_told_anew(output: Output) -> None:
     output.write(1, "worker-0", stamped(1, "a"), stamped(2, "b"))
-    merge = LogMerge(output.logs, Selection(), Place())
+    merge = LogMerge(output.logs, Selection(), LogPosition())
     assert len(read_all(merge, is_final=False)) == 2
     (output.root / ".trainmaster/logs/job-1/1/worker-0.log").write_text(stamped(3, "c"))
     assert texts(read_all(merge, is_final=False)) == ["c"]
@@ -157,7 +157,7 @@ def test_an_emptied_file_is_told_anew(output: Output) -> None:
 
 def test_a_line_without_end_is_cut(output: Output) -> None:
     output.write(1, "worker-0", "x" * (LINE_LIMIT * 2 + 10))
-    assert [len(text) for text in texts(read_all(LogMerge(output.logs, Selection(), Place())))] == [
+    assert [len(text) for text in texts(read_all(LogMerge(output.logs, Selection(), LogPosition())))] == [
         LINE_LIMIT,
         LINE_LIMIT,
         10,
@@ -171,7 +171,7 @@ def test_lines_are_chosen_by_role_index_and_rank(output: Output) -> None:
     output.write(1, "worker-1", stamped(5, "[rank 3] three"))
 
     def chosen(**choice: Any) -> list[str]:
-        return texts(read_all(LogMerge(output.logs, Selection(ranks=ranks, **choice), Place())))
+        return texts(read_all(LogMerge(output.logs, Selection(ranks=ranks, **choice), LogPosition())))
 
     assert chosen(role="worker", index=1) == ["three"]
     assert chosen(rank=0) == ["chief"]
@@ -193,7 +193,7 @@ def test_lines_are_chosen_by_role_index_and_rank(output: Output) -> None:
 def test_search_finds_in_the_text_and_not_in_the_stamp(output: Output, pattern: str, found: list[str]) -> None:
     output.write(1, "worker-0", stamped(1, "start"), stamped(2, "loss 0.1"), stamped(3, "café"))
     selection = Selection(search=LineSearch(pattern))
-    assert texts(read_all(LogMerge(output.logs, selection, Place()))) == found
+    assert texts(read_all(LogMerge(output.logs, selection, LogPosition()))) == found
 
 
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", r"(a)\1", "x" * 1001, "\ud800", "a{1001}"])
@@ -273,7 +273,7 @@ def test_a_search_without_a_find_stops_now_and_then_and_moves_on(
         output.write(1, name, *(stamped(second % 60, "nothing here") for second in range(20_000)))
     output.write(1, "worker-1", stamped(59, "needle"))
     for pattern in ("needle", "needle$"):  # with and without skipping whole blocks
-        merge = LogMerge(output.logs, Selection(search=LineSearch(pattern)), Place())
+        merge = LogMerge(output.logs, Selection(search=LineSearch(pattern)), LogPosition())
         merge.refresh()
         steps, found, places = 0, [], set()
         while True:
@@ -314,11 +314,11 @@ def test_a_stream_begins_with_the_newest_attempt_and_some_last_lines_of_each_fil
     output.write(1, "worker-0", stamped(1, "old"))
     output.write(2, "worker-0", *(stamped(second, f"a{second}") for second in range(10)))
     output.write(2, "worker-1", stamped(0, "hangs"))
-    place = place_of_newest(output.logs, Selection(), tail_lines=2)
+    place = newest_position(output.logs, Selection(), tail_lines=2)
     assert texts(read_all(LogMerge(output.logs, Selection(), place))) == ["hangs", "a8", "a9"]
-    assert read_all(LogMerge(output.logs, Selection(), place_of_newest(output.logs, Selection(), tail_lines=0))) == []
+    assert read_all(LogMerge(output.logs, Selection(), newest_position(output.logs, Selection(), tail_lines=0))) == []
     first = Selection(attempt=1)
-    assert texts(read_all(LogMerge(output.logs, first, place_of_newest(output.logs, first, tail_lines=None)))) == [
+    assert texts(read_all(LogMerge(output.logs, first, newest_position(output.logs, first, tail_lines=None)))) == [
         "old"
     ]
 
@@ -334,7 +334,7 @@ def test_merging_gives_every_line_once_sorted(
     output = Output(tmp_path_factory.mktemp("merge"))
     for index, seconds in enumerate(files):
         output.write(1, f"worker-{index}", *(stamped(second, f"{index} {second}") for second in sorted(seconds)))
-    lines = read_all(LogMerge(output.logs, Selection(), Place()), max_lines=batch)
+    lines = read_all(LogMerge(output.logs, Selection(), LogPosition()), max_lines=batch)
     stamps = [line.raw[:27] for line in lines]
     assert stamps == sorted(stamps)
     assert sorted(texts(lines)) == sorted(f"{i} {s}" for i, seconds in enumerate(files) for s in seconds)

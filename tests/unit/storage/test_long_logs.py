@@ -12,7 +12,7 @@ from trainmaster_runtime.logs.log_writer import JobLog
 from trainmaster_runtime.process import syscalls
 
 from core.storage.logs.files import JobLogs, line_starts_backwards, parse_line, tail_offset
-from core.storage.logs.merge import LogMerge, Place, Selection, place_of_newest
+from core.storage.logs.merge import LogMerge, LogPosition, Selection, newest_position
 from core.storage.tree import Tree
 
 LIMIT = 256 * 2**10
@@ -55,7 +55,7 @@ def test_the_beginning_and_the_newest_lines_are_kept_and_the_room_is_bounded(pat
     assert status.st_size > 4 * LIMIT, "offsets go on"
     assert status.st_blocks * 512 < LIMIT * 1.2
     assert log.lost_bytes == 0
-    read = texts(LogMerge(logs, Selection(), Place()))
+    read = texts(LogMerge(logs, Selection(), LogPosition()))
     assert not any("\0" in line for line in read)
     kept = numbers(read)
     assert kept == sorted(set(kept))
@@ -66,7 +66,7 @@ def test_the_beginning_and_the_newest_lines_are_kept_and_the_room_is_bounded(pat
 
 
 def test_whoever_follows_meets_the_sentence_that_says_what_happens(path: Path, logs: JobLogs) -> None:
-    merge = LogMerge(logs, Selection(), Place())
+    merge = LogMerge(logs, Selection(), LogPosition())
     log = JobLog(str(path), LIMIT)
     seen: list[str] = []
     for number in range(LINES):
@@ -85,7 +85,7 @@ def test_whoever_follows_meets_the_sentence_that_says_what_happens(path: Path, l
 
 def test_the_last_lines_are_found_from_the_end_and_across_the_gap(path: Path, logs: JobLogs) -> None:
     fill(path)
-    last = LogMerge(logs, Selection(), place_of_newest(logs, Selection(), tail_lines=3))
+    last = LogMerge(logs, Selection(), newest_position(logs, Selection(), tail_lines=3))
     assert numbers(texts(last)) == [LINES - 3, LINES - 2, LINES - 1]
     with logs.opened(1, "worker-0") as fd:
         assert tail_offset(fd, 10**9) == 0
@@ -95,7 +95,7 @@ def test_the_last_lines_are_found_from_the_end_and_across_the_gap(path: Path, lo
 def test_zeros_that_the_job_printed_are_no_gap(path: Path, logs: JobLogs) -> None:
     log = JobLog(str(path), LIMIT)
     log.write([b"a\0\0b", b"\0" * 10_000, b"c"])
-    assert texts(LogMerge(logs, Selection(), Place())) == ["a\0\0b", "\0" * 10_000, "c"]
+    assert texts(LogMerge(logs, Selection(), LogPosition())) == ["a\0\0b", "\0" * 10_000, "c"]
 
 
 def test_where_no_middle_can_be_dropped_the_log_ends_with_that_sentence(
@@ -109,6 +109,6 @@ def test_where_no_middle_can_be_dropped_the_log_ends_with_that_sentence(
     assert path.stat().st_size < LIMIT * 1.2
     assert log.lost_bytes > 0
     assert log.tail().endswith(f"line {LINES - 1}"), "the exit is still explained by the newest lines"
-    read = texts(LogMerge(logs, Selection(), Place()))
+    read = texts(LogMerge(logs, Selection(), LogPosition()))
     assert read[-1].endswith("this file system cannot drop its middle, so what comes from here on is not kept")
     assert numbers(read) == list(range(len(read) - 1))

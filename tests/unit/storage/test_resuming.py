@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.domain.errors import InvalidRequest
-from core.storage.resume_sources import Resumable, Told
+from core.storage.resume_sources import ReportedCheckpoint, Resumable
 from core.storage.tree import Tree
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ def whole_file() -> bytes:
     return written.getvalue()
 
 
-def newest(root: Path, *told: Told) -> str | None:
+def newest(root: Path, *told: ReportedCheckpoint) -> str | None:
     try:
         return Resumable("parent", told, Tree(root.parent).below(root.name)).newest().removeprefix("/data/resume/")
     except InvalidRequest:
@@ -42,18 +42,18 @@ def test_a_file_that_is_being_written_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/step-8.pt").write_bytes(whole_file())
     (tmp_path / "checkpoints/step-9.pt").write_bytes(whole_file()[:300])
-    told = Told("checkpoints/step-9.pt", 9, AT)
+    told = ReportedCheckpoint("checkpoints/step-9.pt", 9, AT)
     assert newest(tmp_path) == newest(tmp_path, told) == "checkpoints/step-8.pt"
 
 
 def test_what_was_told_counts_while_it_is_there(tmp_path: Path) -> None:
     folder(tmp_path, "checkpoints/step-7", "weights")
     folder(tmp_path, "checkpoints/step-5", ".complete")
-    told = [Told(f"checkpoints/step-{step}", step, AT) for step in (9, 8, 7)]
+    told = [ReportedCheckpoint(f"checkpoints/step-{step}", step, AT) for step in (9, 8, 7)]
     # Of a folder the job's word counts, too.
     assert newest(tmp_path, *told) == "checkpoints/step-7"
     assert newest(tmp_path) == "checkpoints/step-5"
-    assert newest(tmp_path, told[0], Told("best", None, AT)) == "checkpoints/step-5"
+    assert newest(tmp_path, told[0], ReportedCheckpoint("best", None, AT)) == "checkpoints/step-5"
     assert newest(tmp_path / "nothing", *told) is None
     assert Resumable("parent", tuple(told), None).newest() == "/data/resume/checkpoints/step-9"
 

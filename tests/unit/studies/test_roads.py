@@ -9,7 +9,7 @@ from typing import Any, cast
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.metrics.source_counts import Roads as Counted
+from trainmaster_runtime.metrics.source_counts import SourceCounts as Counted
 from trainmaster_runtime.reports.reporter import Reporter
 
 from core.domain.studies.metric_sources import KEY, MetricSources, parse_sources
@@ -63,8 +63,8 @@ def test_a_job_that_is_no_trial_counts_nothing(tmp_path: Path) -> None:
 def test_many_names_take_few_words_and_what_is_no_count_is_none() -> None:
     counted = Counted()
     for number in range(5_000):
-        counted.came("events", f"layer/{number}/{'x' * 300}")
-    told = parse_sources({**counted.told(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
+        counted.count_value("events", f"layer/{number}/{'x' * 300}")
+    told = parse_sources({**counted.summary(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
     assert told is not None
     assert len(json.dumps(told)) < 1_500
     roads = MetricSources.of([{KEY: told}, {KEY: told}, {}])

@@ -170,7 +170,7 @@ def test_a_hook_at_the_end_still_counts_for_the_step(timer: StepTimer, clock: Cl
 
 
 def test_an_unknown_part_is_refused_with_the_known_ones(timer: StepTimer) -> None:
-    with pytest.raises(ValueError, match="'waiting' is no part of a step; the parts are data_wait, compute"):
+    with pytest.raises(ValueError, match="'waiting' is not a part of a step; the parts are data_wait, compute"):
         timer.add("waiting", 1)
 
 

@@ -70,7 +70,7 @@ def test_a_report_that_cannot_be_written_costs_one_warning_and_no_training(
     tm.progress(1)
     tm.progress(2)
 
-    assert capsys.readouterr().err.count("the training goes on without reports") == 1
+    assert capsys.readouterr().err.count("the training continues without reports") == 1
 
 
 WRITER = """

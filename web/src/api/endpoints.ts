@@ -13,8 +13,12 @@ export const endpointKeys = {
   batches: ["batches"] as const,
 };
 
+export interface EndpointFilters {
+  project?: string;
+}
+
 export const readEndpoints = (
-  project: string | undefined,
+  { project }: EndpointFilters,
   cursor: string | null,
   limit: number,
   signal?: AbortSignal,
@@ -27,7 +31,7 @@ export const readEndpoints = (
 export const endpointNamesQuery = (project: string) =>
   queryOptions({
     queryKey: [...endpointKeys.all, "names", project],
-    queryFn: () => readEndpoints(project, null, 200),
+    queryFn: () => readEndpoints({ project }, null, 200),
     enabled: project !== "",
     staleTime: 5_000,
   });

@@ -1,9 +1,11 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import type { LucideIcon } from "lucide-react";
 import { type ReactNode } from "react";
+import { withChanges } from "~/lib/filters";
 import { Skeleton, Empty, Failure } from "./parts";
 
 const MANY = 4; // pages
+const PAGE_SIZE = 50;
 
 /** The pages of a list for {@link PagedList}, polled every `liveMs`, and more slowly once many pages were read. */
 export function usePages<Page extends { next_cursor?: string | null }>(
@@ -20,6 +22,33 @@ export function usePages<Page extends { next_cursor?: string | null }>(
     // While the user types, the previous results stay visible.
     placeholderData: keepPreviousData,
   });
+}
+
+interface ListRoute<F> {
+  useSearch: () => F;
+  useNavigate: () => (to: { search: F; replace: boolean }) => unknown;
+}
+
+type ReadPage<F, Page> = (filters: F, cursor: string | null, limit: number, signal: AbortSignal) => Promise<Page>;
+
+/** The pages of a list with the filters in its address, and functions that change these filters. */
+export function useFilteredPages<F extends object, Page extends { next_cursor?: string | null }>(
+  route: ListRoute<F>,
+  queryKey: readonly unknown[],
+  read: ReadPage<F, Page>,
+  liveMs: number,
+) {
+  const filters = route.useSearch();
+  const navigate = route.useNavigate();
+  const query = usePages([...queryKey, filters], (cursor, signal) => read(filters, cursor, PAGE_SIZE, signal), liveMs);
+  const set = (search: F) => void navigate({ search, replace: true });
+  return {
+    query,
+    filters,
+    isFiltered: Object.keys(filters).length > 0,
+    filter: (change: { [name in keyof F]?: F[name] | undefined }) => set(withChanges(filters, change)),
+    clear: () => set({} as F),
+  };
 }
 
 interface PagedListProps<T> {

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from trainmaster_runtime.warm.child import Fork
+    from trainmaster_runtime.warm.child import WarmFork
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -49,10 +49,10 @@ def main(arguments: list[str]) -> NoReturn:
     os._exit(_run(path, StateFolder(state), lock, answer_write))
 
 
-def run_forked(path: str, lock: int, answer_write: int, warm: Fork) -> NoReturn:
+def run_forked(path: str, lock: int, answer_write: int, warm: WarmFork) -> NoReturn:
     """Run the order in this process, which was forked from a preloaded parent; ends the process.
 
-    ``answer_write`` hears ``1`` when the order is claimed, ``0`` when it is another's.
+    ``answer_write`` gets ``1`` when the order is claimed, ``0`` when another process has it.
 
     Raises:
         trainmaster_runtime.warm.child.Started: in each of the user's processes that goes on as it is.
@@ -80,7 +80,9 @@ def _claim_start(state: StateFolder) -> None:
         os.unlink(state.file(temporary_name))
 
 
-def _run(path: str, state: StateFolder, lock: int | None, answer_write: int | None, warm: Fork | None = None) -> int:
+def _run(
+    path: str, state: StateFolder, lock: int | None, answer_write: int | None, warm: WarmFork | None = None
+) -> int:
     order = load(path)
     if not _claim(state, lock, order.tombstone):
         _answer(answer_write, b"0")

@@ -66,7 +66,7 @@ class RuntimeOrder:
         self.termination_path: str | None = data.get("termination_path")
         self.enforced: list[str] = data.get("enforced", [])
         self.asked_path: str | None = data.get("asked_path")
-        # Of an elastic gang: the world that `env` is of, 0 for one that joins; None: it stays as it is.
+        # Elastic gangs: the world of `env`, 0 for a joining replica; None: not elastic.
         self.world: int | None = data.get("world")
         self.joins_warm: bool = data.get("joins_warm", False)
         self.boot_id: str = data.get("boot_id", "")
@@ -91,7 +91,7 @@ class RuntimeOrder:
 
 
 class UserProgram:
-    """What to execute: ``argv`` with ``env``, in the folder ``cwd`` as the view shows it.
+    """A program to execute: ``argv`` with ``env``, in the folder ``cwd`` as the view shows it.
 
     ``oom_score_adj``: ``None`` leaves it as it is.
     """

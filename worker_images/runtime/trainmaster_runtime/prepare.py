@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.limits.cgroups import Groups, make_groups, name_of
 from trainmaster_runtime.order import UserProgram
-from trainmaster_runtime.paths import PathMap
 from trainmaster_runtime.process import spawn
 from trainmaster_runtime.process.exits import ReplicaEnd
 from trainmaster_runtime.process.procfs import MARK_VARIABLE
@@ -20,7 +20,7 @@ _HOOKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trainmaster_runtime.logs.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
@@ -33,6 +33,26 @@ class NotStarted(Exception):
     def __init__(self, ending: ReplicaEnd) -> None:
         super().__init__(ending.sentence)
         self.ending = ending
+
+
+class PathMap:
+    """Where the kernel allows no mounts: maps the job's fixed paths to the real ones in environment and arguments.
+
+    Maps ``/data``, ``/data/output``, … and what lies below them. The longest target wins.
+    """
+
+    def __init__(self, targets: Mapping[str, str]) -> None:
+        self._targets = dict(targets)
+        names = "|".join(re.escape(name) for name in sorted(targets, key=len, reverse=True))
+        # A path begins at the start, after a blank, a quote, or one of = : , ( [ and is not the middle of another
+        # path; file:///data stays, for its slash stands before.
+        self._pattern = re.compile(r"(?<![^\s=:,;'\"(\[{<>|&])(" + names + r")(?=$|[/\s:,;'\")\]}<>|&])")
+
+    def text(self, text: str) -> str:
+        return self._pattern.sub(lambda match: self._targets[match.group(1)], text)
+
+    def env(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.text(value) if "/" in value else value for name, value in env.items()}
 
 
 class PreparedReplica:
@@ -106,7 +126,7 @@ class PreparedReplica:
 
 
 def exit_hook_env(env: dict[str, str], notes: str) -> dict[str, str]:
-    """What lets Python read the exit hook at its start. ``notes``: the file that it appends to."""
+    """Environment by which Python loads the exit hook at its start. ``notes``: the file that the hook appends to."""
     return {
         "TRAINMASTER_EXIT_NOTES": notes,
         "PYTHONPATH": _HOOKS + (":" + env["PYTHONPATH"] if env.get("PYTHONPATH") else ""),

@@ -98,7 +98,7 @@ class StateFolder:
 def write_copy(path: str, data: dict[str, Any]) -> None:
     """Write the exit record to ``path`` in at most 4096 bytes: the beginning of the log's tail goes first, then facts.
 
-    A failure is let pass: the record itself is written.
+    A failure is ignored: the record itself is written.
     """
     short = dict(data)
     text = _encode(short)

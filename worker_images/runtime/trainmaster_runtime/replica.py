@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.order import RuntimeOrder, UserProgram
     from trainmaster_runtime.record import StateFolder
     from trainmaster_runtime.reports.reporter import Reporter
-    from trainmaster_runtime.warm.child import Fork
+    from trainmaster_runtime.warm.child import WarmFork
 
 
 class StopRequested(Exception):
@@ -44,7 +44,9 @@ class StopRequested(Exception):
 class ReplicaRun:
     """Runs the order. One object, one run, in the main thread."""
 
-    def __init__(self, order: RuntimeOrder, state: StateFolder, *, token_path: str, warm: Fork | None = None) -> None:
+    def __init__(
+        self, order: RuntimeOrder, state: StateFolder, *, token_path: str, warm: WarmFork | None = None
+    ) -> None:
         self._order = order
         self._warm = warm
         self._start = ""  # how its processes came to be, where that is not by execution

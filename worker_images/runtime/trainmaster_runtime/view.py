@@ -252,7 +252,7 @@ def _enter_new() -> None:
 
 
 def _fill(old: str, new: str, node: _Node) -> None:
-    """Make ``new`` show what ``old`` holds, and over it what ``node`` says."""
+    """Make ``new`` show the content of ``old``, with the mounts of ``node`` over it."""
     _STEP[0] = "listing " + (old[len("/old") :] or "/")
     for name in os.listdir(old):
         if name not in node.below:

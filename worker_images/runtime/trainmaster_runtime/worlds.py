@@ -24,7 +24,7 @@ LOOK_S = 0.05
 # A process that lost a peer logs it and ends; the platform has this long to notice the dead peer. A machine
 # counts as lost after a minute.
 _HOLD_S = 90.0
-# The same for one that failed and does not say of what: perhaps of its own mistake, and then this is how long it lasts.
+# The same for a process that failed without a sign of a lost peer: perhaps by its own fault, so the wait is short.
 _DOUBT_S = 10.0
 # For processes that are started again in place, from SIGTERM to SIGKILL: their peers wait for them.
 MOVE_GRACE_S = 5.0
@@ -93,7 +93,7 @@ class WorldChanges:
                 continue
             update = _read(path)
             if update is None:
-                continue  # half of it is there: look again
+                continue  # partly written: read it again
             self._file_versions[path] = file_version
             number = int(update.get("world") or 0)
             if number > self.number and (newest is None or number > int(newest["world"])):
@@ -153,7 +153,7 @@ class WorldChanges:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """What stands in ``path``, ``{}`` where nothing stands there yet; ``None``: half of something."""
+    """Content of ``path``, ``{}`` for an empty file; ``None``: partly written."""
     try:
         with open(path, "rb") as stream:
             content = stream.read().strip()

@@ -1,6 +1,7 @@
 """Trainmaster's training library: what a training script uses inside a job, and just as well outside of one.
 
-Needs nothing but the standard library, and pyzmq for `ps`; torch is imported only where a torch state is written or read.
+Needs nothing but the standard library, and pyzmq for `ps`; torch is imported only where a torch state is written or
+read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments as scripts give them: a mistake is one sentence that names the argument."""
+"""Validation of arguments from scripts: each error is one sentence that names the argument."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SHOWN_CHARS = 60
 
 
 def whole_number(name: str, value: Any) -> int:
-    """``value`` as an ``int``; a tensor or a NumPy number of one whole number is one, too.
+    """``value`` as an ``int``; also accepts a tensor or NumPy scalar with a whole number.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a whole number.
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -35,6 +35,6 @@ def seconds(name: str, value: Any) -> float:
 
 
 def shown(value: Any) -> str:
-    """``value`` as a sentence shows it."""
+    """``value`` as shown in messages."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"

@@ -1,6 +1,6 @@
-"""Who this process is in its job, read from the environment that the platform sets.
+"""The role and ranks of this process in its job, read from the environment that the platform sets.
 
-Outside the platform everything has a default: a lone worker of rank 0 that reads ``./data`` and writes ``./output``.
+Outside the platform everything has a default: a single worker of rank 0 that reads ``./data`` and writes ``./output``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 _DATA = "/data/data"
 _OUTPUT = "/data/output"
 
-# In rank order; own roles follow by name. The first replica in this order is the one that writes for all.
+# In rank order; custom roles follow by name. The first replica in this order writes for all.
 _ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 _UNRANKED = frozenset({"ps", "evaluator", "scheduler"})
 
 
 class ContextError(ValueError):
-    """An environment variable holds what it cannot hold; the message names it."""
+    """An environment variable has an invalid value; the message names it."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """This process's place in its job.
+    """This process's role and ranks in its job.
 
     ``role``/``index`` name the replica; ``rank``/``world_size`` count the processes that train together (chief and
-    workers), and ``rank`` is ``None`` for a replica that is not among them, such as a ps. ``peers``: role to
-    ``host:port`` of each replica in index order, empty for a lone replica outside the platform.
-    ``resume_from``: the checkpoint that the platform wants this attempt to start from.
+    workers), and ``rank`` is ``None`` for other replicas, such as a ps. ``peers``: role to ``host:port`` of each
+    replica in index order, empty for a single replica outside the platform. ``resume_from``: the checkpoint from which
+    the platform wants this attempt to start.
     """
 
     role: str = "worker"
@@ -56,7 +56,7 @@ class Context:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process is the one that writes checkpoints and results for all."""
+        """Whether this process writes checkpoints and results for all processes."""
         return self.rank == 0
 
     @property
@@ -65,11 +65,11 @@ class Context:
 
 
 def current(environ: Optional[Mapping[str, str]] = None) -> Context:
-    """The context of this process, or of one with the environment ``environ``. Reads nothing but the environment
-    (and whether ``/data/data`` and ``/data/output`` are there).
+    """The context of this process, or of one with the environment ``environ``. Reads only the environment, and whether
+    ``/data/data`` and ``/data/output`` exist.
 
     Raises:
-        ContextError: a variable that is set cannot be understood.
+        ContextError: a variable has an invalid value.
     """
     env = os.environ if environ is None else environ
     job_id = env.get("TRAINMASTER_JOB_ID") or None
@@ -103,7 +103,7 @@ def _rank(
 ) -> Tuple[Optional[int], int]:
     if "RANK" in env:
         return _number(env, "RANK", 0), _number(env, "WORLD_SIZE", 1)
-    # No torch variables (TF_CONFIG by hand, or a launcher with variables of its own): one process for each replica.
+    # Without torch variables (TF_CONFIG by hand, or another launcher): one process for each replica.
     ranked = sorted({*peers, role} - _UNRANKED, key=_role_order)
     ranked = [name for name in ranked if name in ("chief", "worker")] or ranked
     if role not in ranked:
@@ -122,7 +122,7 @@ def _tf_config(env: Mapping[str, str]) -> Tuple[Dict[str, Tuple[str, ...]], Dict
     task = value.get("task", {})
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         raise ContextError("TF_CONFIG: `cluster` and `task` must be JSON objects")
-    # A sparse cluster ({"worker": {"1": "host"}}) names no other worker: it tells nothing about the peers there.
+    # A sparse cluster ({"worker": {"1": "host"}}) does not name the other workers: the peers are unknown then.
     return {role: tuple(hosts) for role, hosts in cluster.items() if isinstance(hosts, list)}, task
 
 

@@ -1,4 +1,4 @@
-"""A storage for scripts that drive an Optuna study of their own: kept by the platform, shared by all jobs of a project.
+"""An Optuna storage on the platform, shared by all jobs of a project, for scripts that run an Optuna study themselves.
 
     import optuna
     from trainmaster_train.optuna import storage
@@ -7,8 +7,8 @@
     study.optimize(objective, n_trials=20)
 
 It is Optuna's own gRPC client (``GrpcStorageProxy``), whose messages go to the platform's API over HTTP, with the token
-that every job has. A script that must not be changed is run beside a gRPC server, on the port that Optuna's client
-takes when none is named: ``python -m trainmaster_train.optuna -- python search.py``.
+that every job has. An unchanged script can be run together with a gRPC server on the default port of Optuna's client:
+``python -m trainmaster_train.optuna -- python search.py``.
 
 Needs ``optuna`` 4.2 or later with ``grpcio`` and ``protobuf``, as Optuna's own proxy does.
 """
@@ -39,28 +39,29 @@ try:
     from optuna.storages._grpc.server import make_server
 except ImportError as error:
     raise ImportError(
-        f"trainmaster_train.optuna needs Optuna 4.2 or later with gRPC: pip install 'optuna>=4.2' grpcio protobuf ({error})"
+        "trainmaster_train.optuna needs Optuna 4.2 or later with gRPC: "
+        f"pip install 'optuna>=4.2' grpcio protobuf ({error})"
     ) from error
 
 _STATUS_HEADER = "Optuna-Status"
 _TIMEOUT_S = 60.0
-# The API may restart, or move to another machine, while a training goes on.
+# The API may restart, or move to another machine, during a training.
 _TRY_FOR_S = 120.0
 _PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _UNAVAILABLE = frozenset({429, 502, 503, 504})
-# What a second sending changes twice: not sent again once it may have arrived.
+# Not idempotent: never sent again once the request may have arrived.
 _NOT_IDEMPOTENT = frozenset({"CreateNewStudy", "CreateNewTrial", "DeleteStudy", "SetTrialStateValues"})
-# uvicorn closes what idles for 5 s; a request into a connection that is being closed is lost.
+# uvicorn closes connections after 5 s idle; a request into a closing connection is lost.
 _IDLE_S = 3.0
 _ADVICE = (
-    "Give each replica its own --port and GrpcStorageProxy(port=…), use trainmaster_train.optuna.storage() in the script, "
-    "or run the job in containers"
+    "Give each replica its own --port and GrpcStorageProxy(port=…), use trainmaster_train.optuna.storage() in the "
+    "script, or run the job in containers"
 )
 
 
 class StorageError(grpc.RpcError):  # type: ignore[misc]  # grpc ships no types
-    """What Optuna's client takes for its server's answer. ``code`` is a ``grpc.StatusCode``."""
+    """An error in the form that Optuna's client expects of its server. ``code`` is a ``grpc.StatusCode``."""
 
     def __init__(self, code: Any, details: str) -> None:
         super().__init__(details)
@@ -86,12 +87,12 @@ def storage(
     Args:
         url: the API; default: the job's, ``TRAINMASTER_API_URL``.
         token: default: the job's own, from ``TRAINMASTER_TOKEN_FILE``, else ``TRAINMASTER_TOKEN``.
-        project: whose studies; with a user's token, outside a job.
-        ca_file: certificates that the API's own is checked with; default: the system's.
+        project: of the studies; only with a user's token, outside a job.
+        ca_file: CA certificates for the API; default: the system's.
 
     Raises:
-        ValueError: no address, or no token.
-        StorageError: the first call says so where the API is away or refuses the token.
+        ValueError: there is no address, or no token.
+        StorageError: raised by the first call if the API is unreachable or rejects the token.
     """
     address = url or os.environ.get("TRAINMASTER_API_URL", "")
     if not address:
@@ -114,16 +115,16 @@ class _Storage(GrpcStorageProxy):
         self._cache = GrpcClientCache(stub)
 
     def wait_server_ready(self, timeout: Optional[float] = None) -> None:
-        """Until the platform answers. Raises ``ConnectionError`` after ``timeout`` seconds."""
+        """Wait until the platform answers. Raises ``ConnectionError`` after ``timeout`` seconds."""
         until_s = None if timeout is None else time.monotonic() + timeout
         while not self._transport.answers():
             if until_s is not None and time.monotonic() > until_s:
                 raise ConnectionError(f"{self._transport.url} did not answer within {timeout:g} s")
-            time.sleep(_PAUSE_S)  # noqa: TID251 (nothing tells when a server is back)
+            time.sleep(_PAUSE_S)  # noqa: TID251 (polling: there is no notification)
 
 
 class _Stub:
-    """Has a method for each of the service's, as the generated stub does."""
+    """A method for each method of the service, as in the generated stub."""
 
     def __init__(self, transport: _HttpTransport) -> None:
         methods = api_pb2.DESCRIPTOR.services_by_name["StorageService"].methods_by_name
@@ -143,12 +144,12 @@ def _class(described: Any) -> Callable[[], Any]:
 
 
 class _HttpTransport:
-    """HTTP requests to the API, each thread over a connection of its own."""
+    """HTTP requests to the API, with one connection per thread."""
 
     def __init__(self, url: str, token: Optional[str], project: Optional[str], ca_file: Optional[str]) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url: {url!r} is no address like http://host:8765")
+            raise ValueError(f"url: {url!r} is not an address like http://host:8765")
         self.url = url
         self._is_tls = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
@@ -170,7 +171,7 @@ class _HttpTransport:
         self._setup()
 
     def close(self) -> None:
-        """This thread's connection."""
+        """Close this thread's connection."""
         connection = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
@@ -187,7 +188,7 @@ class _HttpTransport:
         """The answer's bytes.
 
         Raises:
-            StorageError: the storage says no, or the API was away for two minutes.
+            StorageError: the storage reports an error, or the API was unreachable for two minutes.
         """
         until_s = time.monotonic() + _TRY_FOR_S
         pause_s = _PAUSE_S
@@ -202,7 +203,7 @@ class _HttpTransport:
             else:
                 if status == 200:
                     return answer
-                # A proxy may say so after the API has done it, and the API when it does not know whether it has.
+                # A proxy may report this although the API has executed the request, or the API if it does not know.
                 is_unsafe = method in _NOT_IDEMPOTENT and status != 429
                 if status not in _UNAVAILABLE or is_unsafe or time.monotonic() > until_s:
                     raise _error(status, grpc_status, answer)
@@ -220,7 +221,7 @@ class _HttpTransport:
 
     def _connection(self, method: str) -> http.client.HTTPConnection:
         connection: Optional[http.client.HTTPConnection] = getattr(self._local, "connection", None)
-        # One that the API has closed meanwhile looks like an answer that was lost.
+        # A connection that the API has closed meanwhile looks like a lost answer.
         if (
             connection is not None
             and method not in _NOT_IDEMPOTENT
@@ -245,7 +246,7 @@ class _HttpTransport:
                 return file.read().strip()
         token = os.environ.get("TRAINMASTER_TOKEN", "")
         if not token:
-            raise ValueError("token: there is no TRAINMASTER_TOKEN_FILE outside a job; give a token of yours")
+            raise ValueError("token: there is no TRAINMASTER_TOKEN_FILE outside a job; give a token of your own")
         return token
 
 
@@ -274,14 +275,14 @@ def main() -> None:
     )
     parser.add_argument("--host", default="localhost", help="default: localhost, for this replica alone")
     parser.add_argument("--port", type=int, default=13000, help="default: 13000, as Optuna's client has it")
-    parser.add_argument("command", nargs="*", help="behind --: a program that is run beside it, and with which it ends")
+    parser.add_argument("command", nargs="*", help="after --: a program to run; the server ends with it")
     given = parser.parse_args()
     try:
         claimed = _claim(given.port)
         server = make_server(storage(), given.host, given.port)
     except (ValueError, OSError) as error:
         sys.exit(f"trainmaster_train.optuna: {error}")
-    except RuntimeError as error:  # gRPC has no other for a port that it cannot have
+    except RuntimeError as error:  # gRPC raises nothing more specific for a port in use
         sys.exit(f"trainmaster_train.optuna: {given.host}:{given.port} cannot be listened on: {error}. {_ADVICE}")
     server.start()
     if not given.command:
@@ -297,30 +298,31 @@ def main() -> None:
 
 
 def _claim(port: int) -> socket.socket:
-    """Held as long as the server lives. gRPC would share a port with another replica's server, and go down with it.
+    """Claim the port for the life of the server. gRPC would share it with another replica's server, and fail with that.
 
     Raises:
-        OSError: another one has it.
+        OSError: another process has it.
     """
     claimed = socket.socket(socket.AF_UNIX)
-    if sys.platform == "linux":  # elsewhere there are no names that end with their process
+    if sys.platform == "linux":  # elsewhere there are no socket names that end with their process
         try:
-            # gRPC shares ports with processes of this user alone; another user's name would only be in the way.
+            # gRPC shares ports only with processes of this user, so other users' names must not collide.
             claimed.bind(f"\0trainmaster-optuna-{os.getuid()}-{port}")
         except OSError as error:
             raise OSError(
-                f"port {port} is another replica's on this machine, as plain processes have no network of their own. {_ADVICE}"
+                f"port {port} is another replica's on this machine, as plain processes have no network of their own. "
+                f"{_ADVICE}"
             ) from error
     return claimed
 
 
 def _run(command: List[str]) -> int:
-    """The program's exit status; what ends this process ends the program first."""
+    """Run the program; returns its exit status. Signals to this process are forwarded."""
     program: Optional[subprocess.Popen[bytes]] = None
     early: List[int] = []
 
     def hand_on(number: int, _frame: object) -> None:
-        if program is None:  # it is being started
+        if program is None:  # still starting
             early.append(number)
         else:
             program.send_signal(number)

@@ -1,7 +1,7 @@
-"""Tells the platform how the training goes: one JSON line for each fact, appended to a file that the runtime relays.
+"""Reports progress and metrics to the platform: JSON lines, appended to a file that the runtime relays.
 
-Outside the platform (no ``TRAINMASTER_REPORT_FILE``) every call returns without doing anything. Reporting never
-stops a training: a file that cannot be written costs one warning on stderr.
+Outside the platform (no ``TRAINMASTER_REPORT_FILE``) every call does nothing. Reporting never stops a training: a file
+that cannot be written costs one warning on stderr.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Number = Union[int, float]
 _BINS_LIMIT = 512
 
 _has_warned = False
-has_reported_step = False  # by this process: what is reported without a step belongs to the one told last
+has_reported_step = False  # by this process: reports without a step belong to the last reported one
 
 
 def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = None, **metrics: Any) -> None:
     """Report that ``step`` of ``steps`` is done, with metrics such as ``loss=0.1``.
 
     Args:
-        steps: all steps of the training; ``None`` when that is not known.
-        metrics: numbers, or whatever has an ``item()`` (numpy and torch scalars). NaN and infinities are sent as
-            the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, since JSON has no such numbers.
+        steps: total number of steps; ``None`` if unknown.
+        metrics: numbers, or objects with ``item()`` (numpy and torch scalars). NaN and infinities are sent as the
+            texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no such numbers.
     """
     global has_reported_step  # noqa: PLW0603 (the runtime knows one step of this process)
     line: Dict[str, Any] = {"kind": "progress", "step": _whole("step", step)}
@@ -43,10 +43,10 @@ def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = N
 
 
 def log(values: Mapping[str, Any], step: int) -> None:
-    """Report metrics of ``step`` whose names may be anything that can be shown, such as ``train/loss``.
+    """Report metrics of ``step`` with arbitrary printable names, such as ``train/loss``.
 
     Args:
-        values: numbers, as ``progress`` takes them.
+        values: numbers, as in ``progress``.
     """
     global has_reported_step  # noqa: PLW0603 (the same)
     line = {"kind": "progress", "step": _whole("step", step), "metrics": plain_metrics(values)}
@@ -55,13 +55,13 @@ def log(values: Mapping[str, Any], step: int) -> None:
 
 
 def log_histogram(name: str, values: Any, step: int, *, bins: int = 30) -> None:
-    """Report how ``values`` are spread: numbers, or an array or tensor of any shape. What is not finite is left out.
+    """Report a histogram of ``values``: numbers, or an array or tensor of any shape. Non-finite values are left out.
 
     Raises:
         ValueError: ``bins`` is not from 1 to 512.
     """
     if not 1 <= bins <= _BINS_LIMIT:
-        raise ValueError(f"bins is {bins}; 1 to {_BINS_LIMIT} are kept")
+        raise ValueError(f"bins is {bins}; give 1 to {_BINS_LIMIT}")
     numbers = [number for number in _flat(values) if math.isfinite(number)]
     if not numbers:
         return
@@ -75,12 +75,12 @@ def log_histogram(name: str, values: Any, step: int, *, bins: int = 30) -> None:
 
 
 def log_image(name: str, file: bytes, step: int) -> None:
-    """Report an image: the bytes of a PNG, JPEG, GIF or WebP file of at most 512 KiB; of a larger one nothing is kept."""
+    """Report an image: the bytes of a PNG, JPEG, GIF or WebP file of at most 512 KiB; larger ones are dropped."""
     _log_object(name, "image", step, base64.b64encode(file).decode())
 
 
 def log_text(name: str, text: str, step: int) -> None:
-    """Report a text; of one with more than 64 KiB the beginning is kept."""
+    """Report a text; it is truncated to 64 KiB."""
     _log_object(name, "text", step, text)
 
 
@@ -97,7 +97,7 @@ def _log_object(name: str, kind: str, step: int, data: Any) -> None:
 
 
 def _flat(values: Any) -> Iterator[float]:
-    """The numbers in ``values``, however they are nested."""
+    """The numbers in ``values``, flattened."""
     if hasattr(values, "detach"):
         values = values.detach()
     if hasattr(values, "tolist"):
@@ -132,7 +132,7 @@ def append(line: Mapping[str, Any]) -> None:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             if os.write(file, data) < len(data):
-                # A full disk cut the line: end it here, so that the next one stands alone and only this one is lost.
+                # A full disk truncated the line: end it here, so that only this line is lost.
                 os.write(file, b"\n")
         finally:
             os.close(file)
@@ -141,10 +141,10 @@ def append(line: Mapping[str, Any]) -> None:
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> Dict[str, Union[Number, str, bool]]:
-    """``metrics`` as JSON can carry them.
+    """``metrics`` as JSON values.
 
     Raises:
-        TypeError: a value is no number; the message names the metric. Or ``metrics`` is no mapping.
+        TypeError: a value is not a number (the message names the metric), or ``metrics`` is not a mapping.
     """
     if not isinstance(metrics, Mapping):
         raise TypeError(f"metrics: {shown(metrics)} is not a dict of names and numbers")
@@ -172,6 +172,6 @@ def _warn_once(path: str, error: OSError) -> None:
     if not _has_warned:
         _has_warned = True
         print(
-            f"trainmaster: cannot report to {path} ({error.strerror}); the training goes on without reports.",
+            f"trainmaster: cannot report to {path} ({error.strerror}); the training continues without reports.",
             file=sys.stderr,
         )

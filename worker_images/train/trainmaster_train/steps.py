@@ -9,11 +9,10 @@ The one timer of this process::
         with timer.step():
             ...
 
-A step lasts from the end of the step before it to its own end, so nothing between two steps is lost. Its parts sum to
-it exactly: a second that belongs to two parts is counted in the inner one, and what ran in the background while the
-training thread computed is told apart (``overlapped``), not added. A script without ``with timer.step()`` has steps
-all the same where somebody calls :meth:`StepTimer.end_step`, as :func:`trainmaster_train.distributed.watch` and the
-parameter-server client do.
+A step lasts from the end of the previous step to its own end, so no time between two steps is lost. Its parts sum to it
+exactly: a second that belongs to two parts is counted in the inner one, and background work during the computation is
+reported apart (``overlapped``), not added. A script without ``with timer.step()`` has steps, too, if
+:meth:`StepTimer.end_step` is called, as :func:`trainmaster_train.distributed.watch` and the parameter-server client do.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ CHECKPOINT = "checkpoint"
 OTHER = "other"
 PARTS = (DATA_WAIT, COMPUTE, COMMUNICATION, PS_WAIT, CHECKPOINT, OTHER)
 
-# Often enough to watch a training, seldom enough that a million short steps stay a small report.
+# Often enough to watch a training, rarely enough that a million short steps give a small report.
 REPORT_EVERY_S = 2.0
 
 
@@ -46,8 +45,8 @@ REPORT_EVERY_S = 2.0
 class Step:
     """One step. All times in seconds.
 
-    ``parts``: name to time; they sum to ``seconds``. ``other`` is what happened between two ``with timer.step()``
-    blocks and nobody named. ``overlapped``: work of other threads during the step, hidden behind the parts.
+    ``parts``: name to time; they sum to ``seconds``. ``other`` is unnamed time between two ``with timer.step()``
+    blocks. ``overlapped``: work of other threads during the step, hidden behind the parts.
     ``bytes_sent``: to other processes. ``staleness``: of each push in this step, in updates of the model.
     """
 
@@ -59,7 +58,7 @@ class Step:
 
 
 class _Frame:
-    """A part that is open: ``inner`` are the seconds in it that belong to parts of their own."""
+    """An open part; ``inner``: seconds in it that belong to inner parts."""
 
     __slots__ = ("inner", "name", "started")
 
@@ -73,13 +72,13 @@ class StepTimer:
     """Measures the steps of one training thread. Other threads may call the ``add`` methods only.
 
     Args:
-        clock: seconds that only grow.
-        is_reported: whether the means of the last seconds are sent to the platform as metrics.
+        clock: monotonic, in seconds.
+        is_reported: whether means over the last seconds are sent to the platform as metrics.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, *, is_reported: bool = False) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # what other threads add, and the step's end that takes it
+        self._lock = threading.Lock()  # guards what other threads add
         self._at_end: List[Callable[[StepTimer], None]] = []
         self._means = _Means() if is_reported else None
         self._thread: Optional[int] = None
@@ -103,7 +102,7 @@ class StepTimer:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Everything in the block that no inner part counts belongs to ``name``. For the training thread."""
+        """Count the block as ``name``, except inner parts. For the training thread."""
         if not self._is_training_thread():
             started = self._clock()
             try:
@@ -123,10 +122,10 @@ class StepTimer:
                 self._frames[-1].inner += elapsed
 
     def add(self, name: str, seconds: float) -> None:
-        """Count the last ``seconds`` as ``name``, instead of as what they would be counted otherwise.
+        """Count the last ``seconds`` as ``name``, instead of as the enclosing part.
 
-        From the training thread: it has just waited that long. From any other thread: work behind the training's
-        back, which becomes a part of no step but of ``overlapped``.
+        From the training thread: it has just waited that long. From any other thread: background work, which is
+        counted as ``overlapped``.
         """
         _known(name)
         if not self._is_training_thread():
@@ -135,7 +134,7 @@ class StepTimer:
             return
         if self._frames:
             frame = self._frames[-1]
-            # Never more than has passed: the parts could not sum to the step.
+            # Never more than has passed, so that the parts sum to the step.
             seconds = max(0.0, min(seconds, self._clock() - frame.started - frame.inner))
             frame.inner += seconds
         elif self._started is not None:
@@ -145,12 +144,12 @@ class StepTimer:
         self._parts[name] += seconds
 
     def claim(self, name: str, seconds: float) -> None:
-        """Move up to ``seconds`` of this step's compute to ``name``: a wait inside of what looked like computing."""
+        """Move up to ``seconds`` of this step's compute to ``name``: a wait inside of the computation."""
         with self._lock:
             self._claims[_known(name)] = self._claims.get(name, 0.0) + max(0.0, seconds)
 
     def add_overlapped(self, name: str, seconds: float) -> None:
-        """Count work that was hidden behind the step's parts; from any thread."""
+        """Count work that overlapped with the step's parts; from any thread."""
         with self._lock:
             self._overlapped[_known(name)] = self._overlapped.get(name, 0.0) + max(0.0, seconds)
 
@@ -160,12 +159,12 @@ class StepTimer:
             self._bytes_sent += count
 
     def add_staleness(self, updates: float) -> None:
-        """Count one push that was computed on a model ``updates`` updates old; from any thread."""
+        """Count one push with a staleness of ``updates``; from any thread."""
         with self._lock:
             self._staleness.append(updates)
 
     def data(self, batches: Iterable[T]) -> Iterator[T]:
-        """``batches``, with the time that the training waits for each counted as ``data_wait``."""
+        """``batches``, with the waiting time for each counted as ``data_wait``."""
         source = iter(batches)
         while True:
             self._start()
@@ -177,7 +176,7 @@ class StepTimer:
             yield batch
 
     def end_step(self) -> None:
-        """End a step where no block marks it. The first call only starts the clock; none counts inside of a block."""
+        """End a step that no block marks. The first call only starts the clock; ignored inside of a block."""
         if any(frame.name == COMPUTE for frame in self._frames):
             return
         if self._started is None:
@@ -186,12 +185,14 @@ class StepTimer:
             self._end()
 
     def at_end(self, hook: Callable[[StepTimer], None]) -> Callable[[], None]:
-        """Call ``hook(timer)`` at the end of each step, before it is summed up. Returns what removes it again."""
+        """Call ``hook(timer)`` at the end of each step, before it is summed up. Returns a function that removes the
+        hook.
+        """
         self._at_end.append(hook)
         return lambda: self._at_end.remove(hook) if hook in self._at_end else None
 
     def flush(self) -> None:
-        """Report what was not reported yet."""
+        """Report the steps since the last report."""
         if self._means is not None:
             self._means.send(self.count)
 
@@ -209,7 +210,7 @@ class StepTimer:
         self._staleness: List[float] = []
 
     def _end(self) -> None:
-        for hook in tuple(self._at_end):  # one may be removed meanwhile
+        for hook in tuple(self._at_end):  # a hook may remove itself
             hook(self)
         with self._lock:
             now = self._clock()
@@ -257,7 +258,7 @@ class _Means:
             self._clear(now)
 
     def send(self, number: int) -> None:
-        """Report them; as points at step ``number`` where the script tells no step of its own."""
+        """Report the means; at step ``number`` if the script reports no steps itself."""
         if not self._count:
             return
         count = self._count
@@ -299,12 +300,12 @@ def timer() -> StepTimer:
 
 def _known(name: str) -> str:
     if name not in PARTS:
-        raise ValueError(f"{name!r} is no part of a step; the parts are {', '.join(PARTS)}")
+        raise ValueError(f"{name!r} is not a part of a step; the parts are {', '.join(PARTS)}")
     return name
 
 
 def forget_after_fork() -> None:
-    """Start anew in a forked child: its steps are not its parent's."""
+    """Reset in a forked child: its steps are not its parent's."""
     global _timer  # noqa: PLW0603 (the same)
     _timer = None
 

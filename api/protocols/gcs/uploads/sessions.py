@@ -35,7 +35,7 @@ from core.domain.errors import (
     TrainmasterError,
     Unavailable,
 )
-from core.storage.tree import Entry
+from core.storage.tree import TreeEntry
 
 # As long as Cloud Storage keeps a session: https://cloud.google.com/storage/docs/resumable-uploads#introduction
 _KEPT_S: Final = 7 * 24 * 3600
@@ -126,11 +126,11 @@ class Insertion:
         except FileExistsError:
             raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
 
-    def entry(self) -> Entry:
+    def entry(self) -> TreeEntry:
         return find_object(self._bucket, self._wanted.name)
 
 
-def make_folder(bucket: Bucket, name: str) -> Entry:
+def make_folder(bucket: Bucket, name: str) -> TreeEntry:
     """The object ``a/b/`` without content, by which clients mark folders."""
     tree, path = bucket.place(object_path(name), makes=True)
     tree.make_folder(path)
@@ -294,7 +294,7 @@ class Continuation:
             return self.size_bytes >= self._total
         return piece.length is None and not piece.asks_only
 
-    def finish(self, told: Told) -> tuple[Entry, Checksums]:
+    def finish(self, told: Told) -> tuple[TreeEntry, Checksums]:
         """Have it stand in its place. ``told``: by the headers of the last piece, of all of it.
 
         Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then.

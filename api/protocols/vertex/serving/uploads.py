@@ -70,7 +70,7 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
             by_of(caller),
             uploaded,
             volume=context.settings.default_volume,
-            told=models.told_of(wanted, is_first=above is None or not rows.has_versions(work.session, above.id)),
+            metadata=models.told_of(wanted, is_first=above is None or not rows.has_versions(work.session, above.id)),
         )
         made.registration = {**made.registration, models.KEY: wanted.body}
         work.session.flush()

@@ -1,4 +1,4 @@
-"""Reading metrics: what series there are, their points, and charts of any window in a bounded number of buckets."""
+"""Reading metrics: series, their points, and charts of any window in a bounded number of buckets."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _ORDER: Final = (
 )
 _SEGMENTS_AT_ONCE: Final = 100
 _SERIES_AT_ONCE: Final = 500
-# A window of so many points per bucket is read point by point; larger ones by digests.
+# Windows of up to this many points per bucket are read point by point, larger ones from digests.
 _EXACT: Final = 32
 _EXACT_LIMIT: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesFilter:
-    """Which series of the owners; what is ``None`` or empty is not asked for."""
+    """Which series of the owners; fields that are ``None`` or empty do not restrict."""
 
     attempt: int | None = None
     role: str | None = None
@@ -56,11 +56,12 @@ class SeriesFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredSeries:
-    """A series as it was at one moment. ``low`` and ``high``: of the finite values, ``None`` when there is none.
+    """A series as of one moment. ``low`` and ``high``: of the finite values, ``None`` without any.
 
     ``count`` points in all (of objects: how many were written), of which ``chunked`` are in chunks and the rest in
-    ``pending``. ``last_time``: milliseconds since 1970. ``stream_id``, ``compactions`` and ``last_segment``: where whoever
-    follows it goes on (:func:`segments_behind`).
+    ``pending``. ``last_time``: milliseconds since 1970. ``stream_id``, ``compactions`` and ``last_segment``: the
+    position
+    from which a follower continues (:func:`segments_behind`).
     """
 
     id: int
@@ -85,7 +86,7 @@ class StoredSeries:
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """A stream as it is at one moment: another value of ``points`` when anything was added to it."""
+    """A stream as of one moment; ``points`` changes whenever data is added."""
 
     id: int
     owner_id: str
@@ -98,14 +99,14 @@ class StreamMark:
 
 @dataclass(frozen=True, slots=True)
 class ChartWindow:
-    """Both ends included, ``None``: open. Of steps, or of milliseconds since 1970."""
+    """An interval of steps, or of milliseconds since 1970; both ends inclusive, ``None``: open."""
 
     by: By = "step"
     low: int | None = None
     high: int | None = None
 
     def has(self, lowest: int, highest: int) -> bool:
-        """Whether all from ``lowest`` to ``highest`` is in it."""
+        """Whether the window contains all of ``lowest`` to ``highest``."""
         return (self.low is None or self.low <= lowest) and (self.high is None or highest <= self.high)
 
     def misses(self, lowest: int, highest: int) -> bool:
@@ -114,7 +115,7 @@ class ChartWindow:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """A window's points where they are few, else digests of runs of them; in order of steps or time."""
+    """A window's points if they are few, else digests of runs of points; ordered by step or time."""
 
     points: Points | None
     digests: Digests | None
@@ -128,20 +129,20 @@ def find_series(
     limit: int,
     after: int | None = None,
 ) -> list[StoredSeries]:
-    """The series of these jobs, as they all are at one moment: by attempt, role, index and name, at most ``limit``.
+    """A consistent snapshot of the jobs' series, by attempt, role, index and name, at most ``limit``.
 
     Args:
-        after: the id of a series: only those behind it.
+        after: the id of a series: only those after it.
 
     Raises:
-        NotFound: there is no series ``after`` any more.
-        Unavailable: they were written so fast that no moment could be caught; never seen.
+        NotFound: the series ``after`` no longer exists.
+        Unavailable: concurrent writes left no consistent snapshot; never observed.
     """
     for _ in range(_TRIES):
         before = _streams(session, owner_ids, only)
         found = _series_at(session, before, only, limit, after)
         if before.keys() and _compactions(session, list(before)) != {n: row.compactions for n, row in before.items()}:
-            continue  # points moved from segments to chunks meanwhile: some were seen twice or not at all
+            continue  # points were compacted meanwhile: some were read twice or not at all
         return found
     raise Unavailable("The metrics change too fast to be read; try again in a moment.", retry_after_s=1.0)
 
@@ -149,13 +150,13 @@ def find_series(
 def find_names(
     session: Session, owner_id: str, only: SeriesFilter = SeriesFilter(), *, limit: int, after: int | None = None
 ) -> Sequence[AnyRow]:
-    """(name, kind, id) of what a job's series are called, each once however many replicas have it, by name and kind.
+    """(name, kind, id) of the job's distinct series names over all replicas, by name and kind.
 
     Args:
-        after: an id that came with a name: only what comes behind that.
+        after: an id returned with a name: only names after it.
 
     Raises:
-        NotFound: there is no series ``after`` any more.
+        NotFound: the series ``after`` no longer exists.
     """
     query = select(MetricSeries.name, MetricSeries.kind, func.min(MetricSeries.id).label("id"))
     query = query.join(MetricStream, MetricStream.id == MetricSeries.stream_id).where(MetricStream.owner_id == owner_id)
@@ -167,13 +168,13 @@ def find_names(
 
 
 def position_of(session: Session, owner_id: str) -> tuple[tuple[int, int], ...]:
-    """(stream, points) of each stream of a job: another value when anything was added."""
+    """(stream, points) of each stream of a job; changes whenever data is added."""
     query = select(MetricStream.id, MetricStream.points).where(MetricStream.owner_id == owner_id)
     return tuple((row[0], row[1]) for row in session.execute(query.order_by(MetricStream.id)))
 
 
 def marks_of(session: Session, owner_ids: Sequence[str]) -> dict[str, tuple[StreamMark, ...]]:
-    """The streams of many jobs; one without metrics is not among them."""
+    """The streams of many jobs; jobs without metrics are left out."""
     columns = (MetricStream.id, MetricStream.owner_id, MetricStream.attempt, MetricStream.role, MetricStream.index)
     query = select(*columns, MetricStream.points, MetricStream.compactions)
     query = query.where(MetricStream.owner_id.in_(owner_ids)).order_by(MetricStream.id)
@@ -186,9 +187,9 @@ def marks_of(session: Session, owner_ids: Sequence[str]) -> dict[str, tuple[Stre
 def segments_behind(
     session: Session, last: Mapping[int, int], series_ids: Collection[int], compactions: Mapping[int, int]
 ) -> dict[int, tuple[int, dict[int, Points]]]:
-    """By stream: the number of its newest segment, and what came in segments behind the ``last`` one that was read, by series.
+    """By stream: the number of its newest segment, and the points of the segments after ``last``, by series.
 
-    A stream whose segments have moved into chunks since ``compactions`` is not among them: it is to be read by its count.
+    Streams that were compacted since ``compactions`` are left out; read those by their count.
     """
     if not last:
         return {}
@@ -225,7 +226,7 @@ def read_points(session: Session, series: StoredSeries, start: int, limit: int) 
 
 
 def read_chart(session: Session, series: StoredSeries, window: ChartWindow, buckets: int) -> ChartData:
-    """What is in ``window``: its points when these are at most ``buckets``, else at most ``buckets`` digests."""
+    """The contents of ``window``: its points if at most ``buckets``, else at most ``buckets`` digests."""
     rows = [
         row
         for row in session.execute(
@@ -252,15 +253,15 @@ def read_chart(session: Session, series: StoredSeries, window: ChartWindow, buck
         if len(ordered) <= buckets:
             return ChartData(ordered, None)
         return ChartData(None, digest_buckets(ordered, window.by, buckets))
-    # One and a half for each bucket: finer ones would show the same.
+    # One and a half per bucket: finer digests would show the same.
     coarse = 2 * (count // COARSE_POINTS) >= 3 * buckets
     return ChartData(None, merge_buckets(_digests(session, series, rows, window, is_coarse=coarse), window.by, buckets))
 
 
 def values_since(session: Session, series: Sequence[StoredSeries], since: Mapping[int, int]) -> dict[int, list[float]]:
-    """The finite values of each series, by its id, from a time on: ``since``, in milliseconds since 1970, by the id, too.
+    """The finite values of each series since a time, both by the series' id; ``since``: milliseconds since 1970.
 
-    A few statements for thousands of series; of each, what lies in the window is held.
+    A few statements for thousands of series; the values inside the window are held in memory.
     """
     found: dict[int, list[float]] = {one.id: [] for one in series if one.id in since}
     chunked = {one.id: one.chunked for one in series if one.id in found}
@@ -315,7 +316,7 @@ def _compactions(session: Session, streams: Sequence[int]) -> dict[int, int]:
 
 
 def _chosen(query: AnySelect, only: SeriesFilter) -> AnySelect:
-    """Of what the filter says about names and kinds."""
+    """Restrict by the filter's names and kinds."""
     if only.names:
         query = query.where(MetricSeries.name.in_(only.names))
     if only.kind is not None:
@@ -328,11 +329,11 @@ def _chosen(query: AnySelect, only: SeriesFilter) -> AnySelect:
 
 
 def _key_of(session: Session, owner_ids: Sequence[str], series_id: int) -> tuple[Any, ...]:
-    """What a series is sorted by."""
+    """The sort key of a series."""
     query = select(*_ORDER).join(MetricStream, MetricStream.id == MetricSeries.stream_id)
     row = session.execute(query.where(MetricSeries.id == series_id, MetricStream.owner_id.in_(owner_ids))).one_or_none()
     if row is None:
-        raise NotFound("The metric at which this page begins is not there any more; begin with the first page.")
+        raise NotFound("The metric at which this page begins no longer exists; begin with the first page.")
     return tuple(row)
 
 
@@ -362,7 +363,7 @@ def _series_at(
 def pending_points(
     session: Session, stream_ids: Collection[int], series_ids: Collection[int], last: dict[int, int] | None = None
 ) -> dict[int, Points]:
-    """Points that are not in chunks yet, by series. ``last``: gets the number of the newest segment of each stream."""
+    """Points that are not in chunks yet, by series. ``last``: receives the newest segment's number of each stream."""
     query = select(MetricSegment.stream_id, MetricSegment.id, MetricSegment.data)
     query = query.where(MetricSegment.stream_id.in_(stream_ids)).order_by(MetricSegment.id)
 
@@ -372,7 +373,7 @@ def pending_points(
                 last[row.stream_id] = row.id
             yield row.data
 
-    # A few segments at a time: of a large gang those of all replicas would be a hundred megabytes.
+    # A few segments at a time: a large gang's would be a hundred megabytes.
     with closing(session.execute(query, execution_options={"yield_per": _SEGMENTS_AT_ONCE})) as segments:
         return gather(data(), series_ids)
 
@@ -416,7 +417,7 @@ def _span(row: AnyRow, by: By) -> tuple[int, int]:
 
 
 def _points_of(session: Session, series: StoredSeries, numbers: Sequence[int]) -> Iterator[Points]:
-    """The points of these chunks, without what came into them after ``series`` was read."""
+    """The points of these chunks, without those added after ``series`` was read."""
     for start in range(0, len(numbers), 500):
         query = _chunks(series, MetricChunk.number, MetricChunk.data)
         for row in session.execute(query.where(MetricChunk.number.in_(numbers[start : start + 500]))):
@@ -439,7 +440,7 @@ def _in_window(points: Points, window: ChartWindow) -> Points:
 def _digests(
     session: Session, series: StoredSeries, rows: Sequence[AnyRow], window: ChartWindow, *, is_coarse: bool
 ) -> Digests:
-    """Digests of all that is in the window. Chunks that reach over its ends, or are not full, are read point by point."""
+    """Digests of the window. Chunks that cross its ends, or are not full, are read point by point."""
     whole = [
         row.number
         for row in rows

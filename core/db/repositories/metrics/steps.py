@@ -1,4 +1,4 @@
-"""What a job's processes told at given steps, such as those of its checkpoints: a few statements, however many steps."""
+"""Metric values at given steps, such as those of checkpoints, in a few statements for any number of steps."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ def values_at(
     replicas: int | None = None,
     chunks: int | None = None,
 ) -> dict[int, dict[str, float]]:
-    """The finite values of ``names`` that the job told at each of ``steps``, by step.
+    """The finite values of ``names`` that the job reported at each of ``steps``, by step.
 
-    Where several told of a step, the newest attempt's word counts, and of its replicas that of the chief before that of a
-    worker, and the first of a role before the others.
+    If several processes reported a step, the newest attempt wins; within it, the chief before workers, and the first of
+    a
+    role before the others.
 
     Args:
-        replicas: only so many of each role are heard, the first ones; ``None``: all.
-        chunks: so many chunks are read for a few dozen replicas; were it more, the last names are left out of the whole
-            answer. ``None``: as many as it takes.
+        replicas: only the first so many replicas of each role; ``None``: all.
+        chunks: read at most about so many chunks for a few dozen replicas; beyond that the last names are left out of
+            the
+            whole result. ``None``: no limit.
     """
     values: dict[tuple[int, str], float] = {}
     wanted = list(names)
@@ -53,7 +55,7 @@ def values_at(
                 MetricSeries.stream_id.in_(some), MetricSeries.name.in_(wanted), MetricSeries.kind == "scalar"
             )
         ).all()
-        # First what waits, then the chunks: what moves from there to here meanwhile is seen twice, and nothing never.
+        # Segments first, then chunks: points compacted meanwhile are read twice, but never missed.
         waiting = pending_points(session, {row.stream_id for row in series}, {row.id for row in series})
         places = _places(session, series, left)
         if chunks is not None:
@@ -75,7 +77,7 @@ def values_at(
 
 
 def _by_weight(session: Session, owner_id: str, replicas: int | None) -> list[int]:
-    """The job's streams, first those whose word counts most."""
+    """The job's streams, in order of precedence."""
     query = select(MetricStream.id, MetricStream.attempt, MetricStream.role, MetricStream.index.label("place"))
     rows = session.execute(query.where(MetricStream.owner_id == owner_id)).all()
     rows = sorted(rows, key=lambda row: (-row.attempt, role_order(row.role), row.place))
@@ -89,7 +91,7 @@ def _by_weight(session: Session, owner_id: str, replicas: int | None) -> list[in
 
 
 def _places(session: Session, series: Sequence[AnyRow], steps: Sequence[int]) -> list[tuple[int, int]]:
-    """(series, number) of the chunks in which one of ``steps``, which are in order, may be."""
+    """(series, number) of the chunks that may hold one of ``steps``, which are sorted."""
     rows = session.execute(
         select(MetricChunk.series_id, MetricChunk.number, MetricChunk.step_min, MetricChunk.step_max)
         .where(
@@ -107,7 +109,7 @@ def _places(session: Session, series: Sequence[AnyRow], steps: Sequence[int]) ->
 
 
 def _cut(names: list[str], series: Sequence[AnyRow], places: list[tuple[int, int]], limit: int) -> None:
-    """Take the last names out, and their chunks, until these are at most ``limit``."""
+    """Drop the last names and their chunks, until at most ``limit`` chunks remain."""
     name_of = {row.id: row.name for row in series}
     count = Counter(name_of[number] for number, _ in places)
     while names and count.total() > limit:

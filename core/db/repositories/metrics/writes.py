@@ -1,9 +1,9 @@
-"""Writing metrics: a batch of many series costs one row; now and then the rows move into the chunks of their series.
+"""Writing metrics: a batch of many series costs one row; from time to time the rows are compacted into chunks.
 
-The simple equivalent is a row for each point. Here the points of a batch are one *segment*, whatever they belong to.
-When a stream (a replica in an attempt) has gathered enough segments, they are *compacted*: each series' points are
-appended to its last chunk, and full chunks get digests for charts. Whoever adds holds the lock of the stream's row, so
-that neither a batch nor a point is counted twice; readers add what is still in segments.
+The simple equivalent is a row for each point. Here the points of a batch are one *segment*, whatever series they belong
+to. When a stream (a replica in an attempt) has gathered enough segments, they are *compacted*: each series' points are
+appended to its last chunk, and full chunks get digests for charts. A writer holds the lock of the stream's row, so that
+neither a batch nor a point is counted twice; readers add what is still in segments.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ Kind = Literal["scalar", "histogram", "image", "text"]
 CHUNK_POINTS: Final = 4096
 FINE_POINTS: Final = 64
 COARSE_POINTS: Final = 512
-# A reader takes all segments of a stream: so many at most, 0.8 MB or 64 rows. The more wait, the seldomer is a chunk that
-# is not full packed anew.
+# A reader reads all segments of a stream: at most so many, 0.8 MB or 64 rows. The more segments wait, the more rarely
+# an incomplete chunk is repacked.
 _PENDING_POINTS: Final = 32_768
 _PENDING_SEGMENTS: Final = 64
-# Among a stream's writers: names that a client such as MLflow's tells. No writer can be called so: it is longer than 100 signs.
+# A key among a stream's writers for names that a client such as MLflow's reports. No writer can have it: writers have
+# at most 100 characters.
 _CLAIMED: Final = "claimed".ljust(101, ".")
 _CLAIMS: Final = 1_000
 _WRITERS: Final = 64  # senders of one replica: its starts, and the libraries in its processes
-_COUNTED_FROM: Final = 1_000_000  # points of a replica: below, the job's limit is far
+_COUNTED_FROM: Final = 1_000_000  # points of a replica; below, the job's limit is not checked
 _LOOK_UP: Final = 500  # names or ids in one statement; SQLite allows 32,766 values
 _STREAMS: Final = cast("Table", MetricStream.__table__)
 _SERIES: Final = cast("Table", MetricSeries.__table__)
@@ -55,7 +56,7 @@ _SEGMENTS: Final = cast("Table", MetricSegment.__table__)
 _CHUNKS: Final = cast("Table", MetricChunk.__table__)
 _HEAD: Final = struct.Struct("<qq")  # in a segment: series, points
 
-# Built once, over tables instead of classes: making them anew took half of a batch's time.
+# Built once, over tables instead of classes: building them took half of a batch's time.
 _FIND_STREAM: Final = (
     select(_STREAMS)
     .where(
@@ -85,7 +86,7 @@ _FIND_ALL_SERIES: Final = select(_SERIES.c.name, _SERIES.c.kind, _SERIES.c.id).w
 
 @dataclass(frozen=True, slots=True)
 class StreamKey:
-    """Whose metrics. ``owner_id``: the job's id. ``attempt``: its number."""
+    """Identifies a stream. ``owner_id``: the job's id. ``attempt``: its number."""
 
     owner_id: str
     attempt: int
@@ -107,7 +108,7 @@ class NewMetricObject:
 
 @dataclass(slots=True)
 class IngestResult:
-    """What came of a batch. ``faults``: a sentence for each series that was refused; the rest was taken."""
+    """The result of a batch. ``faults``: a sentence for each refused series; the rest was stored."""
 
     points: int = 0
     objects: int = 0
@@ -127,14 +128,17 @@ def add_metrics(
     printed: Mapping[str, Points] = MappingProxyType({}),
     is_claim: bool = False,
 ) -> IngestResult:
-    """Add points (scalars, by the name of their series) and objects, in order of arrival. In the caller's transaction.
+    """Add points (scalars, by series name) and objects, in order of arrival, in the caller's transaction.
 
     Args:
-        batch: a number that grows with each batch of ``writer``. One that is not larger than the last was taken before:
-            nothing is added, and ``is_repeated`` says so. ``None``: taken as often as it comes.
-        printed: points read in what was printed; those of a claimed name are left out.
-        is_claim: from now on ``series`` are told by this way, and what is printed of them does not count; of the first
-            thousand names. What was printed before stays: it may be a whole curve, and what is told now its last value.
+        batch: a number that grows with each batch of ``writer``. A batch number that is not larger than the last one
+            was
+            stored before: nothing is added, and ``is_repeated`` is set. ``None``: no deduplication.
+        printed: points parsed from printed output; those of a claimed name are left out.
+        is_claim: from now on ``series`` are reported this way, and printed values of these names do not count (of the
+            first
+            thousand names). Earlier printed values stay: they may be a whole curve, and this report only its last
+            value.
     """
     added = IngestResult()
     stream = _locked_stream(session, key, now)
@@ -148,13 +152,15 @@ def add_metrics(
         kept = writers.get(_CLAIMED, ())
         claimed = frozenset(kept)
         if is_claim and len(kept) < _CLAIMS and not claimed.issuperset(series):
-            # Whoever came first stays: a name that went again would have its printed points counted from then on.
+            # First come, first served: printed points of an evicted name would count from then on.
             new = [name for name in series if name not in claimed]
             writers = {**writers, _CLAIMED: [*kept, *new][:_CLAIMS]}
-        # What the script tells itself in this very batch counts, too.
+        # Names that the script reports in this batch count, too.
         series = {name: points for name, points in printed.items() if name not in claimed} | dict(series)
     if stream.points > _COUNTED_FROM and _sum_of_owner(session, key.owner_id, MetricStream.points) >= POINTS_OF_JOB:
-        added.faults.append(f"the job has reported {POINTS_OF_JOB:,} points, and more are not kept; report less often")
+        added.faults.append(
+            f"the job has reported {POINTS_OF_JOB:,} points, and more are not stored; report less often"
+        )
         series = {}
     wanted = {(name, "scalar") for name, points in series.items() if points}
     wanted.update((item.name, item.kind) for item in objects)
@@ -209,7 +215,7 @@ def compact(session: Session, stream_id: int) -> None:
 
 
 def gather(segments: Iterable[bytes], only: Container[int] | None = None) -> dict[int, Points]:
-    """The points in segments by series, in order of arrival. ``only``: of these series."""
+    """The points of segments by series, in order of arrival. ``only``: of these series."""
     gathered: defaultdict[int, Points] = defaultdict(Points)
     for data in segments:
         view = memoryview(data)
@@ -225,7 +231,7 @@ def gather(segments: Iterable[bytes], only: Container[int] | None = None) -> dic
 
 
 def forget_metrics(session: Session, owner_ids: Sequence[str]) -> int:
-    """Delete all metrics of these jobs; how many streams that were."""
+    """Delete all metrics of these jobs; returns the number of streams."""
     streams = session.scalars(select(MetricStream.id).where(MetricStream.owner_id.in_(owner_ids))).all()
     if streams:
         session.execute(delete(MetricStream).where(MetricStream.id.in_(streams)))  # the rest follows by its keys
@@ -287,7 +293,7 @@ def _series_ids(
             added.faults.append(fault)
         elif len(made) >= room:
             added.faults.append(
-                f"{key.role}-{key.index} has {stream.series_count + len(made):,} metrics, and more are not kept: "
+                f"{key.role}-{key.index} has {stream.series_count + len(made):,} metrics, and more are not stored: "
                 f"{name!r} is dropped; put what varies into the step, not into the name"
             )
             break
@@ -448,8 +454,9 @@ def _add_objects(
 
 
 def _thin(session: Session, series_id: int) -> int:
-    """Keep about so many objects of a series as are allowed: the first, the newest, and every other one between. Returns
-    the bytes that went.
+    """Keep about as many objects of a series as allowed: the first, the newest, and every other one between. Returns
+    the
+    bytes removed.
     """
     rows = session.execute(
         select(MetricObject.id, func.length(MetricObject.data))

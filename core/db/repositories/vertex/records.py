@@ -1,4 +1,4 @@
-"""Reading and writing what clients of Vertex AI keep: records in collections, and the links between them."""
+"""Records of Vertex AI's clients in collections, and the links between them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ _AT_ONCE: Final = 500  # ids in one statement
 
 @dataclass(frozen=True, slots=True)
 class RecordScope:
-    """Where records lie. ``location``: one of Google's regions, as it was told."""
+    """The scope of records. ``location``: one of Google's regions, as the client named it."""
 
     project_id: str
     location: str
 
 
 class RecordExists(Conflict):
-    """There is a record of this name in the collection."""
+    """The collection has a record of this name."""
 
 
 def find_record(session: Session, place: RecordScope, path: str, *, locks: bool = False) -> VertexRecord | None:
-    """The record at ``path``, its collection with its name. ``locks``: nobody else changes it meanwhile."""
+    """The record at ``path``, which is its collection and its name. ``locks``: no other transaction changes it
+    meanwhile.
+    """
     collection, _, name = path.rpartition("/")
     query = records_in(place, collection).where(VertexRecord.name == name)
     if locks:
@@ -47,7 +49,7 @@ def find_record(session: Session, place: RecordScope, path: str, *, locks: bool 
 
 
 def find_records(session: Session, place: RecordScope, paths: Iterable[str]) -> dict[str, VertexRecord]:
-    """By path those of ``paths`` that are there."""
+    """By path; missing ones are left out."""
     wanted: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
         collection, _, name = path.rpartition("/")
@@ -103,10 +105,11 @@ def add_record(session: Session, place: RecordScope, path: str, now: datetime, *
 
 
 def remove_record(session: Session, record: VertexRecord) -> None:
-    """With all that lies below it, the points of its runs included.
+    """Delete the record with everything below it, including the points of its runs.
 
-    What begins like its path is compared letter by letter: LIKE would be blind to case on SQLite, and take along what is below
-    another record, whose name differs in case alone.
+    The path prefix is compared byte by byte: LIKE ignores case on SQLite, and would delete the children of a record
+    whose name
+    differs in case alone.
     """
     start = f"{record.collection}/{record.name}/"
     query = select(VertexRecord.id).where(
@@ -118,7 +121,7 @@ def remove_record(session: Session, record: VertexRecord) -> None:
 
 
 def forget_records(session: Session, limit: int) -> int:
-    """Drop at most ``limit`` records of deleted projects; how many that were."""
+    """Delete at most ``limit`` records of deleted projects; returns their number."""
     query = (
         select(VertexRecord.id)
         .join(Project, Project.id == VertexRecord.project_id)
@@ -141,7 +144,7 @@ def _remove(session: Session, ids: Sequence[str]) -> None:
 
 
 def link(session: Session, above: VertexRecord, below: VertexRecord, kind: LinkKind, now: datetime) -> None:
-    """Done again it changes nothing."""
+    """Idempotent."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     row = {"parent_id": above.id, "child_id": below.id, "kind": kind, "created_at": now}
     session.execute(dialect.insert(VertexLink).values(**row).on_conflict_do_nothing())
@@ -156,12 +159,12 @@ def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind
 
 
 def above(session: Session, records: Sequence[VertexRecord], kind: LinkKind) -> dict[str, list[VertexRecord]]:
-    """What each record belongs to, by its id, in the order in which that was said."""
+    """By record id: the records it belongs to, in order of linking."""
     return _linked(session, records, kind, VertexLink.child_id, VertexLink.parent_id)
 
 
 def members_of(session: Session, context: VertexRecord, limit: int) -> list[VertexRecord]:
-    """The artifacts and executions in a context, at most ``limit``, in the order in which that was said."""
+    """The artifacts and executions in a context, at most ``limit``, in order of linking."""
     query = (
         select(VertexRecord)
         .join(VertexLink, VertexLink.child_id == VertexRecord.id)
@@ -173,7 +176,9 @@ def members_of(session: Session, context: VertexRecord, limit: int) -> list[Vert
 
 
 def events_of(session: Session, execution_ids: Sequence[str], limit: int) -> list[AnyRow]:
-    """(above_id, below_id, kind, created_at) of what executions took and made, at most ``limit``, in the order of saying it."""
+    """(parent_id, child_id, kind, created_at) of inputs and outputs of executions, at most ``limit``, in order of
+    linking.
+    """
     found: list[AnyRow] = []
     for start in range(0, len(execution_ids), _AT_ONCE):
         query = (
@@ -201,7 +206,7 @@ def records_of(session: Session, ids: Sequence[str]) -> dict[str, VertexRecord]:
 
 
 def below(session: Session, records: Sequence[VertexRecord], kind: LinkKind) -> dict[str, list[VertexRecord]]:
-    """What belongs to each record, by its id, in the order in which that was said."""
+    """By record id: the records that belong to it, in order of linking."""
     return _linked(session, records, kind, VertexLink.parent_id, VertexLink.child_id)
 
 

@@ -1,4 +1,4 @@
-"""The administrators' table for Vertex AI's clients: one row, changed by whoever has read its newest generation."""
+"""The administrators' mapping table for Vertex AI's clients: one row with optimistic locking by generation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STALE: Final = "the table has been changed since it was read"
 
 @dataclass(frozen=True, slots=True)
 class StoredVertexTable:
-    """``generation`` 0: nobody has stored one. ``entries``: as they are kept, in their order."""
+    """``generation`` 0: no table stored. ``entries``: as stored, in order."""
 
     entries: Sequence[Any] = ()
     generation: int = 0
@@ -41,10 +41,10 @@ def read_vertex_table(session: Session) -> StoredVertexTable:
 def write_vertex_table(
     session: Session, entries: Sequence[Any], *, seen: int, by: str, now: datetime
 ) -> StoredVertexTable:
-    """Keep ``entries`` in the place of the generation that was ``seen``.
+    """Replace the generation ``seen`` by ``entries``.
 
     Raises:
-        StaleWrite: there is another one by now.
+        StaleWrite: there is a newer generation.
     """
     values = {"entries": list(entries), "generation": seen + 1, "updated_at": now, "updated_by": by}
     if seen:

@@ -107,7 +107,9 @@ def build_order(control: ControlContext, order_context: OrderContext, member: Ga
 
 
 def world_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
-    """Like :func:`build_order` without code and mounts: all that can change for a running replica. Cannot be refused."""
+    """Like :func:`build_order` without code and mounts: all that can change for a running replica. Cannot be
+    refused.
+    """
     job, attempt, spec = order_context.job, order_context.attempt, order_context.job.spec
     role = spec.roles[member.role]
     layout = order_context.layout_for(member)

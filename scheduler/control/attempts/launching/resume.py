@@ -14,7 +14,7 @@ from core.db.tables import Attempt, Checkpoint, Job, Volume
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage import checkpoints
 from core.storage.outputs import OUTPUT_MOUNT
-from core.storage.resume_sources import Resumable, Told, resumable
+from core.storage.resume_sources import ReportedCheckpoint, Resumable, resumable
 from core.storage.tree import Tree
 from core.storage.volumes import make_place, tree_of
 from scheduler.control.attempts.attempt_snapshot import JobFacts
@@ -36,11 +36,11 @@ class ResumeSources:
     ``parent``: of a trial that goes on from another trial's checkpoint, that trial's job.
     """
 
-    reported: tuple[Told, ...]
+    reported: tuple[ReportedCheckpoint, ...]
     volume: Tree | None
     output_path: str
     since: datetime
-    chosen: Told | None = None
+    chosen: ReportedCheckpoint | None = None
     others: frozenset[str] = frozenset()
     parent: Resumable | None = None
 
@@ -84,7 +84,7 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     others = _reported_by_others(session, job)
     own = tuple(
-        Told(row.path, row.step, row.created_at)
+        ReportedCheckpoint(row.path, row.step, row.created_at)
         for row in rows
         if row.path not in others or row.created_at >= others[row.path]
     )
@@ -94,7 +94,7 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         None if volume is None or volume.root is None else tree_of(volume),
         job.output_path,
         _own_since(session, job),
-        None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
+        None if choice is None else ReportedCheckpoint(choice["path"], None, _began_after(session, job, choice["at"])),
         frozenset(others) - {checkpoint.path for checkpoint in own},
         _parents(session, [job]).get(job.id),
     )
@@ -194,7 +194,7 @@ def _is_there(output: Tree | None, path: str) -> bool:
         return False
 
 
-def _scan(output: Tree | None, since: datetime, others: frozenset[str]) -> checkpoints.FoundCheckpoint | None:
+def _scan(output: Tree | None, since: datetime, others: frozenset[str]) -> checkpoints.ResumableCheckpoint | None:
     if output is None:
         return None
     try:

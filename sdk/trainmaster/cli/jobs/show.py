@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli.jobs.listing import progress_text, roles_text, runtime_of, waiting_text
+from trainmaster.cli.jobs.spec_files import spec_yaml
 from trainmaster.cli.planner.whatif import options_text, outlook_of, sentences, starts_text
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
-    from trainmaster.studies import StudySpec
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
 
 # Whoever restarts a hundred times wants to see the last ones.
@@ -100,52 +99,6 @@ def _begins_anew(detail: JobDetail) -> str | None:
 
 def _position(detail: JobDetail) -> str:
     return f" (position {detail.queue_position} in the queue)" if detail.queue_position else ""
-
-
-def spec_yaml(spec: Any) -> str:
-    """A spec as YAML without what was left unsaid."""
-    import yaml
-
-    plain = spec.model_dump(mode="json", exclude_defaults=True)
-    _write_durations(spec, plain)
-    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-
-
-def study_yaml(spec: StudySpec) -> str:
-    """A study's spec as its author would write it: whole numbers of integers, and a template without the name of its trials."""
-    import yaml
-
-    from trainmaster.studies.model import ParameterType
-
-    plain = spec.model_dump(mode="json", exclude_defaults=True)
-    _write_durations(spec, plain)
-    for name, parameter in spec.parameters.items():
-        if parameter.type is ParameterType.INTEGER:
-            own = plain["parameters"][name]
-            own.update({end: int(own[end]) for end in ("min", "max") if end in own})
-    for field in ("name", "project"):  # both are the study's
-        plain.get("template", {}).pop(field, None)
-    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-
-
-def _write_durations(model: Any, plain: Any) -> None:
-    """Write seconds in ``plain``, what was dumped of ``model``, as the docs do: ``1h``."""
-    from pydantic import BaseModel
-
-    from trainmaster.spec.fields import is_duration
-    from trainmaster.spec.quantity import format_duration
-
-    if isinstance(model, BaseModel) and isinstance(plain, dict):
-        for name, info in type(model).model_fields.items():
-            if plain.get(name) is None:
-                continue
-            if is_duration(info.annotation, info.metadata):
-                plain[name] = format_duration(plain[name])
-            else:
-                _write_durations(getattr(model, name), plain[name])
-    elif isinstance(model, Mapping) and isinstance(plain, dict):
-        for key, item in model.items():
-            _write_durations(item, plain.get(key))
 
 
 def _numbers(numbers: dict[str, Any]) -> str:

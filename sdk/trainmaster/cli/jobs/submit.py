@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from trainmaster.cli.jobs.spec_files import read_spec_argument, spec_yaml
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.exits import WrongUse
-from trainmaster.errors import LocalFileProblem
 
 
 def register(root: typer.Typer) -> None:
@@ -29,7 +27,6 @@ def submit(
     json: options.Json = False,
 ) -> None:
     """Submit a job spec, and print the job's id. All mistakes are told at once."""
-    from trainmaster.cli.jobs.show import spec_yaml
     from trainmaster.cli.jobs.submission import stay_or_leave, submit_spec, without_code
 
     spec = read_spec_argument(spec_file)
@@ -48,13 +45,3 @@ def submit(
         job = submit_spec(client, spec, code)
         exit_code = stay_or_leave(client, job, detach=not follow, as_json=json)
     raise typer.Exit(exit_code)
-
-
-def read_spec_argument(spec_file: str) -> dict[str, Any]:
-    """The spec of a file, or of stdin where that is named ``-``. Raises ``WrongUse``."""
-    from trainmaster.client.compose import read_spec, spec_of_text
-
-    try:
-        return dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
-    except LocalFileProblem as error:
-        raise WrongUse(error.sentence) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from trainmaster.cli.jobs.submit import read_spec_argument
+from trainmaster.cli.jobs.spec_files import read_spec_argument
 from trainmaster.cli.jobs.verbs import changes_of
 from trainmaster.cli.planner import plots
 from trainmaster.cli.terminal import options, output, session

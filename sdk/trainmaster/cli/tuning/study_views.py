@@ -154,7 +154,7 @@ def tell_winner(made: StudyDetail) -> None:
 
 def print_spec(spec: StudySpec, *, as_json: bool) -> None:
     """The canonical spec, to be created from again."""
-    from trainmaster.cli.jobs.show import study_yaml
+    from trainmaster.cli.jobs.spec_files import study_yaml
 
     if as_json:
         output.print_json(spec)

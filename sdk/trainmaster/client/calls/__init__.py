@@ -1,1 +1,1 @@
-"""Every operation of the API as a function from typed arguments to a :class:`~trainmaster.client.steps.Call`."""
+"""The operations of the API, as functions that return a :class:`~trainmaster.client.steps.Call`."""

@@ -39,12 +39,12 @@ VolumeKind: TypeAlias = Literal["local", "nfs", "pvc", "csi"]
 
 
 def get_health() -> Call[Health]:
-    """How the server is; needs no token."""
+    """The server's health; needs no token."""
     return typed(Health, "get_health", "GET", "/health")
 
 
 def get_me() -> Call[Identity]:
-    """Whose token this is."""
+    """The user and scopes of the token."""
     return typed(Identity, "get_me", "GET", "/me")
 
 
@@ -54,12 +54,12 @@ def exchange_login_code(code: str) -> Call[TokenCreated]:
 
 
 def create_login_code() -> Call[LoginCodeCreated]:
-    """A one-time code for the caller's own user: ``<server>/login?code=…`` opens the web pages with it."""
+    """A one-time code for the caller: ``<server>/login?code=…`` logs in to the web interface."""
     return typed(LoginCodeCreated, "create_login_code", "POST", "/login/codes")
 
 
 def get_spec_schema() -> Call[dict[str, Any]]:
-    """The JSON Schema of the job spec as the server understands it."""
+    """The JSON Schema of the server's job spec."""
     return typed(dict[str, Any], "get_spec_schema", "GET", "/spec/schema")
 
 
@@ -82,7 +82,7 @@ def create_project(name: str, *, description: str = "", weight: float = 1.0) -> 
 
 
 def update_project(project: str, *, description: str | None = None, weight: float | None = None) -> Call[ProjectView]:
-    """Change what is given; ``None`` leaves as it is."""
+    """Change the given fields; ``None`` leaves a field unchanged."""
     changes: dict[str, Any] = {"description": description, "weight": weight}
     body = ProjectUpdate(**{name: value for name, value in changes.items() if value is not None})
     return typed(ProjectView, "update_project", "PATCH", path("/projects/{project}", project=project), body=body)
@@ -112,7 +112,7 @@ def remove_member(project: str, user: str) -> Call[None]:
 
 
 def list_secrets_page(project: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[SecretView]]:
-    """One page of the names of a project's secrets; a value never comes back."""
+    """One page of the names of a project's secrets; values are never returned."""
     query = params(limit=limit, cursor=cursor)
     return typed(
         Page[SecretView], "list_secrets", "GET", path("/projects/{project}/secrets", project=project), query=query
@@ -133,7 +133,7 @@ def delete_secret(project: str, name: str) -> Call[None]:
 
 
 def list_users_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[UserView]]:
-    """One page of the users that the caller may know of, by name."""
+    """One page of the users visible to the caller, by name."""
     query = params(limit=limit, cursor=cursor)
     return typed(Page[UserView], "list_users", "GET", "/users", query=query)
 
@@ -143,7 +143,7 @@ def create_user(name: str, *, is_admin: bool = False) -> Call[UserView]:
 
 
 def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | None = None) -> Call[UserView]:
-    """Change what is given; ``None`` leaves as it is."""
+    """Change the given fields; ``None`` leaves a field unchanged."""
     changes: dict[str, Any] = {"is_admin": is_admin, "is_disabled": is_disabled}
     body = UserUpdate(**{name: value for name, value in changes.items() if value is not None})
     return typed(UserView, "update_user", "PATCH", path("/users/{user}", user=user), body=body)
@@ -152,7 +152,7 @@ def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | 
 def list_tokens_page(
     *, user: str | None = None, all_users: bool = False, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[TokenView]]:
-    """One page of the caller's tokens, newest first, or for platform admins those of ``user`` or everybody's."""
+    """One page of the caller's tokens, newest first; for platform admins also those of ``user`` or of all users."""
     query = params(user=user, all_users=all_users or None, limit=limit, cursor=cursor)
     return typed(Page[TokenView], "list_tokens", "GET", "/tokens", query=query)
 
@@ -164,7 +164,7 @@ def create_token(
     expires_in_s: float | None = None,
     user: str | None = None,
 ) -> Call[TokenCreated]:
-    """A new token; its text is in this answer and never again. ``user``: another's, for platform admins."""
+    """A new token; only this response contains its text. ``user``: another user, for platform admins."""
     given: dict[str, Any] = {"name": name, "scopes": list(scopes)}
     optional: dict[str, Any] = {"expires_in_s": expires_in_s, "user": user}
     body = TokenCreate(**given, **{key: value for key, value in optional.items() if value is not None})
@@ -179,7 +179,7 @@ def revoke_token(token_id: str) -> Call[None]:
 
 
 def list_nodes_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[NodeView]]:
-    """One page of the nodes and what is used on them, by name."""
+    """One page of the nodes with their usage, by name."""
     query = params(limit=limit, cursor=cursor)
     return typed(Page[NodeView], "list_nodes", "GET", "/nodes", query=query)
 
@@ -189,13 +189,13 @@ def get_node(node: str) -> Call[NodeView]:
 
 
 def cordon_node(node: str, *, reason: str = "") -> Call[NodeView]:
-    """Start nothing new on the node; what runs there goes on."""
+    """Mark the node unschedulable; running replicas continue."""
     at = path("/nodes/{node}/cordon", node=node)
     return typed(NodeView, "cordon_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
 
 
 def drain_node(node: str, *, reason: str = "") -> Call[NodeView]:
-    """Nothing new is placed there, and what runs there goes on elsewhere; :func:`uncordon_node` opens it again."""
+    """Cordon the node and move its jobs to other nodes; :func:`uncordon_node` makes it schedulable again."""
     at = path("/nodes/{node}/drain", node=node)
     return typed(NodeView, "drain_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
 
@@ -206,19 +206,19 @@ def uncordon_node(node: str) -> Call[NodeView]:
 
 
 def release_node(node: str, *, reason: str = "") -> Call[NodeView]:
-    """Lift the node's quarantine: it takes new work again, and what failed there before counts no more."""
+    """End the node's quarantine: it is schedulable again, and its earlier failures no longer count."""
     at = path("/nodes/{node}/release", node=node)
     return typed(NodeView, "release_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
 
 
 def set_node_labels(node: str, labels: Mapping[str, str]) -> Call[NodeView]:
-    """Give the node these labels instead of those that admins gave before; what the executor reports stays."""
+    """Replace the labels set by admins; the labels reported by the executor stay."""
     at = path("/nodes/{node}/labels", node=node)
     return typed(NodeView, "set_node_labels", "PUT", at, body=NodeLabelsSet(labels=dict(labels)))
 
 
 def delete_node(node: str) -> Call[None]:
-    """Forget a node that is gone."""
+    """Remove a node that no longer exists."""
     return without_content("delete_node", "DELETE", path("/nodes/{node}", node=node))
 
 
@@ -240,12 +240,12 @@ def create_volume(
     config: Mapping[str, Any] | None = None,
     is_read_only: bool = False,
 ) -> Call[VolumeView]:
-    """Register storage.
+    """Register a volume.
 
     Args:
-        root: where the server sees it.
-        config: how containers mount it: ``server`` and ``path`` of nfs, ``claim`` of pvc, ``driver`` and ``attributes``
-            of csi, ``path`` of local where the nodes see it elsewhere.
+        root: its path on the server.
+        config: how containers mount it: ``server`` and ``path`` for nfs, ``claim`` for pvc, ``driver`` and ``attributes``
+            for csi, ``path`` for local if the nodes have another path.
     """
     body = volume_create(
         {"name": name, "kind": kind, "root": root, "config": dict(config or {}), "is_read_only": is_read_only}

@@ -1,4 +1,4 @@
-"""Making a :class:`Call` from its parts."""
+"""Builders of :class:`Call` objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def path(template: str, **parts: str | int) -> str:
-    """``template`` with each part quoted as one segment, slashes included."""
+    """``template`` with each part percent-encoded as one segment, including slashes."""
     return template.format(**{name: quote(str(part), safe=":") for name, part in parts.items()})
 
 
@@ -56,9 +56,9 @@ def typed(
     headers: Mapping[str, str] | None = None,
     is_repeatable: bool | None = None,
 ) -> Call[M]:
-    """A call whose JSON answer is a ``kind``.
+    """A call with a JSON response of type ``kind``.
 
-    ``is_repeatable``: unstated, all but POST are.
+    ``is_repeatable``: by default, all methods except POST.
     """
     adapter: TypeAdapter[M] = _adapter(cast("Any", kind))
     return Call(
@@ -77,7 +77,7 @@ def without_content(
     query: tuple[tuple[str, str], ...] = (),
     body: BaseModel | None = None,
 ) -> Call[None]:
-    """A call whose answer has nothing to tell."""
+    """A call with an empty response."""
     return Call(operation, _request(method, at, query, body, None), _nothing, method != "POST")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: which there are, what is inside, how far two are apart; keeping and deleting them."""
+"""Checkpoints: listing, inspecting, comparing, retaining and deleting them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainmaster.wire.jobs import CheckpointView
 
 T = TypeVar("T")
 
-# A page of figures takes the server some seconds, and a large tensor more.
+# A page of statistics takes the server some seconds, and a large tensor longer.
 _PATIENCE_S: Final = 150.0
 
 
 def list_checkpoints_page(
     job: str, *, incomplete: bool = False, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[CheckpointView]]:
-    """One page of the job's checkpoints, newest first. ``incomplete``: also those that are not complete."""
+    """One page of the job's checkpoints, newest first. ``incomplete``: include incomplete ones."""
     query = params(incomplete=incomplete or None, limit=limit, cursor=cursor)
     return typed(Page[CheckpointView], "list_checkpoints", "GET", path("/jobs/{job}/checkpoints", job=job), query=query)
 
@@ -41,7 +41,7 @@ def list_tensors_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[TensorPage]:
-    """One page of what is inside of the checkpoint at this path. ``search``: a part of the name."""
+    """One page of the tensors of the checkpoint at this path. ``search``: part of the name."""
     query = params(path=checkpoint, search=search or None, kind=kind, limit=limit, cursor=cursor)
     return _with_long_timeout(typed(TensorPage, "list_tensors", "GET", _checkpoints_path(job, "/tensors"), query=query))
 
@@ -54,7 +54,7 @@ def list_tensor_statistics_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[TensorStatistics]]:
-    """One page of figures of these tensors, of all where none is named: as many as the server has after a moment."""
+    """One page of statistics of these tensors (default: all), as many as the server computes within a moment."""
     query = params(path=checkpoint, tensor=tensors, limit=limit, cursor=cursor)
     return _with_long_timeout(
         typed(
@@ -72,7 +72,7 @@ def diff_checkpoints_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[DifferencePage]:
-    """One page of how far ``other`` (of ``other_job``, unstated the same) is from ``checkpoint``."""
+    """One page of the differences from ``checkpoint`` to ``other`` (of ``other_job``, by default the same job)."""
     query = params(path=checkpoint, other=other, other_job=other_job, limit=limit, cursor=cursor)
     return _with_long_timeout(
         typed(DifferencePage, "diff_checkpoints", "GET", _checkpoints_path(job, "/diff"), query=query)
@@ -80,12 +80,12 @@ def diff_checkpoints_page(
 
 
 def delete_checkpoint(job: str, checkpoint: str) -> Call[None]:
-    """Refused while it is kept for ever or in use."""
+    """Delete a checkpoint. Rejected if it is pinned or in use."""
     return without_content("delete_checkpoint", "DELETE", _checkpoints_path(job, ""), query=params(path=checkpoint))
 
 
 def keep_checkpoint(job: str, checkpoint: str) -> Call[None]:
-    """For ever: no retention deletes it, and nobody before it is released."""
+    """Pin a checkpoint: neither retention nor users delete it until it is released."""
     return without_content("keep_checkpoint", "PUT", _checkpoints_path(job, "/kept"), query=params(path=checkpoint))
 
 
@@ -96,7 +96,7 @@ def release_checkpoint(job: str, checkpoint: str) -> Call[None]:
 
 
 def get_retention(job: str) -> Call[RetentionView]:
-    """Which checkpoints of the job stay."""
+    """The retention policy of the job's checkpoints."""
     return typed(RetentionView, "get_retention", "GET", _checkpoints_path(job, "/retention"))
 
 
@@ -109,19 +109,19 @@ def set_retention(
     mode: Literal["min", "max"] = "min",
     every: int | None = None,
 ) -> Call[RetentionView]:
-    """Keep what any of these says, and have the platform delete the other complete checkpoints.
+    """Retain the checkpoints selected by any of these rules; the platform deletes the other complete checkpoints.
 
     Args:
-        last: so many newest.
-        best: so many best by ``metric``; ``mode`` tells whether a small or a large one is good.
-        every: those whose step this number divides.
+        last: number of newest checkpoints.
+        best: number of best checkpoints by ``metric``; ``mode``: whether a small or a large value is better.
+        every: checkpoints whose step is a multiple of this number.
     """
     body = RetentionRequest(last=last, best=best, metric=metric, mode=mode, every=every)
     return typed(RetentionView, "set_retention", "PUT", _checkpoints_path(job, "/retention"), body=body)
 
 
 def clear_retention(job: str) -> Call[None]:
-    """Keep all checkpoints."""
+    """Retain all checkpoints."""
     return without_content("clear_retention", "DELETE", _checkpoints_path(job, "/retention"))
 
 

@@ -1,4 +1,4 @@
-"""Jobs: submit, look, change."""
+"""Jobs, attempts, replicas and events."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def submit_job(
     spec_text: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[JobDetail]:
-    """The submitted job, from a spec as users write it (shorthands included), a ``JobSpec``, or YAML text.
+    """Submit a job from a spec as users write it (with shorthands), a ``JobSpec``, or YAML text.
 
-    A key is made when none is given, so that a repeated request never makes two jobs.
+    By default an idempotency key is generated, so that a retried request never creates two jobs.
     """
     return typed(
         JobDetail,
@@ -46,7 +46,7 @@ def submit_job(
 
 
 def check_spec(spec: Mapping[str, Any] | JobSpec | None = None, *, spec_text: str | None = None) -> Call[JobSpec]:
-    """The canonical spec, checked by the server as a submission would be; nothing is submitted."""
+    """The canonical spec, validated by the server like a submission; nothing is submitted."""
     body = _submit_request(spec, spec_text, dry_run=True)
     return typed(JobSpec, "submit_job", "POST", "/jobs", body=body, is_repeatable=True)
 
@@ -81,9 +81,9 @@ def list_jobs_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[JobView]]:
-    """One page of jobs, newest first. ``label``: each ``key=value``, all must hold; ``state``: any of them.
+    """One page of jobs, newest first. ``label``: ``key=value``, all must match; ``state``: any of them.
 
-    ``study``: the id or the name of one, for the jobs of its trials.
+    ``study``: ID or name of a study, for the jobs of its trials.
     """
     query = params(
         project=project,
@@ -103,18 +103,18 @@ def list_jobs_page(
 
 
 def _verb(operation: str, verb: str, job: str, reason: str) -> Call[JobDetail]:
-    # They set what is wanted; asking twice asks for the same.
+    # These set the desired state, so they are idempotent.
     at = path("/jobs/{job}/" + verb, job=job)
     return typed(JobDetail, operation, "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
 
 
 def cancel_job(job: str, *, reason: str = "") -> Call[JobDetail]:
-    """Ask that the job ends; its replicas get SIGTERM, and SIGKILL after the grace time."""
+    """Cancel the job: its replicas get SIGTERM, and SIGKILL after the grace period."""
     return _verb("cancel_job", "cancel", job, reason)
 
 
 def pause_job(job: str, *, reason: str = "") -> Call[JobDetail]:
-    """Ask that the job gives up its place until ``resume_job``; it goes on from its newest checkpoint then."""
+    """Stop the job until ``resume_job``; it then continues from its newest checkpoint."""
     return _verb("pause_job", "pause", job, reason)
 
 
@@ -122,8 +122,7 @@ def resume_job(job: str, *, reason: str = "", checkpoint: str | None = None) -> 
     """Put a paused job back into the queue.
 
     Args:
-        checkpoint: path of the one of its checkpoints to go on from instead of the newest; then a job that runs is
-            stopped and started again.
+        checkpoint: path of the checkpoint to resume from instead of the newest; a running job is restarted.
     """
     given = {} if checkpoint is None else {"checkpoint": checkpoint}
     body = ResumeRequest(reason=reason, **given)
@@ -138,13 +137,13 @@ def clone_job(
     checkpoint: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[JobDetail]:
-    """A new job from the spec of ``job``; one only, as with ``submit_job``.
+    """A new job from the spec of ``job``; idempotent like ``submit_job``.
 
     Args:
-        changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key. Without a ``name`` the clone
-            gets the next free one, such as ``digits-2``.
+        changes: merge patch for the spec (RFC 7396); ``None`` removes a key. Without a ``name``, the clone gets the next
+            free name, such as ``digits-2``.
         resume: start from the newest checkpoint of the original.
-        checkpoint: path of the one of the original's checkpoints to start from instead.
+        checkpoint: path of another checkpoint of the original to start from.
     """
     given = {} if checkpoint is None else {"checkpoint": checkpoint}
     body = CloneRequest(changes=dict(changes or {}), resume=resume, **given)
@@ -160,7 +159,7 @@ def clone_job(
 
 
 def delete_job(job: str, *, files: bool = False) -> Call[None]:
-    """Forget an ended job; ``files`` also deletes what it wrote, if that is a folder of its own."""
+    """Delete an ended job; ``files``: also its output, if that is its own folder."""
     query = params(files=True) if files else ()
     return without_content("delete_job", "DELETE", path("/jobs/{job}", job=job), query=query)
 
@@ -168,7 +167,7 @@ def delete_job(job: str, *, files: bool = False) -> Call[None]:
 def list_attempts_page(
     job: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[AttemptView]]:
-    """One page of the launches of the gang, oldest first, with their replicas. ``after``: only larger numbers."""
+    """One page of the job's attempts, oldest first, with their replicas. ``after``: only larger numbers."""
     query = params(after=after, limit=limit, cursor=cursor)
     return typed(Page[AttemptView], "list_attempts", "GET", path("/jobs/{job}/attempts", job=job), query=query)
 
@@ -180,13 +179,13 @@ def get_attempt(job: str, number: int) -> Call[AttemptView]:
 def list_replicas_page(
     job: str, number: int, *, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[ReplicaView]]:
-    """One page of the members of one launch, in rank order."""
+    """One page of the replicas of an attempt, in rank order."""
     at = path("/jobs/{job}/attempts/{number}/replicas", job=job, number=number)
     return typed(Page[ReplicaView], "list_replicas", "GET", at, query=params(limit=limit, cursor=cursor))
 
 
 def get_replica(job: str, number: int, name: str) -> Call[ReplicaView]:
-    """One member of one launch, ``name`` being ``<role>-<index>``."""
+    """A replica of an attempt; ``name`` is ``<role>-<index>``."""
     at = path("/jobs/{job}/attempts/{number}/replicas/{name}", job=job, number=number, name=name)
     return typed(ReplicaView, "get_replica", "GET", at)
 
@@ -194,7 +193,7 @@ def get_replica(job: str, number: int, name: str) -> Call[ReplicaView]:
 def list_job_events_page(
     job: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[EventView]]:
-    """One page of the job's history, oldest first. ``after``: only events with larger ids."""
+    """One page of the job's events, oldest first. ``after``: only events with larger IDs."""
     query = params(after=after, limit=limit, cursor=cursor)
     return typed(Page[EventView], "list_job_events", "GET", path("/jobs/{job}/events", job=job), query=query)
 
@@ -202,6 +201,6 @@ def list_job_events_page(
 def list_events_page(
     *, project: str | None = None, after: int | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[EventView]]:
-    """One page of the history of all visible jobs."""
+    """One page of the events of all visible jobs."""
     query = params(project=project, after=after, limit=limit, cursor=cursor)
     return typed(Page[EventView], "list_events", "GET", "/events", query=query)

@@ -1,4 +1,4 @@
-"""Metrics of jobs: what series there are, charts, histograms, images and texts, and what machines did."""
+"""Job metrics: series, charts, histograms, images and texts, and resource usage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def list_metrics_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[MetricView]]:
-    """One page of the job's series with their newest points; ``system=False``: without what the platform measures itself."""
+    """One page of the job's series with their newest points. ``system=False``: without the platform's own metrics."""
     query = params(
         name=names,
         prefix=prefix,
@@ -47,7 +47,7 @@ def list_metric_names_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[MetricName]]:
-    """One page of what the job's series are called, each name once however many replicas have it."""
+    """One page of the distinct names of the job's series."""
     query = params(prefix=prefix, kind=kind, system=system, limit=limit, cursor=cursor)
     where = path("/jobs/{job}/metrics/names", job=job)
     return typed(Page[MetricName], "list_metric_names", "GET", where, query=query)
@@ -68,7 +68,8 @@ def chart_metrics(
 ) -> Call[Chart]:
     """The job's metrics from ``low`` to ``high`` (steps, or seconds since 1970 with ``by="time"``).
 
-    All points of a series where there are at most ``buckets`` (500), else so many runs of points that keep every peak.
+    A series of at most ``buckets`` (500) points is complete; a longer one is downsampled to so many buckets with minimum
+    and maximum, so that peaks are preserved.
     """
     query = params(
         name=names,
@@ -95,7 +96,7 @@ def compare_metrics(
     high: float | None = None,
     buckets: int | None = None,
 ) -> Call[Chart]:
-    """The metrics of several jobs in one window, to be laid over each other; see ``chart_metrics``."""
+    """The metrics of several jobs in one window, for comparison; see ``chart_metrics``."""
     query = params(
         job=jobs,
         name=names,
@@ -126,7 +127,7 @@ def list_metric_objects_page(
 
 
 def read_metric_image(job: str, image: int) -> Call[bytes]:
-    """The bytes of an image that the job reported, by its id."""
+    """The content of an image that the job reported, by its ID."""
     request = HttpRequest("GET", path("/jobs/{job}/metrics/images/{image}", job=job, image=image))
     return Call("read_metric_image", request, lambda answer: answer.content)
 
@@ -134,6 +135,6 @@ def read_metric_image(job: str, image: int) -> Call[bytes]:
 def summarise_resources(
     job: str, *, attempt: int | None = None, window_s: float | None = None
 ) -> Call[ResourceSummary]:
-    """What each replica used, as means over its last ``window_s`` seconds (300), and what stands out."""
+    """Resource usage of each replica, averaged over its last ``window_s`` seconds (300), and remarks."""
     query = params(attempt=attempt, window_s=window_s)
     return typed(ResourceSummary, "summarise_resources", "GET", path("/jobs/{job}/resources", job=job), query=query)

@@ -32,7 +32,7 @@ _VERSION = f"{_MODEL}/versions/{{version}}"
 def create_model(
     project: str, name: str, *, description: str = "", labels: Mapping[str, str] | None = None
 ) -> Call[ModelView]:
-    """A model without versions; registering a version makes the model, too."""
+    """Create a model without versions; registering a version also creates the model."""
     body = ModelCreate(name=name, description=description, labels=dict(labels or {}))
     at = path("/projects/{project}/models", project=project)
     headers = {"Idempotency-Key": str(uuid4())}
@@ -58,11 +58,11 @@ def find_models_page(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[ModelView]]:
-    """One page of the models of all projects that the caller may see, by name.
+    """One page of the models of all visible projects, by name.
 
     Args:
-        stages: of any of a model's versions.
-        job: only models with a version of this job, by its id.
+        stages: only models with a version in one of these stages.
+        job: only models with a version from this job, by its ID.
     """
     query = params(project=list(projects), stage=list(stages), job=job, search=search, limit=limit, cursor=cursor)
     return typed(Page[ModelView], "find_models", "GET", "/models", query=query)
@@ -81,13 +81,13 @@ def change_model(
     labels: Mapping[str, str] | None = None,
     is_protected: bool | None = None,
 ) -> Call[ModelView]:
-    """What is unstated stays; ``labels`` replaces all."""
+    """Omitted fields stay unchanged; ``labels`` replaces all labels."""
     body = ModelChanges.model_validate(_given(description, labels, is_protected))
     return typed(ModelView, "change_model", "PATCH", path(_MODEL, project=project, model=model), body=body)
 
 
 def delete_model(project: str, model: str, *, force: bool = False) -> Call[None]:
-    """Delete it with all versions; ``force``: also what is protected or in use, for admins of the project."""
+    """Delete the model with all versions; ``force``: even if protected or in use, for project admins."""
     at = path(_MODEL, project=project, model=model)
     return without_content("delete_model", "DELETE", at, query=params(force=force or None))
 
@@ -104,7 +104,7 @@ def list_model_changes_page(
 def set_model_alias(
     project: str, model: str, alias: str, version: int, *, expected: int | None = None, reason: str = ""
 ) -> Call[ModelView]:
-    """Point the alias to a version in one step. ``expected``: the version that it points to now, 0: none; else ``Conflict``."""
+    """Point the alias to a version (compare-and-set). ``expected``: its present version, 0: none; else ``Conflict``."""
     at = path(f"{_MODEL}/aliases/{{alias}}", project=project, model=model, alias=alias)
     body = AliasRequest(version=version, expected=expected, reason=reason)
     return typed(ModelView, "set_model_alias", "PUT", at, body=body)
@@ -129,12 +129,12 @@ def register_version(
     stage: Stage = "none",
     idempotency_key: str | None = None,
 ) -> Call[VersionDetail]:
-    """A new version from a job's output or checkpoint; its files are copied afterwards (``wait_for_version``).
+    """Register a version from a job's output or checkpoint; its files are copied later (``wait_for_version``).
 
     Args:
-        path_in_output: a file or folder of the output; unstated: its folder ``model``.
-        when_done: of a job that still runs: register once it has succeeded.
-        aliases: set once the version is ready.
+        path_in_output: file or folder of the output; default: its folder ``model``.
+        when_done: for a running job: register the version when the job has succeeded.
+        aliases: set when the version is ready.
     """
     body = VersionRegister(
         job=job,
@@ -167,7 +167,7 @@ def list_versions_page(
 
 
 def get_version(project: str, model: str, version: int | str) -> Call[VersionDetail]:
-    """By number, alias, or ``latest``: the newest that is ready."""
+    """A version by number, alias, or ``latest``: the newest ready version."""
     at = path(_VERSION, project=project, model=model, version=version)
     return typed(VersionDetail, "get_version", "GET", at)
 
@@ -181,7 +181,7 @@ def change_version(
     labels: Mapping[str, str] | None = None,
     is_protected: bool | None = None,
 ) -> Call[VersionDetail]:
-    """What is unstated stays; ``labels`` replaces all. Its files never change."""
+    """Omitted fields stay unchanged; ``labels`` replaces all labels. A version's files never change."""
     at = path(_VERSION, project=project, model=model, version=version)
     body = VersionChanges.model_validate(_given(description, labels, is_protected))
     return typed(VersionDetail, "change_version", "PATCH", at, body=body)
@@ -190,14 +190,14 @@ def change_version(
 def set_version_stage(
     project: str, model: str, version: int | str, stage: Stage, *, reason: str = ""
 ) -> Call[VersionDetail]:
-    """Move it to none, staging, production or archived; the history says who and why."""
+    """Set the stage: none, staging, production or archived; the history records the user and the reason."""
     at = path(f"{_VERSION}/stage", project=project, model=model, version=version)
     body = StageRequest(stage=stage, reason=reason)
     return typed(VersionDetail, "set_version_stage", "POST", at, body=body, is_repeatable=True)
 
 
 def delete_version(project: str, model: str, version: int | str, *, force: bool = False) -> Call[None]:
-    """Refused while it is protected, an alias points to it, or it is deployed. ``force``: for admins of the project."""
+    """Rejected if it is protected, has an alias, or is deployed, unless with ``force``, for project admins."""
     at = path(_VERSION, project=project, model=model, version=version)
     return without_content("delete_version", "DELETE", at, query=params(force=force or None))
 
@@ -213,7 +213,7 @@ def list_version_files_page(
 def read_version_file_range(
     project: str, model: str, version: int | str, file: str, *, first: int | None = None, last: int | None = None
 ) -> Call[HttpResponse]:
-    """The bytes ``first`` to ``last``, both included, of a file of the version; all without ``first``."""
+    """Bytes ``first`` to ``last`` (inclusive) of a file of the version; all bytes without ``first``."""
     at = path(f"{_VERSION}/files/content", project=project, model=model, version=version)
     return Call(
         "download_version_file", HttpRequest("GET", at, params(path=file), _range(first, last)), lambda answer: answer
@@ -223,7 +223,7 @@ def read_version_file_range(
 def read_version_range(
     project: str, model: str, version: int | str, *, first: int | None = None, last: int | None = None
 ) -> Call[HttpResponse]:
-    """The bytes ``first`` to ``last``, both included, of a tar of all its files; all without ``first``."""
+    """Bytes ``first`` to ``last`` (inclusive) of a tar archive of its files; all bytes without ``first``."""
     at = path(f"{_VERSION}/archive", project=project, model=model, version=version)
     return Call("download_version", HttpRequest("GET", at, (), _range(first, last)), lambda answer: answer)
 

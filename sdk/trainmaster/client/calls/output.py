@@ -1,4 +1,4 @@
-"""What a job writes: logs and files; and the code archive it starts from."""
+"""A job's logs and output files, and code archives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.wire.jobs import (
     TensorBoardLinkView,
 )
 
-# A compressed answer has no ranges and reaches the reader late.
+# Compressed responses support no ranges, and streams would be delayed by buffering.
 PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
 
 
@@ -34,7 +34,7 @@ def read_log(
     limit_bytes: int | None = None,
     tail_lines: int | None = None,
 ) -> Call[str]:
-    """The raw text of one log, ``name`` being ``<role>-<index>``; ``attempt``: unstated, the newest."""
+    """The raw text of a log; ``name`` is ``<role>-<index>``. ``attempt``: default: the newest."""
     query = params(attempt=attempt, offset=offset, limit_bytes=limit_bytes, tail_lines=tail_lines)
     request = HttpRequest("GET", path("/jobs/{job}/logs/{name}", job=job, name=name), query)
     return Call("read_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
@@ -43,13 +43,13 @@ def read_log(
 def list_files_page(
     job: str, folder: str = "", *, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[FileEntry]]:
-    """One page of the entries of ``folder`` below the job's output."""
+    """One page of the entries of ``folder`` in the job's output."""
     query = params(path=folder or None, limit=limit, cursor=cursor)
     return typed(Page[FileEntry], "list_files", "GET", path("/jobs/{job}/files", job=job), query=query)
 
 
 def read_file_range(job: str, file: str, *, first: int | None = None, last: int | None = None) -> Call[HttpResponse]:
-    """The bytes ``first`` to ``last``, both included, of a file below the job's output; all without ``first``."""
+    """Bytes ``first`` to ``last`` (inclusive) of a file in the job's output; all bytes without ``first``."""
     headers = {**PLAIN}
     if first is not None:
         headers["Range"] = f"bytes={first}-{'' if last is None else last}"
@@ -58,12 +58,12 @@ def read_file_range(job: str, file: str, *, first: int | None = None, last: int 
 
 
 def open_tensorboard(jobs: Sequence[str]) -> Call[TensorBoardLinkView]:
-    """An address at which a browser sees these jobs in TensorBoard; whoever has it may look, for a day at most."""
+    """A URL that shows these jobs in TensorBoard; it grants access without a token, for at most a day."""
     return typed(TensorBoardLinkView, "open_tensorboard", "POST", "/tensorboards", body=TensorBoardAsk(jobs=list(jobs)))
 
 
 def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:
-    """Announce a code archive; ``received_bytes`` tells where an earlier upload stopped."""
+    """Start or resume the upload of a code archive; ``received_bytes`` is the offset to continue from."""
     query = params(digest=digest, size=size_bytes)
     return typed(ArchiveView, "start_archive", "POST", "/archives", query=query, is_repeatable=True)
 
@@ -73,7 +73,7 @@ def get_archive(digest: str) -> Call[ArchiveView]:
 
 
 def append_archive(digest: str, offset: int, chunk: bytes) -> Call[ArchiveView]:
-    """Append ``chunk`` at ``offset``; refused with 409 when the server is elsewhere."""
+    """Append ``chunk`` at ``offset``; rejected with 409 if the server expects another offset."""
     call = typed(
         ArchiveView, "append_archive", "PUT", path("/archives/{digest}", digest=digest), query=params(offset=offset)
     )

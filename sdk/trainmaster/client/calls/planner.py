@@ -1,4 +1,4 @@
-"""The queue, shares, quotas, the planner's settings and reservations."""
+"""The queue, shares, quotas, policy, reservations, forecasts, simulations, and the Vertex AI mapping table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
@@ -27,15 +27,15 @@ from trainmaster.wire.vertex_table import VertexMachineView, VertexTableUpdate, 
 
 
 def get_vertex_table() -> Call[VertexTableView]:
-    """The table that administrators keep for Vertex AI's clients, and where each entry comes from."""
+    """The mapping table for Vertex AI's clients, with the source of each entry."""
     return typed(VertexTableView, "get_vertex_table", "GET", "/vertex-table")
 
 
 def set_vertex_table(table: Mapping[str, Any], *, generation: int) -> Call[VertexTableView]:
-    """Store a table in the place of the one that was: ``{"machines": {"n1-*": {"cpu": 4}}}``.
+    """Replace the mapping table: ``{"machines": {"n1-*": {"cpu": 4}}}``.
 
     Args:
-        generation: that of the table that was read; somebody else's change since then is a ``Conflict``.
+        generation: of the table that was read; raises ``Conflict`` if the table was changed since then.
     """
     body = VertexTableUpdate(table=dict(table), generation=generation)
     return typed(VertexTableView, "set_vertex_table", "PUT", "/vertex-table", body=body)
@@ -44,7 +44,7 @@ def set_vertex_table(table: Mapping[str, Any], *, generation: int) -> Call[Verte
 def try_vertex_machine(
     machine_type: str, *, accelerator: str | None = None, count: int | None = None, location: str | None = None
 ) -> Call[VertexMachineView]:
-    """What one replica on such a machine asks for here: ``try_vertex_machine("n1-standard-4", accelerator="NVIDIA_L4")``."""
+    """Resources of a replica on such a machine: ``try_vertex_machine("n1-standard-4", accelerator="NVIDIA_L4")``."""
     query = params(machine_type=machine_type, accelerator=accelerator, count=count, location=location)
     return typed(VertexMachineView, "try_vertex_machine", "GET", "/vertex-table/machine", query=query)
 
@@ -58,10 +58,10 @@ def forecast_spec(
     like: str | None = None,
     without: Sequence[str] = (),
 ) -> Call[ForecastView]:
-    """When and where the planner would start such a job, or why it would wait and what would start sooner; nothing is submitted.
+    """Forecast of when and where such a job would start, why it would wait, and which changes start sooner.
 
-    ``changes`` is laid over the spec as ``clone_job`` does. ``more_nodes`` of the kind of node ``like``, and without the nodes of
-    ``without``: were the cluster another one.
+    Nothing is submitted. ``changes``: merge patch for the spec, as in ``clone_job``. Hypothetical cluster: with
+    ``more_nodes`` nodes like node ``like``, and without the nodes ``without``.
     """
     given = _spec(spec, spec_text)
     body = ForecastRequest(**given, changes=dict(changes or {}), cluster=_cluster(more_nodes, like, without))
@@ -76,9 +76,9 @@ def forecast_job(
     like: str | None = None,
     without: Sequence[str] = (),
 ) -> Call[ForecastView]:
-    """Why a waiting job waits, its place in the queue, when it is expected to start, and with which changes sooner.
+    """Why a job waits, its queue position, its expected start, and which changes start it sooner.
 
-    ``changes``: what if it asked for something else, at its place in the queue; the others as for ``forecast_spec``.
+    ``changes``: hypothetical changes of its spec at the same queue position; the others as in ``forecast_spec``.
     """
     cluster = _cluster(more_nodes, like, without)
     if not changes and cluster is None:
@@ -88,7 +88,7 @@ def forecast_job(
 
 
 def explain_job(job: str, *, at: datetime | None = None) -> Call[ExplanationView]:
-    """Why the job waits, or waited at that time: the planner run again on what it saw then."""
+    """Why the job waits, or waited at that time, by replaying the scheduling decision."""
     return typed(ExplanationView, "explain_job", "GET", path("/jobs/{job}/explanation", job=job), query=params(at=at))
 
 
@@ -100,14 +100,14 @@ def begin_simulation(
     without: Sequence[str] = (),
     days: float = 30,
 ) -> Call[SimulationStatusView]:
-    """Begin to try another policy, or other nodes, on the jobs of the last ``days`` days. Platform admins only."""
+    """Start a simulation of the last ``days`` days' jobs with another policy or other nodes. Platform admins only."""
     cluster = _cluster(more_nodes, like, without)
     body = SimulationRequest(policy=dict(policy or {}), cluster=cluster, days=days)
     return typed(SimulationStatusView, "begin_simulation", "POST", "/simulations", body=body)
 
 
 def get_simulation(simulation: str) -> Call[SimulationStatusView]:
-    """How it stands; its ``result`` once it is done."""
+    """The simulation's status, with its ``result`` when it is done."""
     address = path("/simulations/{simulation}", simulation=simulation)
     return typed(SimulationStatusView, "get_simulation", "GET", address)
 
@@ -127,20 +127,20 @@ def _cluster(more_nodes: int, like: str | None, without: Sequence[str]) -> Clust
 def list_queue_page(
     *, project: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[QueuePage]:
-    """One page of the jobs that wait, the next one first, and how many there are in all."""
+    """One page of the waiting jobs in queue order, and their total number."""
     query = params(project=project, limit=limit, cursor=cursor)
     return typed(QueuePage, "list_queue", "GET", "/queue", query=query)
 
 
 def list_running_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[RunningJobView]]:
-    """One page of the jobs that hold resources, and until when."""
+    """One page of the running jobs with their expected ends."""
     return typed(
         Page[RunningJobView], "list_running", "GET", "/queue/running", query=params(limit=limit, cursor=cursor)
     )
 
 
 def get_shares() -> Call[SharesView]:
-    """Who has which share of the cluster: now, over the past, and what is due by the weights."""
+    """Each project's share of the cluster: present usage, recent usage, and fair share by weights."""
     return typed(SharesView, "get_shares", "GET", "/shares")
 
 
@@ -150,7 +150,7 @@ def list_quotas_page(*, limit: int | None = None, cursor: str | None = None) -> 
 
 
 def get_quota(project: str) -> Call[QuotaView]:
-    """What the project may hold at once, and what it holds now."""
+    """The project's quota and its present usage."""
     return typed(QuotaView, "get_quota", "GET", path("/projects/{project}/quota", project=project))
 
 
@@ -166,13 +166,13 @@ def update_quota(
     weight: float | None = None,
     max_priority: int | str | None = "",
 ) -> Call[QuotaView]:
-    """Change what is named; ``None`` in a mapping takes away.
+    """Change the given parts of the quota; ``None`` in a mapping removes a limit.
 
     Args:
         limits: such as ``{"gpus": 16, "gpus/H100": 8, "memory": "512Gi", "jobs": None}``.
-        user_limit: of each user of the project; ``users``: of some instead of that.
-        user_guaranteed: what some users get back from the other users of the project.
-        max_priority: the largest priority of its jobs, 0 to 100 or a name; ``None``: any; empty: as it is.
+        user_limit: limits for each user of the project; ``users``: limits of single users instead.
+        user_guaranteed: guarantees of single users against other users of the project.
+        max_priority: maximum priority of its jobs, 0 to 100 or a name; ``None``: no maximum; empty: unchanged.
     """
     given: dict[str, Any] = {
         "limit": limits,
@@ -191,17 +191,17 @@ def update_quota(
 
 
 def get_policy() -> Call[PolicyView]:
-    """The planner's settings."""
+    """The scheduling policy's settings."""
     return typed(PolicyView, "get_policy", "GET", "/policy")
 
 
 def update_policy(settings: Mapping[str, Any]) -> Call[PolicyView]:
-    """Change the settings that are named: ``{"time_slice": "10m", "order": "shortest-first"}``."""
+    """Change these settings: ``{"time_slice": "10m", "order": "shortest-first"}``."""
     return typed(PolicyView, "update_policy", "PATCH", "/policy", body=PolicyUpdate(settings=dict(settings)))
 
 
 def list_reservations_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[ReservationView]]:
-    """One page of the reservations that are not over, the first to begin first."""
+    """One page of the present and future reservations, by their begin."""
     query = params(limit=limit, cursor=cursor)
     return typed(Page[ReservationView], "list_reservations", "GET", "/reservations", query=query)
 
@@ -216,7 +216,7 @@ def create_reservation(
     node_selector: Mapping[str, str] | None = None,
     count: int | None = None,
 ) -> Call[ReservationView]:
-    """Keep nodes for a project: those that are named, or ``count`` of those that carry the labels."""
+    """Reserve nodes for a project: by name, or ``count`` nodes with the given labels."""
     given: dict[str, Any] = {"begins_at": begins_at, "count": count}
     body = ReservationCreate(
         name=name,
@@ -230,6 +230,6 @@ def create_reservation(
 
 
 def delete_reservation(reservation: str) -> Call[None]:
-    """Give its nodes back to all."""
+    """End a reservation."""
     at = path("/reservations/{reservation}", reservation=reservation)
-    return silent("delete_reservation", "DELETE", at)
+    return without_content("delete_reservation", "DELETE", at)

@@ -27,7 +27,10 @@ from trainmaster.wire.serving import (
 
 
 def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
-    """The request's body. Raises ``InvalidRequest``: something in it is no JSON; the element is named."""
+    """The request's body as JSON. Accepts objects of NumPy, pandas and torch, none of which is imported.
+
+    Raises ``InvalidRequest``: an element is not JSON; the message names it.
+    """
     body: dict[str, Any] = {"instances": _listed(instances)}
     if parameters is not None:
         body["parameters"] = dict(parameters)
@@ -37,9 +40,10 @@ def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
         found = _first_not_json(body)
         if found is None:
             raise InvalidRequest(f"instances cannot be written as JSON: {error}.", field="instances") from error
-        place, one = found
+        place, element = found
         raise InvalidRequest(
-            f"{place} is {_kind(one)}, which JSON does not have; give numbers, texts, lists and objects, or something with tolist().",
+            f"{place} is {_kind(element)}, which JSON does not support; give numbers, texts, lists and objects, or objects "
+            "with tolist().",
             field=place,
         ) from error
 
@@ -47,24 +51,24 @@ def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
 def _first_not_json(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     try:
         return next((found for name, value in body.items() for found in _not_json(value, name)), None)
-    except RecursionError:  # it holds itself
+    except RecursionError:  # it contains itself
         return None
 
 
 def _listed(instances: Any) -> list[Any]:
-    if hasattr(instances, "to_dict") and hasattr(instances, "columns"):  # pandas: a table, each row an object
+    if hasattr(instances, "to_dict") and hasattr(instances, "columns"):  # a pandas DataFrame: each row an object
         found = instances.to_dict(orient="records")
     else:
         found = instances.tolist() if hasattr(instances, "tolist") else instances
     if isinstance(found, (str, bytes, Mapping)) or not hasattr(found, "__iter__"):
         raise InvalidRequest(
-            f"instances is {_kind(instances)}; give a list of instances, a single one as [instance].", field="instances"
+            f"instances is {_kind(instances)}; give a list, for a single instance [instance].", field="instances"
         )
     return list(found)
 
 
 def _plain(value: Any) -> Any:
-    """What ``json`` asks for what it does not know. Raises ``TypeError``."""
+    """Fallback of ``json`` for unknown types. Raises ``TypeError``."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -75,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def _not_json(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Elements that are no JSON, with where they stand, such as ``instances[2]['day']``."""
+    """Elements that are not JSON, with their paths, such as ``instances[2]['day']``."""
     if value is None or isinstance(value, (str, int, float)):
         return
     try:
@@ -84,13 +88,13 @@ def _not_json(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield place, value
         return
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, item in value.items():
             if not isinstance(key, (str, int, float)) and key is not None:
                 yield f"a key of {place}", key
-            yield from _not_json(one, f"{place}[{key!r}]")
+            yield from _not_json(item, f"{place}[{key!r}]")
     elif isinstance(value, (list, tuple)):
-        for number, one in enumerate(value):
-            yield from _not_json(one, f"{place}[{number}]")
+        for number, item in enumerate(value):
+            yield from _not_json(item, f"{place}[{number}]")
 
 
 def _kind(value: Any) -> str:
@@ -104,7 +108,7 @@ _DEPLOYMENT: Final = _ENDPOINT + "/deployments/{deployment}"
 
 
 def create_endpoint(name: str, *, project: str = "default", description: str = "") -> Call[EndpointDetail]:
-    """An address in the project; it answers when something is deployed to it. Raises ``Conflict``: there is one."""
+    """Create an endpoint without models. Raises ``Conflict``: the name is taken."""
     at = path("/projects/{project}/endpoints", project=project)
     body = EndpointCreate(name=name, description=description)
     return typed(EndpointDetail, "create_endpoint", "POST", at, body=body)
@@ -133,17 +137,17 @@ def list_endpoint_changes_page(
 
 
 def delete_endpoint(endpoint: str, *, project: str = "default") -> Call[None]:
-    """Undeploy all; it is gone when its replicas have ended."""
+    """Undeploy all models; the endpoint is deleted when its replicas have ended."""
     return without_content("delete_endpoint", "DELETE", path(_ENDPOINT, project=project, endpoint=endpoint))
 
 
 def deploy_model(
     endpoint: str, model: str, *, deployment: str = "default", project: str = "default", **fields: Any
 ) -> Call[EndpointDetail]:
-    """Deploy ``model`` (volume/path, or name@version) or, to a name that is there, its next revision.
+    """Deploy ``model`` (volume/path, or name@version); for an existing deployment, a new revision.
 
     Args:
-        fields: further ones of :class:`trainmaster.wire.serving.DeployRequest`, such as ``replicas=2``.
+        fields: further fields of :class:`trainmaster.wire.serving.DeployRequest`, such as ``replicas=2``.
     """
     at = path(_ENDPOINT + "/deployments", project=project, endpoint=endpoint)
     body = DeployRequest(model=model, deployment=deployment, **fields)
@@ -153,7 +157,7 @@ def deploy_model(
 def scale_deployment(
     endpoint: str, replicas: int, *, deployment: str = "default", project: str = "default"
 ) -> Call[EndpointDetail]:
-    """Have so many replicas; 0: nothing of it runs."""
+    """Set the number of replicas; 0 stops the deployment."""
     at = path(_DEPLOYMENT + "/scale", project=project, endpoint=endpoint, deployment=deployment)
     return typed(
         EndpointDetail, "scale_deployment", "POST", at, body=ScaleRequest(replicas=replicas), is_repeatable=True
@@ -168,14 +172,14 @@ def rollback_deployment(
     project: str = "default",
     reason: str = "",
 ) -> Call[EndpointDetail]:
-    """Have an earlier revision serve again; unstated, the newest before the present that ever served."""
+    """Roll back to an earlier revision; default: the newest one before the present that was ready."""
     at = path(_DEPLOYMENT + "/rollback", project=project, endpoint=endpoint, deployment=deployment)
     body = RollbackRequest(revision=revision, reason=reason)
     return typed(EndpointDetail, "rollback_deployment", "POST", at, body=body)
 
 
 def undeploy_model(endpoint: str, deployment: str = "default", *, project: str = "default") -> Call[EndpointDetail]:
-    """Its replicas finish what they have, and end."""
+    """Undeploy a model; its replicas finish their requests first."""
     at = path(_DEPLOYMENT, project=project, endpoint=endpoint, deployment=deployment)
     return typed(EndpointDetail, "undeploy_model", "DELETE", at)
 
@@ -183,7 +187,7 @@ def undeploy_model(endpoint: str, deployment: str = "default", *, project: str =
 def set_endpoint_traffic(
     endpoint: str, traffic: Mapping[str, int], *, project: str = "default"
 ) -> Call[EndpointDetail]:
-    """Each deployed model's part of the requests in per cent, together 100."""
+    """Set the traffic split in per cent by deployment; the sum is 100."""
     at = path(_ENDPOINT + "/traffic", project=project, endpoint=endpoint)
     body = TrafficRequest(traffic=dict(traffic))
     return typed(EndpointDetail, "set_endpoint_traffic", "PUT", at, body=body)
@@ -201,14 +205,14 @@ def predict(
     """The predictions for ``instances``.
 
     Args:
-        instances: a list of what JSON has; also anything with ``tolist()``, such as arrays of NumPy and tensors of torch, in the
-            list, too; of a table of pandas each row is an object by the columns' names.
-        deployment: ask this deployed model; unstated: by their parts of the traffic.
+        instances: a list of JSON values; also objects with ``tolist()``, such as NumPy arrays and torch tensors, at any
+            depth; the rows of a pandas DataFrame become objects with the columns' names.
+        deployment: the deployment to query; default: chosen by the traffic split.
 
     Raises:
-        InvalidRequest: an element that is no JSON; it is named.
-        ModelError: the model itself refused, or failed.
-        Unavailable: no replica is ready; the sentence says what they wait for.
+        InvalidRequest: an element is not JSON; the message names it.
+        ModelError: the model rejected the request or failed.
+        Unavailable: no replica is ready; the message says why.
     """
     request = _predict_request(endpoint, instances, parameters, project, deployment, timeout_s)
     return Call("predict", request, lambda answer: _predicted(answer).predictions, is_repeatable=False)
@@ -223,8 +227,8 @@ def predict_with_metadata(
     deployment: str | None = None,
     timeout_s: float = 120.0,
 ) -> Call[Predicted]:
-    """As :func:`predict`, with what the model says of all predictions: the order of the classes where each has a list of
-    figures, as by ``parameters={"method": "predict_proba"}``.
+    """Like :func:`predict`, with the model's metadata: such as the order of the classes for probabilities
+    (``parameters={"method": "predict_proba"}``).
     """
     request = _predict_request(endpoint, instances, parameters, project, deployment, timeout_s)
     return Call("predict", request, _predicted, is_repeatable=False)
@@ -252,7 +256,7 @@ def raw_predict(
     deployment: str | None = None,
     timeout_s: float = 120.0,
 ) -> Call[bytes]:
-    """What the model answers to ``body``, both as they are. Raises like ``predict``."""
+    """The model's raw response to ``body``. Raises like ``predict``."""
     at = path(_ENDPOINT, project=project, endpoint=endpoint) + ":rawPredict"
     headers = {"Content-Type": content_type}
     request = HttpRequest("POST", at, params(deployment=deployment), headers, body, timeout_s)
@@ -267,12 +271,12 @@ def batch_predict(
     idempotency_key: str | None = None,
     **fields: Any,
 ) -> Call[JobDetail]:
-    """A job that predicts for every instance of the files at ``input`` (volume/path).
+    """Submit a job that predicts for every instance of the files at ``input`` (volume/path).
 
     Args:
-        idempotency_key: the same key never makes a second job; made when none is given, so that a repeat after a lost
-            answer is safe.
-        fields: further ones of :class:`trainmaster.wire.serving.BatchPredictRequest`, such as ``replicas=4``.
+        idempotency_key: a repeated key never creates a second job; generated by default, so that a retry after a lost
+            response is safe.
+        fields: further fields of :class:`trainmaster.wire.serving.BatchPredictRequest`, such as ``replicas=4``.
     """
     at = path("/projects/{project}/batch-predictions", project=project)
     body = BatchPredictRequest(model=model, input=input, **fields)
@@ -284,6 +288,6 @@ def _predicted(answer: HttpResponse) -> Predicted:
     value = answer.json()
     if not isinstance(value, dict) or not isinstance(value.get("predictions"), list):
         raise ModelError(
-            "The model's answer has no predictions; ask it with raw_predict.", status=answer.status, answer=value
+            "The model's response has no predictions; use raw_predict.", status=answer.status, answer=value
         )
     return Predicted(predictions=value["predictions"], metadata=value.get("metadata") or {})

@@ -1,1 +1,1 @@
-"""What takes more than one request, as flows: pages, streams, waiting, uploads and downloads."""
+"""Flows of several requests: pagination, streams, waiting, uploads and downloads."""

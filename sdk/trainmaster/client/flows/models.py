@@ -1,4 +1,4 @@
-"""Waiting for versions of models, and taking their files along."""
+"""Waiting for model versions and downloading their files; outcomes of batch predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROLE: Final = "worker"
 
 
 class _Summary(WireModel):
-    """What one replica writes down of its shards, those of earlier runs included."""
+    """A replica's summary of its shards, including those of earlier runs."""
 
     predictions: int
     errors: int
@@ -31,9 +31,9 @@ class _Summary(WireModel):
 
 
 def get_batch_outcome(job: str) -> Flow[BatchOutcome | None]:
-    """How many predictions and errors the batch prediction of this job wrote, and where.
+    """The numbers of predictions and errors of a batch prediction job, and its output.
 
-    ``None``: not every replica has told, as those of a job that has not succeeded, and of images older than this client.
+    ``None``: a replica's summary is missing: the job has not succeeded, or its image is older than this client.
     """
     detail = yield from jobs.get_job(job)
     count = detail.roles.get(_ROLE, 0)
@@ -41,14 +41,14 @@ def get_batch_outcome(job: str) -> Flow[BatchOutcome | None]:
     for index in range(count):
         try:
             content = yield from read_file(detail.id, f"summary-{index}-of-{count}.json")
-            one = _Summary.model_validate_json(content)
+            summary = _Summary.model_validate_json(content)
         except (NotFound, ValidationError):
             return None
         outcome = outcome.model_copy(
             update={
-                "predictions": outcome.predictions + one.predictions,
-                "errors": outcome.errors + one.errors,
-                "first_error": outcome.first_error or one.first_error,
+                "predictions": outcome.predictions + summary.predictions,
+                "errors": outcome.errors + summary.errors,
+                "first_error": outcome.first_error or summary.first_error,
             }
         )
     return outcome if count else None
@@ -63,11 +63,11 @@ _NAMED: Final = 5  # files in a sentence
 def wait_for_version(
     project: str, model: str, version: int | str, *, timeout_s: float | None = None
 ) -> Flow[VersionDetail]:
-    """The version once it is ready.
+    """Wait until the version is ready.
 
     Raises:
-        Conflict: it has failed; the sentence says why.
-        WaitTimedOut: it is neither within ``timeout_s``.
+        Conflict: it has failed; the message says why.
+        WaitTimedOut: neither within ``timeout_s``.
     """
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = _FIRST_POLL_S
@@ -94,14 +94,14 @@ def download_version(
     overwrite: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Flow[list[Path]]:
-    """All files of the version below ``folder``, each checked by its hash; what is there already is not copied again.
+    """Download all files of the version to ``folder`` and verify their hashes; existing files are not downloaded again.
 
     Args:
-        overwrite: whether files of these names with other content are replaced.
+        overwrite: whether to replace files of the same name with other content.
 
     Raises:
         Conflict: the version is not ready.
-        LocalFileProblem: there is another file of such a name, without ``overwrite``; then nothing is copied.
+        LocalFileProblem: without ``overwrite``, a file of the same name has other content; nothing is downloaded then.
     """
     found: VersionDetail = yield from calls.get_version(project, model, version)
     if found.state != "ready":
@@ -114,23 +114,23 @@ def download_version(
         cursor = page.next_cursor
         if cursor is None:
             break
-    there: dict[str, str | None] = {}
+    existing: dict[str, str | None] = {}
     for file in files:
-        there[file.path] = yield RunBlocking(partial(_hash_of, Path(folder) / file.path))
-    others = [file.path for file in files if there[file.path] not in (None, file.sha256)]
+        existing[file.path] = yield RunBlocking(partial(_hash_of, Path(folder) / file.path))
+    others = [file.path for file in files if existing[file.path] not in (None, file.sha256)]
     if others and not overwrite:
         raise _in_the_way(Path(folder), others)
     total, done = sum(file.size_bytes for file in files), 0
     copied: list[Path] = []
     for file in files:
         target = Path(folder) / file.path
-        if there[file.path] != file.sha256:
+        if existing[file.path] != file.sha256:
             yield RunBlocking(partial(_make_folder, target.parent))
             read = partial(calls.read_version_file_range, project, model, found.version, file.path)
-            yield from copy_content(read, file.path, target, progress=partial(_told, progress, done, total))
+            yield from copy_content(read, file.path, target, progress=partial(_add_progress, progress, done, total))
             if (yield RunBlocking(partial(_hash_of, target))) != file.sha256:
                 yield RunBlocking(partial(target.unlink, missing_ok=True))
-                raise ServerFailure(f"{file.path} did not arrive as it was registered; download it again.")
+                raise ServerFailure(f"{file.path} does not have its registered hash; download it again.")
         done += file.size_bytes
         progress(done, total)
         copied.append(target)
@@ -139,14 +139,13 @@ def download_version(
 
 def _in_the_way(folder: Path, others: list[str]) -> LocalFileProblem:
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-    has = "other files" if len(others) > 1 else "another file"
     return LocalFileProblem(
-        f"{folder.absolute()} has {has} of the name {', '.join(others[:_NAMED])}{more}: name another folder, or have what is there "
-        "overwritten (`--overwrite`; overwrite=True in Python)."
+        f"{folder.absolute()} has other content in {', '.join(others[:_NAMED])}{more}: name another folder, or overwrite "
+        "the files (`--overwrite`; overwrite=True in Python)."
     )
 
 
-def _told(progress: Progress, before: int, total: int, done: int, _of_file: int) -> None:
+def _add_progress(progress: Progress, before: int, total: int, done: int, _of_file: int) -> None:
     progress(before + done, total)
 
 
@@ -154,11 +153,11 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LocalFileProblem(f"{folder} cannot be made: {error.strerror}.") from error
+        raise LocalFileProblem(f"{folder} cannot be created: {error.strerror}.") from error
 
 
 def _hash_of(path: Path) -> str | None:
-    """``None``: there is no such file."""
+    """SHA-256 in hexadecimal digits; ``None`` if the file does not exist."""
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256()

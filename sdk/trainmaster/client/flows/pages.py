@@ -1,4 +1,4 @@
-"""Lists of any length, page by page."""
+"""Pagination: iterators over lists of any length."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainmaster.wire.models import Stage
 T = TypeVar("T")
 
 _PAGE_OF_TENSORS: Final = 1000
-_LARGE: Final = 200  # the largest page of most lists: those that are read whole take few requests
+_LARGE: Final = 200  # the maximum page size of most lists, to read whole lists with few requests
 
 
 def all_pages(page_at: Callable[[str | None], Executable[Page[T]]], *, limit: int | None = None) -> Flow[None]:
-    """Emit the items of all pages, at most ``limit``; the next page is asked for when it is needed."""
+    """Emit the items of all pages, at most ``limit``; pages are requested lazily."""
     cursor: str | None = None
     left = limit
     while True:
@@ -48,14 +48,14 @@ def list_jobs(
     search: str | None = None,
     limit: int | None = None,
 ) -> Flow[None]:
-    """All jobs that fit, newest first.
+    """The matching jobs, newest first.
 
     Args:
-        project: unstated, all that the caller may see.
+        project: default: all visible projects.
         state: any of these.
-        label: each ``key=value``; all must hold.
-        study: the id or the name of one: the jobs of its trials, and the one that ran its winner once more.
-        limit: at most so many.
+        label: ``key=value``; all must match.
+        study: ID or name of a study: the jobs of its trials, and its final job.
+        limit: maximum number.
     """
     states, labels = list(state), list(label)
     return all_pages(
@@ -78,27 +78,27 @@ def list_jobs(
 
 
 def list_attempts(job: str, *, after: int | None = None) -> Flow[None]:
-    """The launches of the gang, oldest first, with their replicas. ``after``: only those with larger numbers."""
+    """The job's attempts, oldest first, with their replicas. ``after``: only larger numbers."""
     return all_pages(lambda cursor: calls.list_attempts_page(job, after=after, cursor=cursor))
 
 
 def list_replicas(job: str, number: int) -> Flow[None]:
-    """The members of one launch, in rank order."""
+    """The replicas of an attempt, in rank order."""
     return all_pages(lambda cursor: calls.list_replicas_page(job, number, limit=_LARGE, cursor=cursor))
 
 
 def list_job_events(job: str, *, after: int | None = None, limit: int | None = None) -> Flow[None]:
-    """The job's history so far, oldest first."""
+    """The job's events so far, oldest first."""
     return all_pages(lambda cursor: calls.list_job_events_page(job, after=after, cursor=cursor), limit=limit)
 
 
 def list_events(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
-    """The history of all visible jobs."""
+    """The events of all visible jobs."""
     return all_pages(lambda cursor: calls.list_events_page(project=project, cursor=cursor), limit=limit)
 
 
 def list_files(job: str, folder: str = "") -> Flow[None]:
-    """The entries of ``folder`` below the job's output."""
+    """The entries of ``folder`` in the job's output."""
     return all_pages(lambda cursor: output.list_files_page(job, folder, cursor=cursor))
 
 
@@ -108,14 +108,14 @@ def list_log_sources(job: str) -> Flow[None]:
 
 
 def list_checkpoints(job: str, *, incomplete: bool = False) -> Flow[None]:
-    """The job's checkpoints, newest first. ``incomplete``: also those that are being written or were never finished."""
+    """The job's checkpoints, newest first. ``incomplete``: include those being written or never completed."""
     return all_pages(
         lambda cursor: checkpoints.list_checkpoints_page(job, incomplete=incomplete, limit=_LARGE, cursor=cursor)
     )
 
 
 def list_tensors(job: str, checkpoint: str, *, search: str = "") -> Flow[None]:
-    """The tensors inside of the checkpoint at this path. ``search``: a part of the name."""
+    """The tensors of the checkpoint at this path. ``search``: part of the name."""
     return all_pages(
         lambda cursor: checkpoints.list_tensors_page(
             job, checkpoint, search=search, limit=_PAGE_OF_TENSORS, cursor=cursor
@@ -124,7 +124,7 @@ def list_tensors(job: str, checkpoint: str, *, search: str = "") -> Flow[None]:
 
 
 def list_tensor_statistics(job: str, checkpoint: str, *, tensors: Iterable[str] = ()) -> Flow[None]:
-    """The figures of these tensors, of all where none is named, as the server has them."""
+    """Statistics of these tensors; default: all."""
     named = list(tensors)
     return all_pages(
         lambda cursor: checkpoints.list_tensor_statistics_page(
@@ -144,27 +144,27 @@ def list_members(project: str) -> Flow[None]:
 
 
 def list_secrets(project: str) -> Flow[None]:
-    """Names only, in order; a secret's value never comes back."""
+    """The names of the project's secrets; values are never returned."""
     return all_pages(lambda cursor: admin.list_secrets_page(project, limit=_LARGE, cursor=cursor))
 
 
 def list_users() -> Flow[None]:
-    """The users that the caller may know of, by name."""
+    """The users visible to the caller, by name."""
     return all_pages(lambda cursor: admin.list_users_page(limit=_LARGE, cursor=cursor))
 
 
 def list_tokens(*, user: str | None = None, all_users: bool = False) -> Flow[None]:
-    """The caller's tokens, newest first, or for platform admins those of ``user`` or everybody's."""
+    """The caller's tokens, newest first; for platform admins also those of ``user`` or of all users."""
     return all_pages(lambda cursor: admin.list_tokens_page(user=user, all_users=all_users, limit=_LARGE, cursor=cursor))
 
 
 def list_nodes() -> Flow[None]:
-    """The nodes and what is used on them, by name."""
+    """The nodes with their usage, by name."""
     return all_pages(lambda cursor: admin.list_nodes_page(limit=_LARGE, cursor=cursor))
 
 
 def list_volumes() -> Flow[None]:
-    """Storage that jobs may use, by name."""
+    """The volumes, by name."""
     return all_pages(lambda cursor: admin.list_volumes_page(limit=_LARGE, cursor=cursor))
 
 
@@ -182,9 +182,9 @@ def list_metrics(
     """The job's series with their newest points, by attempt, role, index and name.
 
     Args:
-        prefix: only names that begin so.
+        prefix: of the names.
         kind: scalar, histogram, image or text.
-        system: ``False``: without what the platform measures itself.
+        system: ``False``: without the platform's own metrics.
     """
     return all_pages(
         lambda cursor: metrics.list_metrics_page(
@@ -214,13 +214,13 @@ def list_metric_objects(
 
 
 def list_queue(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
-    """The jobs that wait, the next one first; at most ``limit``."""
+    """The waiting jobs in queue order; at most ``limit``."""
     size = _LARGE if limit is None else min(limit, _LARGE)
     return all_pages(lambda cursor: planner.list_queue_page(project=project, limit=size, cursor=cursor), limit=limit)
 
 
 def list_running() -> Flow[None]:
-    """The jobs that hold resources, and until when."""
+    """The running jobs with their expected ends."""
     return all_pages(lambda cursor: planner.list_running_page(limit=_LARGE, cursor=cursor))
 
 
@@ -230,7 +230,7 @@ def list_quotas() -> Flow[None]:
 
 
 def list_reservations() -> Flow[None]:
-    """The reservations that are not over, the first to begin first."""
+    """The present and future reservations, by their begin."""
     return all_pages(lambda cursor: planner.list_reservations_page(limit=_LARGE, cursor=cursor))
 
 
@@ -275,7 +275,7 @@ def list_endpoint_changes(endpoint: str, *, project: str = "default", limit: int
 
 
 def list_models(project: str, *, search: str | None = None) -> Flow[None]:
-    """The project's models, by name. ``search``: a part of it."""
+    """The project's models, by name. ``search``: part of the name."""
     return all_pages(lambda cursor: models.list_models_page(project, search=search, limit=_LARGE, cursor=cursor))
 
 
@@ -286,7 +286,7 @@ def find_models(
     job: str | None = None,
     search: str | None = None,
 ) -> Flow[None]:
-    """The models of all projects that the caller may see, by name; as ``find_models_page``."""
+    """The models of all visible projects, by name; see ``find_models_page``."""
     return all_pages(
         lambda cursor: models.find_models_page(
             projects=projects, stages=stages, job=job, search=search, limit=_LARGE, cursor=cursor
@@ -310,5 +310,5 @@ def list_model_changes(project: str, model: str, *, limit: int | None = None) ->
 
 
 def list_version_files(project: str, model: str, version: int | str) -> Flow[None]:
-    """The files of a version that is ready, with their hashes, by path."""
+    """The files of a ready version with their hashes, by path."""
     return all_pages(lambda cursor: models.list_version_files_page(project, model, version, limit=1000, cursor=cursor))

@@ -1,4 +1,4 @@
-"""Following a job: its log lines, its events, its end."""
+"""Following a job: its log lines, events, metrics and end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from trainmaster.errors import (
 from trainmaster.wire.jobs import TERMINAL_STATES, EventView, JobDetail, LogLine
 from trainmaster.wire.metrics import ChartSeries
 
-# Longer than the server's keep-alive comments are apart; a stream that is without_content for longer is dead or stuck.
+# Longer than the interval of the keep-alive comments; a stream without data for longer is dead or stuck.
 STREAM_IDLE_S: Final = 45.0
 # How long a waiting client trusts that a quiet stream means that nothing happened.
 POLL_INTERVAL_S: Final = 15.0
@@ -53,30 +53,30 @@ _SERIES: Final = TypeAdapter(ChartSeries)
 
 @dataclass(frozen=True, slots=True)
 class StateNotice:
-    """The followed job is in another state now."""
+    """The state of the followed job has changed."""
 
     state: str
 
 
 class NoEvent(Enum):
-    SILENT = auto()  # nothing new; the stream may go on
-    CLOSED = auto()  # the server ended the stream
+    IDLE = auto()  # no event for a while; the stream may continue
+    CLOSED = auto()  # the server closed the stream
 
 
 def _error_in_stream(data: str) -> TrainmasterError:
-    """What stopped a stream that had begun well, such as a token that was revoked meanwhile."""
+    """The error that ended a running stream, such as a revoked token."""
     try:
         problem = json.loads(data)
         status = int(problem["status"])
     except (ValueError, KeyError, TypeError):
-        return ServerFailure(f"The server ended the stream: {data}")
+        return ServerFailure(f"The server closed the stream: {data}")
     return error_from_problem(status, problem, where="the stream")
 
 
 class Subscription:
-    """A stream that survives what breaks it: opened again from the last event's id, with growing pauses.
+    """A stream that reconnects from the last event's ID, with exponential backoff.
 
-    The patience of the policy counts anew with whatever arrives after the server's greeting.
+    Data after the server's greeting resets the policy's patience.
     """
 
     def __init__(self, request: HttpRequest) -> None:
@@ -84,15 +84,15 @@ class Subscription:
         self._last_id: str | None = None
         self._is_open = False
         self._was_open = False
-        self._has_received = False  # since it was opened; a greeting alone proves no working stream
+        self._has_received = False  # since it was opened; the greeting alone does not prove a working stream
         self._failures = 0
         self._paused_s = 0.0
 
     def next(self) -> Flow[ServerEvent | NoEvent]:
-        """The next event, or what its absence means. Calling it again goes on in every case.
+        """The next event, or the reason for its absence. In every case it can be called again.
 
         Raises:
-            TrainmasterError: the server refuses the stream, or stays away longer than the policy's patience.
+            TrainmasterError: the server rejects the stream, or is unavailable for longer than the policy's patience.
         """
         policy: RetryPolicy = yield GetRetryPolicy()
         while True:
@@ -109,13 +109,13 @@ class Subscription:
                     self._failures, self._paused_s = 0, 0.0
                 self._has_received = True
                 if event.kind == COMMENT:
-                    return NoEvent.SILENT
+                    return NoEvent.IDLE
                 if event.kind == "error":
                     raise _error_in_stream(event.data)
                 return event
             except StreamSilent:
                 yield from self._close()
-                return NoEvent.SILENT
+                return NoEvent.IDLE
             except TrainmasterError as raised:
                 if not is_transient(raised):
                     raise
@@ -124,15 +124,15 @@ class Subscription:
             yield from self._back_off(policy, error)
 
     def back_off(self) -> Flow[None]:
-        """Pause before a stream that the server closed is opened again.
+        """Pause before reopening a stream that the server closed.
 
-        A server that goes down ends its streams politely; the next one sends the rest.
+        A server closes its streams when it shuts down; its successor sends the rest.
         """
         policy: RetryPolicy = yield GetRetryPolicy()
-        yield from self._back_off(policy, ServerUnreachable("The server ended the stream.", is_sent=True))
+        yield from self._back_off(policy, ServerUnreachable("The server closed the stream.", is_sent=True))
 
     def _back_off(self, policy: RetryPolicy, error: TrainmasterError) -> Flow[None]:
-        """Pause before the next try, or raise ``error`` when patience is at its end."""
+        """Pause before the next try, or raise ``error`` when the policy's patience is exhausted."""
         self._failures += 1
         delay_s = policy.delay_s(self._failures, error.retry_after_s)
         is_hopeless = not self._was_open and self._failures >= policy.tries
@@ -175,18 +175,18 @@ def stream_logs(
     until: datetime | None = None,
     tail_lines: int | None = None,
 ) -> Flow[None]:
-    """The log lines of all replicas, each with its time.
+    """The log lines of all replicas with their times.
 
-    A broken connection goes on where it stopped: no line twice, none missing.
+    After a broken connection the stream resumes without duplicate or missing lines.
 
     Args:
-        follow: go on until the job has ended.
-        attempt: one launch; unstated, the newest, and with ``follow`` those after it.
+        follow: continue until the job has ended.
+        attempt: number of an attempt; default: the newest, with ``follow`` also later ones.
         rank, role, index: only these replicas.
-        search: only lines in which this regular expression is found.
-        level: only lines that say that they are at least this grave: debug, info, warning, error or critical.
-        since, until: only lines of this time; with a time zone.
-        tail_lines: of what is there already, only so many lines per replica.
+        search: only lines that match this regular expression.
+        level: only lines of at least this level: debug, info, warning, error or critical.
+        since, until: only lines in this time range; with a time zone.
+        tail_lines: only so many of the existing lines per replica.
     """
     query = params(
         attempt=attempt,
@@ -205,20 +205,20 @@ def stream_logs(
 
 def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, with_states: bool) -> Flow[None]:
     if follow:
-        # A name means the newest job of that name: after a break it might mean another one.
+        # A name refers to the newest job of that name, which may be another job after a reconnect.
         job = (yield from get_job(job)).id
     at = path("/jobs/{job}/logs/stream", job=job)
     stream = Subscription(HttpRequest("GET", at, query, read_timeout_s=STREAM_IDLE_S))
-    # Not every line carries an id: after a break the server may begin some lines before the break.
-    seen: dict[tuple[int, str, int], int] = {}
+    # Not every line has an ID: after a reconnect the server may repeat some lines.
+    offsets: dict[tuple[int, str, int], int] = {}
     while True:
         event = yield from stream.next()
         match event:
             case ServerEvent("line", data, _):
                 line = _LINE.validate_json(data)
                 source = (line.attempt, line.role, line.index)
-                if line.offset > seen.get(source, -1):
-                    seen[source] = line.offset
+                if line.offset > offsets.get(source, -1):
+                    offsets[source] = line.offset
                     yield Emit(line)
             case ServerEvent("state", data, _) if with_states:
                 yield Emit(StateNotice(_state_of(data)))
@@ -241,14 +241,14 @@ def stream_metrics(
     index: int | None = None,
     after: str | None = None,
 ) -> Flow[None]:
-    """New points of the job's metrics until it has ended: each a ``ChartSeries`` whose ``points`` are what is new.
+    """New points of the job's metrics until it has ended: each a ``ChartSeries`` with the new ``points``.
 
-    A broken connection goes on where it stopped.
+    After a broken connection the stream resumes where it stopped.
 
     Args:
-        after: a chart's ``cursor``: what came after it. Unstated: what comes from now on.
+        after: a chart's ``cursor``, for points after it. Default: points from now on.
     """
-    # A name means the newest job of that name: after a break it might mean another one.
+    # A name refers to the newest job of that name, which may be another job after a reconnect.
     job = (yield from get_job(job)).id
     query = params(name=names, attempt=attempt, role=role, index=index, after=after)
     at = path("/jobs/{job}/metrics/stream", job=job)
@@ -268,14 +268,14 @@ def stream_metrics(
 
 def _state_of(data: str) -> str:
     try:
-        told: Any = json.loads(data)
+        value: Any = json.loads(data)
     except ValueError:
-        told = data
-    return str(told.get("state", "")) if isinstance(told, dict) else str(told)
+        value = data
+    return str(value.get("state", "")) if isinstance(value, dict) else str(value)
 
 
 def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
-    """Emit the job's history and each new event until the job has ended."""
+    """Emit the job's past events and each new event until the job has ended."""
     detail = yield from get_job(job)
     stream = Subscription(_events_request(detail.id, after, STREAM_IDLE_S))
     newest = after or 0
@@ -298,7 +298,7 @@ def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
 
 
 def _emit_rest(job: str, newest: int) -> Flow[None]:
-    """What came between the last streamed event and the job's end."""
+    """Emit the events between the last streamed event and the job's end."""
     cursor: str | None = None
     while True:
         page = yield from list_job_events_page(job, after=newest, cursor=cursor)
@@ -310,13 +310,13 @@ def _emit_rest(job: str, newest: int) -> Flow[None]:
 
 
 def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]:
-    """The job, once it has ended. Listens to the job's events and looks at it when one says that it moved.
+    """Wait for the job's end. Listens to the job's events and fetches the job on state changes.
 
     Args:
-        timeout_s: kept to within the server's keep-alive, some seconds.
+        timeout_s: accurate to the server's keep-alive interval, some seconds.
 
     Raises:
-        WaitTimedOut: the job goes on.
+        WaitTimedOut: the job continues.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     detail = yield from get_job(job)
@@ -325,7 +325,7 @@ def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]
         if deadline is not None:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise WaitTimedOut(f"The job {detail.name} is {detail.state} after {timeout_s:g} s; it goes on.")
+                raise WaitTimedOut(f"The job {detail.name} is {detail.state} after {timeout_s:g} s; it continues.")
             stream.request = replace(stream.request, read_timeout_s=min(POLL_INTERVAL_S, left_s))
         event = yield from stream.next()
         view = _event_of(event)
@@ -338,7 +338,7 @@ def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]
 
 
 def _refreshed(detail: JobDetail) -> Flow[JobDetail]:
-    """The job as it is now; ``detail`` while the server is away, which the stream bears for longer than a request."""
+    """The job's present state; ``detail`` if the server is unavailable, which the stream tolerates for longer."""
     try:
         return (yield from get_job(detail.id))
     except TrainmasterError as error:

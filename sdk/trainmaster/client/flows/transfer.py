@@ -1,4 +1,4 @@
-"""Code archives up, files down; both go on where a broken one stopped."""
+"""Resumable uploads of code archives and downloads of files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainmaster.errors import Conflict, LocalFileProblem, RangeNotSatisfiable, 
 from trainmaster.wire.jobs import ArchiveView
 
 CHUNK_BYTES: Final = 4 * 2**20
-# One request per window: a broken connection costs at most one window again.
+# One request per window: after a broken connection at most one window is repeated.
 WINDOW_BYTES: Final = 16 * 2**20
-_VERSIONS_TRIED: Final = 3  # of a file that is written to while it is copied
+_VERSIONS_TRIED: Final = 3  # of a file that changes during the download
 _TOTAL: Final = re.compile(r"^bytes (?:\d+-\d+|\*)/(\d+)$")
 
-# Called with the bytes done and the bytes in all.
+# Called with the bytes transferred and the total.
 Progress: TypeAlias = Callable[[int, int], None]
-# Takes ``first`` and ``last``, both included, or nothing for all.
+# Takes ``first`` and ``last`` (inclusive), or nothing for all bytes.
 Read: TypeAlias = Callable[..., Call[HttpResponse]]
 
 
@@ -32,7 +32,7 @@ def _no_progress(done: int, total: int) -> None:
 
 
 def upload_archive(archive: Path, *, digest: str, progress: Progress = _no_progress) -> Flow[ArchiveView]:
-    """The complete archive on the server; nothing is sent of what it has already.
+    """Upload an archive; only the bytes that the server lacks are sent.
 
     Args:
         digest: ``sha256:…`` of the file.
@@ -46,13 +46,13 @@ def upload_archive(archive: Path, *, digest: str, progress: Progress = _no_progr
         chunk = yield RunBlocking(partial(_read_at, archive, offset))
         if not chunk:
             raise ServerFailure(
-                f"The server holds {offset} bytes of the archive and still waits for more; upload it again."
+                f"The server has {offset} bytes of the archive and still expects more; upload it again."
             )
         try:
             view = yield from calls.append_archive(digest, offset, chunk)
             corrections = 0
         except Conflict:
-            # A chunk arrived whose answer was lost, or somebody else uploads the same code: ask where it stands.
+            # The response to a chunk was lost, or another client uploads the same code: get the present offset.
             corrections += 1
             if corrections > 3:
                 raise
@@ -78,22 +78,22 @@ def _read_at(file: Path, offset: int) -> bytes:
 
 
 def read_file(job: str, file: str) -> Flow[bytes]:
-    """The whole content of a file below the job's output, in memory."""
+    """The content of a file in the job's output."""
     answer = yield from calls.read_file_range(job, file)
     return answer.content
 
 
 def download_file(job: str, file: str, target: Path | str, *, progress: Progress = _no_progress) -> Flow[Path]:
-    """Copy a file from below the job's output to ``target`` (a folder: into it); its path.
+    """Download a file of the job's output to ``target`` (into it, if it is a folder); returns its path.
 
-    The bytes gather in a hidden ``.part`` file beside it, which a later call goes on with as long as the server's file
-    is the same; ``target`` appears whole or not at all, and replaces what was there.
+    The bytes are written to a hidden ``.part`` file next to it, from which a later call resumes if the server's file is
+    unchanged; ``target`` is replaced atomically.
     """
     return (yield from copy_content(partial(calls.read_file_range, job, file), file, target, progress=progress))
 
 
 def copy_content(read: Read, file: str, target: Path | str, *, progress: Progress = _no_progress) -> Flow[Path]:
-    """The same for what ``read`` gives ranges of. ``file``: its name on the server."""
+    """Like :func:`download_file`, for any range request ``read``. ``file``: its name on the server."""
     target = Path(target)
     if target.is_dir():
         target /= file.rsplit("/", 1)[-1]
@@ -105,11 +105,11 @@ def copy_content(read: Read, file: str, target: Path | str, *, progress: Progres
             yield RunBlocking(partial(_rename, part, target))
             return target
         yield RunBlocking(partial(part.unlink, missing_ok=True))
-    raise ServerFailure(f"{file} is being written to and changes while it is copied; copy it when it is finished.")
+    raise ServerFailure(f"{file} changes during the download; download it when it is complete.")
 
 
 def _gather(read: Read, first: HttpResponse, part: Path, progress: Progress) -> Flow[bool]:
-    """Whether all bytes are in ``part`` now; not when the server's file became another one meanwhile."""
+    """Fetch all bytes into ``part``; false if the server's file changed in the meantime."""
     total, version = _total_of(first), _version_of(first)
     done = yield RunBlocking(partial(_begin, part, first.content, total))
     progress(done, total)
@@ -128,7 +128,7 @@ def _window(read: Read, first: int) -> Flow[HttpResponse]:
     except RangeNotSatisfiable:
         if first:
             raise
-    # An empty file has no range at all.
+    # An empty file has no ranges.
     return (yield from read())
 
 
@@ -138,24 +138,24 @@ def _total_of(answer: HttpResponse) -> int:
 
 
 def _version_of(answer: HttpResponse) -> str:
-    """A short name for this very content of the server's file, as far as its headers tell."""
+    """A short identifier of the content of the server's file, from the response headers."""
     marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""), str(_total_of(answer)))
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()[:12]
 
 
 def _begin(part: Path, content: bytes, total: int) -> int:
-    """Bytes that the part file holds: those of an earlier try, or at least ``content``. Parts of other versions go."""
+    """Size of the part file: from an earlier try, or at least ``content``. Deletes parts of other versions."""
     target_name = part.name.rsplit(".", 2)[0]
     try:
         for other in part.parent.glob(f"{glob.escape(target_name)}.*.part"):
             if other != part:
                 other.unlink(missing_ok=True)
-        held = part.stat().st_size
+        size = part.stat().st_size
     except FileNotFoundError:
-        held = 0
+        size = 0
     except OSError as error:
         raise _in_the_way(part, error) from error
-    return held if len(content) < held <= total else _write_at(part, 0, content)
+    return size if len(content) < size <= total else _write_at(part, 0, content)
 
 
 def _write_at(part: Path, offset: int, content: bytes) -> int:

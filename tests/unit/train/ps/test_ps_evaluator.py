@@ -91,7 +91,7 @@ def test_an_evaluator_without_a_training_ends(cluster: Callable[..., Cluster]) -
     job.stop(0)
     context = Context(role="evaluator", rank=None, peers={"ps": job.addresses})
 
-    with pytest.raises(DeadlineError, match=r"the training is not going on: ps 0 at .* did not come"):
+    with pytest.raises(DeadlineError, match=r"the training is not running: ps 0 at .* did not come"):
         evaluate_checkpoints(
             make_model(), dict, context=context, key=KEY, options=Options(idle_timeout_s=0.1), stopped=StopSignal()
         )

@@ -43,7 +43,8 @@ def test_a_worker_that_waited_too_long_says_who_is_missing(gang: Callable[..., G
 
     assert job.ended("worker-0") == 1
     assert re.search(
-        r"ps 0 at 127.0.0.1:\d+ did not answer worker 0's step \d+ \(update \d+\) within 8 s; it waits for worker 1 \(lost \d+ s ago\)",
+        r"ps 0 at 127.0.0.1:\d+ did not answer worker 0's step \d+ \(update \d+\) within 8 s; "
+        r"it waits for worker 1 \(lost \d+ s ago\)",
         job.log("worker-0"),
     )
     assert "Traceback" not in job.log("worker-0")

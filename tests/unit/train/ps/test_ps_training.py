@@ -93,7 +93,7 @@ def test_with_overlap_a_clipped_or_second_gradient_is_an_error(cluster: Callable
     servers.zero_grad()
     loss_of(model, 1).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
-    with pytest.raises(ParameterServerError, match=r"changed after it had left \(clipped"):
+    with pytest.raises(ParameterServerError, match=r"changed after it was sent \(clipped"):
         servers.step()
 
     step(model, servers, 3)

@@ -1,33 +1,34 @@
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Plus, RadioTower, Rows3 } from "lucide-react";
 import { useState } from "react";
-import { endpointKeys, readEndpoints } from "~/api/endpoints";
+import { type EndpointFilters, endpointKeys, readEndpoints } from "~/api/endpoints";
 import { projectsQuery } from "~/api/queries";
 import type { Endpoint } from "~/api/types";
-import { PagedList, usePages } from "~/components/pagedList";
-import { PageHead } from "~/components/parts";
+import { PagedList, useFilteredPages } from "~/components/pagedList";
+import { Field, PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
 import { worstState } from "~/pages/endpoint/rollout";
 import { ModelRef } from "~/pages/model/parts";
-import { CreateEndpoint } from "./create";
+import { api, unwrap } from "~/api/client";
+import { FormDialog } from "~/components/forms/dialogs";
+import { TextInput } from "~/components/forms/textInput";
 
 const route = getRouteApi("/shell/endpoints");
-const PAGE = 50;
 const LIVE_MS = 3_000;
 
 /** All visible endpoints, newest first. */
 export function EndpointsPage() {
-  const { project } = route.useSearch();
-  const navigate = useNavigate({ from: "/endpoints" });
   const { data: projects } = useQuery(projectsQuery);
   const [isOpen, setOpen] = useState(false);
-  const query = usePages(
-    [...endpointKeys.all, project ?? ""],
-    (cursor, signal) => readEndpoints(project, cursor, PAGE, signal),
+  const { query, filters, filter } = useFilteredPages<EndpointFilters, Awaited<ReturnType<typeof readEndpoints>>>(
+    route,
+    endpointKeys.all,
+    readEndpoints,
     LIVE_MS,
   );
+  const { project } = filters;
   return (
     <div className="page-body">
       <PageHead title="Endpoints">
@@ -44,9 +45,7 @@ export function EndpointsPage() {
             className="input auto"
             aria-label="Project"
             value={project ?? ""}
-            onChange={(event) =>
-              void navigate({ search: event.target.value ? { project: event.target.value } : {}, replace: true })
-            }
+            onChange={(event) => filter({ project: event.target.value })}
           >
             <option value="">all projects</option>
             {(projects ?? []).map((each) => (
@@ -117,5 +116,59 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
         <span className="cut">{endpoint.user}</span>
       </div>
     </div>
+  );
+}
+
+interface CreateProps {
+  project: string | undefined;
+  isOpen: boolean;
+  close: () => void;
+}
+
+/** Creates an endpoint without deployed models, and opens its page. */
+function CreateEndpoint({ project, isOpen, close }: CreateProps) {
+  const { data: projects } = useQuery(projectsQuery);
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const submit = async (data: FormData) => {
+    const chosen = String(data.get("project") ?? "default");
+    const body = {
+      name: String(data.get("name") ?? "").trim(),
+      description: String(data.get("description") ?? "").trim(),
+    };
+    const endpoint = await unwrap(
+      api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project: chosen } }, body }),
+    );
+    await client.invalidateQueries({ queryKey: endpointKeys.all });
+    await navigate({
+      to: "/endpoints/$project/$endpoint",
+      params: { project: endpoint.project, endpoint: endpoint.name },
+    });
+  };
+  return (
+    <FormDialog title="Create an endpoint" isOpen={isOpen} close={close} verb="Create" submit={submit}>
+      {(errorOf) => (
+        <>
+          <TextInput
+            name="name"
+            label="Name"
+            placeholder="digits"
+            hint="Lowercase letters, digits and hyphens; unique in the project."
+            error={errorOf("name")}
+            isRequired
+          />
+          <Field label="Project" error={errorOf("project")}>
+            {(props) => (
+              <select {...props} name="project" className="input" defaultValue={project ?? "default"}>
+                {(projects ?? []).map((each) => (
+                  <option key={each.name}>{each.name}</option>
+                ))}
+              </select>
+            )}
+          </Field>
+          <TextInput name="description" label="Description" placeholder="optional" error={errorOf("description")} />
+        </>
+      )}
+    </FormDialog>
   );
 }

@@ -6,7 +6,8 @@ import { isOver } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
-import { type Filters, isSort, splitList, type Sort, toggled } from "~/lib/filters";
+import { splitList, toggled } from "~/lib/filters";
+import { type Filters, isSort, type Sort } from "./filters";
 import { failureCause, formatGang, number } from "~/lib/format";
 
 const ROW = 44; // px

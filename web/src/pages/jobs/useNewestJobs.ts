@@ -3,7 +3,8 @@ import { useCallback, useEffect, useRef, useState } from "react";
 import { api, unwrap } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { JobPage, JobState } from "~/api/types";
-import { type Filters, isSort, splitList } from "~/lib/filters";
+import { splitList } from "~/lib/filters";
+import { type Filters, isSort } from "./filters";
 import { type Anchor, EMPTY, mergePage, PAGE, pageAt, FIRST_PAGE, type Rows } from "./newestRows";
 
 /* The job list in the query cache: the rows of all pages read. The newest page and those on screen are

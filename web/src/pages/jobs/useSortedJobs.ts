@@ -2,7 +2,7 @@ import { type InfiniteData, keepPreviousData, useInfiniteQuery, useQuery, useQue
 import { useEffect, useMemo } from "react";
 import { keys } from "~/api/queries";
 import type { JobPage } from "~/api/types";
-import type { Filters } from "~/lib/filters";
+import type { Filters } from "./filters";
 import { distinctJobs, pagesOnScreen, mergeFresh } from "./sortedPages";
 import { AHEAD, readJobs, type VisibleRows } from "./useNewestJobs";
 

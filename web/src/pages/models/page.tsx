@@ -1,33 +1,26 @@
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { Package, ShieldCheck } from "lucide-react";
 import { type ModelFilters, modelKeys, readModels, STAGES } from "~/api/models";
 import type { Model } from "~/api/types";
-import { PagedList, usePages } from "~/components/pagedList";
+import { PagedList, useFilteredPages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { withChanges, splitList, toggled } from "~/lib/filters";
+import { splitList, toggled } from "~/lib/filters";
 import { counted } from "~/lib/format";
 import { ClearFilters, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 import { Aliases, MetricTags, StageTag } from "~/pages/model/parts";
 
 const route = getRouteApi("/shell/models");
-const PAGE = 50;
 const LIVE_MS = 5_000;
 
 /** All visible models by name, each with its newest version. */
 export function ModelsPage() {
-  const filters: ModelFilters = route.useSearch();
-  const navigate = useNavigate({ from: "/models" });
-  const query = usePages(
-    [...modelKeys.all, filters],
-    (cursor, signal) => readModels(filters, cursor, PAGE, signal),
-    LIVE_MS,
-  );
-  const isFiltered = Object.keys(filters).length > 0;
-  const filter = (change: { [name in keyof ModelFilters]?: string | undefined }) =>
-    void navigate({ search: (before) => withChanges<ModelFilters>(before, change), replace: true });
+  const { query, filters, isFiltered, filter, clear } = useFilteredPages<
+    ModelFilters,
+    Awaited<ReturnType<typeof readModels>>
+  >(route, modelKeys.all, readModels, LIVE_MS);
   return (
     <div className="page-body">
       <PageHead title="Models" />
@@ -40,7 +33,7 @@ export function ModelsPage() {
           toggle={(stage) => filter({ stage: toggled(filters.stage, stage) })}
         />
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
-        {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
+        {isFiltered && <ClearFilters clear={clear} />}
       </div>
       <PagedList
         query={query}

@@ -1,33 +1,26 @@
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { FlaskConical, Plus } from "lucide-react";
 import { readStudies, studyKeys, type StudyFilters } from "~/api/studies";
 import type { Study } from "~/api/types";
-import { PagedList, usePages } from "~/components/pagedList";
+import { PagedList, useFilteredPages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { withChanges, splitList, toggled } from "~/lib/filters";
+import { splitList, toggled } from "~/lib/filters";
 import { counted, number } from "~/lib/format";
 import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 
 const route = getRouteApi("/shell/studies");
 const STATES = ["running", "paused", "stopping", "succeeded", "failed", "cancelled"];
-const PAGE = 50;
 const LIVE_MS = 2_000;
 
 /** All visible studies, newest first. */
 export function StudiesPage() {
-  const filters: StudyFilters = route.useSearch();
-  const navigate = useNavigate({ from: "/studies" });
-  const query = usePages(
-    [...studyKeys.all, filters],
-    (cursor, signal) => readStudies(filters, cursor, PAGE, signal),
-    LIVE_MS,
-  );
-  const isFiltered = Object.keys(filters).length > 0;
-  const filter = (change: { [name in keyof StudyFilters]?: string | undefined }) =>
-    void navigate({ search: (before) => withChanges<StudyFilters>(before, change), replace: true });
+  const { query, filters, isFiltered, filter, clear } = useFilteredPages<
+    StudyFilters,
+    Awaited<ReturnType<typeof readStudies>>
+  >(route, studyKeys.all, readStudies, LIVE_MS);
 
   return (
     <div className="page-body">
@@ -55,7 +48,7 @@ export function StudiesPage() {
             user: {user}
           </FilterChip>
         ))}
-        {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
+        {isFiltered && <ClearFilters clear={clear} />}
       </div>
       <PagedList
         query={query}

@@ -178,7 +178,7 @@ function Draft({ start, original }: DraftProps) {
           <header>
             <h2 className="grow">study.yaml</h2>
             <span className="dimmer">
-              as for <code>trainmaster study create</code>
+              also for <code>trainmaster study create</code>
             </span>
           </header>
           <Editor label="The study as YAML" text={text} change={setText} diagnostics={diagnostics} />

@@ -165,7 +165,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
           <header>
             <h2 className="grow">job.yaml</h2>
             <span className="dimmer">
-              as for <code>trainmaster submit</code>
+              also for <code>trainmaster submit</code>
             </span>
           </header>
           <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />

@@ -6,7 +6,7 @@ import { Failure, Sentence } from "~/components/parts";
 import { Placements } from "~/components/placements";
 import { bytes, counted, withFullStop } from "~/lib/format";
 import { free, gpuCount, isInfeasible, isSchedulable } from "~/lib/capacity";
-import { WhatIfDialog } from "~/pages/whatIf/dialog";
+import { WhatIfDialog } from "~/pages/whatIf/panel";
 
 interface PlacementProps {
   /** The canonical spec; null while it is invalid. */

@@ -170,7 +170,7 @@ def _credentials():
 
 
 def _class():
-    """Of credentials that go to this platform alone. Made late: the program may never import what it is made of."""
+    """The class of credentials for this platform alone. Made lazily: the program may never import its base class."""
     if not _MADE:
         base = importlib.import_module("google.oauth2.credentials").Credentials
         refusal = _refusal()

@@ -61,7 +61,7 @@ class Groups:
         return "memory" in self._paths
 
     def limit(self, *, cpu_milli: int | None, memory_bytes: int | None, pids: int | None) -> None:
-        """Set what is stated; what the kernel refuses is left out of :attr:`limited`."""
+        """Set the given limits; those that the kernel refuses are not in :attr:`limited`."""
         if self._version == 2:
             self._set("memory", "memory.max", memory_bytes)
             if memory_bytes is not None:

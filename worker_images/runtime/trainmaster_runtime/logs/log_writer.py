@@ -186,7 +186,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[bytes]:
-        """What stands without a newline at the end."""
+        """The last line, without a newline."""
         lines: list[bytes] = []
         rest, self._rest = self._rest.rstrip(b"\r"), b""
         if rest:

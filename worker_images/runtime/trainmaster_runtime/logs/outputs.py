@@ -1,4 +1,4 @@
-"""What the user's processes print: read as it comes, split into lines, written to the log."""
+"""Output of the user's processes: read as it comes, split into lines, written to the log."""
 
 from __future__ import annotations
 

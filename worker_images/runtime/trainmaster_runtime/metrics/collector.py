@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 
-class PointColumns:
+class SeriesBuffer:
     """Points by series, as a report item carries them."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Collector:
     def look(self, *, is_last: bool) -> List[Dict[str, Any]]:
         """Items (kind and data) of what is new."""
         now = clock.monotonic()
-        columns, printed = PointColumns(), PointColumns()
+        columns, printed = SeriesBuffer(), SeriesBuffer()
         progress: Dict[str, float] = {}
         self._guarded("printed lines", lambda: self._take_lines(columns, printed, progress))
         self._guarded("hypertune's file", lambda: self._take_hypertune(columns))
@@ -130,7 +130,7 @@ class Collector:
             self._events.close()
 
     def _guarded(self, source: str, take: Callable[[], None]) -> None:
-        """What goes wrong with one source does not take the others along, and may be another's turn the next time."""
+        """Read one source; its errors do not stop the others, and after ten in a row it is read no more."""
         if self._failures.get(source, 0) >= _FAILURES:
             return
         try:
@@ -147,7 +147,7 @@ class Collector:
         if self.sources is not None:
             self.sources.count_value(source, name)
 
-    def _take_hypertune(self, columns: PointColumns) -> None:
+    def _take_hypertune(self, columns: SeriesBuffer) -> None:
         if self._hypertune is None:
             return
         for name, step, time_s, value in self._hypertune.look():
@@ -155,14 +155,14 @@ class Collector:
             self._count_value("hypertune", name)
             columns.add(name, step, time_s, value)
 
-    def _take_sample(self, columns: PointColumns, now: float) -> None:
+    def _take_sample(self, columns: SeriesBuffer, now: float) -> None:
         if self._sampler is None:
             return
         step, time_s = int(now - self._started_at), clock.now()
         for name, value in self._sampler.sample(now).items():
             columns.add(_SYSTEM + name, step, time_s, value)
 
-    def _take_lines(self, columns: PointColumns, printed: PointColumns, progress: Dict[str, float]) -> None:
+    def _take_lines(self, columns: SeriesBuffer, printed: SeriesBuffer, progress: Dict[str, float]) -> None:
         patterns = self._patterns
         if patterns is None:
             return
@@ -196,7 +196,7 @@ class Collector:
                 elif not (self.reports_metrics or name in self._names):
                     printed.add(name, step, time_s, value)  # MLflow may report it too, which only the platform knows
 
-    def _take_events(self, columns: PointColumns, now: float, *, is_last: bool) -> None:
+    def _take_events(self, columns: SeriesBuffer, now: float, *, is_last: bool) -> None:
         if self._events is None:
             return
         for name, value in self._events.look(now, is_last=is_last):

@@ -1,4 +1,4 @@
-"""What the replica's GPUs do, by NVIDIA's management library through ctypes; without it there are none.
+"""Samples the replica's GPUs by NVIDIA's management library (NVML) through ctypes; without it there are none.
 
 https://docs.nvidia.com/deploy/nvml-api/
 """

@@ -1,4 +1,4 @@
-"""What a replica uses: CPU, memory, disk, network, GPUs. By its control group where it has one, else by /proc."""
+"""Samples a replica's usage: CPU, memory, disk, network, GPUs; by its control group where it has one, else by /proc."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _disk_bytes(pids: List[int]) -> Dict[str, float]:
 
 
 def _network_bytes() -> Dict[str, float]:
-    """Of this network namespace: the replica's own in a container, the machine's for plain processes."""
+    """Bytes of this network namespace: the replica's own in a container, the machine's for plain processes."""
     received = sent = 0.0
     for line in procfs.network_lines():
         name, _, rest = line.partition(b":")

@@ -6,9 +6,8 @@ import json
 import os
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.metrics.claims import FileClaims
 from trainmaster_runtime.metrics.collector import Collector
-from trainmaster_runtime.metrics.eventfiles import EventFileReader
+from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler, groups_of

@@ -1,4 +1,4 @@
-"""What an event of a TensorBoard file says: scalars, histograms, images and texts, of any writer.
+"""Decodes events of TensorBoard files: scalars, histograms, images and texts, of any writer.
 
 torch and tensorboardX write scalars as ``simple_value``; TensorFlow 2 and Keras write tensors, whose plug-in's name
 says what they are, in the first event of a tag at the latest. The messages:
@@ -41,7 +41,9 @@ class Decoder:
         self._plugins: Dict[str, str] = {}
 
     def values(self, record: bytes) -> List[Value]:
-        """What the event says; nothing for graphs, audio and the like. Raises ``ValueError`` for what is no event."""
+        """Values of the event; none for graphs, audio and the like. Raises ``ValueError`` for a record that is no
+        event.
+        """
         time_s, step, summaries = 0.0, 0, []
         for number, kind, value in wire.fields(memoryview(record)):
             if number == 1 and kind == 1:

@@ -1,4 +1,4 @@
-"""What the exit hook noted: which processes have finished their work, and with what code."""
+"""Notes of the exit hook: which processes have finished their work, and with which code."""
 
 from __future__ import annotations
 

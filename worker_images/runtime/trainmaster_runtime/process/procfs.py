@@ -71,7 +71,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def io_lines(pid: int) -> list[bytes]:
-    """Of /proc/<pid>/io; none where it may not be read."""
+    """Lines of /proc/<pid>/io; none where it may not be read."""
     return _read("/proc/%d/io" % pid).splitlines()
 
 

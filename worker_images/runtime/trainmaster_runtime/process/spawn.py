@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.limits.cgroups import Groups
     from trainmaster_runtime.order import UserProgram
     from trainmaster_runtime.view import View
-    from trainmaster_runtime.warm.child import Fork, Ready
+    from trainmaster_runtime.warm.child import RunnableProgram, WarmFork
 
 
 class StartError(Exception):
@@ -42,7 +42,7 @@ def argv_of(command: list[str] | str, args: list[str]) -> list[str]:
 
 
 def spawn(
-    program: UserProgram, *, output: int, view: View | None, groups: Groups, warm: Fork | None = None
+    program: UserProgram, *, output: int, view: View | None, groups: Groups, warm: WarmFork | None = None
 ) -> tuple[int, int]:
     """Fork and execute; stdout and stderr go to ``output``. Returns ``(pid, fd)``.
 
@@ -84,7 +84,7 @@ def _become(
     groups: Groups,
     failure_write: int,
     parent: int,
-    warm: Fork | None,
+    warm: WarmFork | None,
 ) -> NoReturn:
     ready = None
     try:
@@ -125,7 +125,7 @@ def _become(
     raise ProgramStarted(ready)
 
 
-def _take(warm: Fork, program: UserProgram, failure_write: int) -> Ready | None:
+def _take(warm: WarmFork, program: UserProgram, failure_write: int) -> RunnableProgram | None:
     answer = warm.take(program)
     if isinstance(answer, str):
         os.write(failure_write, ("executed: " + answer + _HOW_ENDS).encode())

@@ -56,7 +56,7 @@ class StopRequest:
 
 
 def read_text(path: str) -> str:
-    """What stands in ``path`` without blanks around; nothing where there is no such file."""
+    """Stripped content of the file ``path``; empty where there is none."""
     try:
         with open(path) as stream:
             return stream.read().strip()

@@ -387,7 +387,7 @@ class Reporter:
         return True
 
     def _free_source(self) -> None:
-        """Give the room back of what was read. Cutting the file could lose what is appended in that moment."""
+        """Free the disk space of read lines. Truncating the file could lose a line that is appended in that moment."""
         end = self._offset // _BLOCK * _BLOCK
         try:
             with open(self._source, "r+b") as stream:

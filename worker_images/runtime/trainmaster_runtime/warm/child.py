@@ -54,7 +54,7 @@ class PreloadedParent:
         self.end: dict[str, Any] = {}
 
 
-class Ready:
+class RunnableProgram:
     """A program that this process may run as it is: ``code`` for a file, else the module ``target``."""
 
     def __init__(self, program: UserProgram, argv: list[str], target: str, args: list[str]) -> None:
@@ -67,25 +67,25 @@ class Ready:
 
 
 class ProgramStarted(BaseException):
-    """Carries a :class:`Ready` up to where the interpreter can go on to it."""
+    """Carries a :class:`RunnableProgram` up to where the interpreter can go on to it."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: RunnableProgram) -> None:
         super().__init__()
         self.ready = ready
 
 
-class Fork:
+class WarmFork:
     """The warm start of one replica. ``is_known``: its command was seen to use the framework."""
 
     def __init__(self, parent: PreloadedParent, *, is_known: bool) -> None:
         self._parent = parent
         self._is_known = is_known
 
-    def take(self, program: UserProgram) -> Ready | str:
+    def take(self, program: UserProgram) -> RunnableProgram | str:
         """Whether the calling process, in its place already, may run ``program`` as it is; else why it must be
         executed.
 
-        On ``Ready`` the process shows the program's command line and environment.
+        On ``RunnableProgram`` the process shows the program's command line and environment.
         """
         parent = self._parent
         ready = _parse(program)
@@ -127,7 +127,7 @@ class Fork:
                 return name
         return None
 
-    def _load(self, ready: Ready) -> str | None:
+    def _load(self, ready: RunnableProgram) -> str | None:
         if ready.code is None and ready.file is None:
             return None if self._is_known else "it is not known whether the module uses %s" % self._parent.framework
         assert ready.file is not None  # noqa: S101 - set by _parse with `target`
@@ -141,7 +141,7 @@ class Fork:
             return "the program does not import %s itself" % self._parent.framework
         return None
 
-    def become(self, ready: Ready) -> None:
+    def become(self, ready: RunnableProgram) -> None:
         """Make this process the program's own, and let the interpreter run it next. Nothing here can fail."""
         parent, program = self._parent, ready.program
         _close_all_but(parent.preserved_fds)
@@ -196,7 +196,7 @@ def _without_launchers(path: str) -> str:
     return rest if first.endswith("/.trainmaster/bin") else path
 
 
-def _parse(program: UserProgram) -> Ready | None:
+def _parse(program: UserProgram) -> RunnableProgram | None:
     """``python [-u] file args`` or ``python [-u] -m module args``, by itself or as a shell's only command."""
     argv = program.argv
     if argv[:2] == ["/bin/sh", "-c"]:
@@ -212,10 +212,10 @@ def _parse(program: UserProgram) -> Ready | None:
     if words[:1] == ["-m"]:
         if len(words) < 2 or words[1].startswith("-"):
             return None
-        return Ready(program, argv, words[1], words[2:])
+        return RunnableProgram(program, argv, words[1], words[2:])
     if not words or words[0].startswith("-") or not os.path.isfile(words[0]):
         return None
-    ready = Ready(program, argv, words[0], words[1:])
+    ready = RunnableProgram(program, argv, words[0], words[1:])
     ready.file = words[0]
     if not os.path.isabs(words[0]) and sys.version_info >= (3, 9):
         # Python makes it absolute, and no cleaner than that.
@@ -256,7 +256,7 @@ def _imports(source: bytes) -> set[str]:
 
 
 def _shadowed(folder: str) -> str | None:
-    """What in ``folder`` a fresh interpreter would have found before a module that is loaded here already."""
+    """A file in ``folder`` that in a fresh interpreter would shadow a module which is loaded here already."""
     if getattr(sys.flags, "safe_path", False):
         return None
     try:

@@ -41,7 +41,7 @@ def run_next(
     itself.
 
     Args:
-        first_path: what stands first in ``sys.path`` for it; ``None``: what the interpreter puts there.
+        first_path: its first entry of ``sys.path``; ``None``: the interpreter's own.
         finished: called when it has returned.
     """
 

@@ -22,7 +22,7 @@ from collections.abc import ItemsView, KeysView, ValuesView
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import procfs
 from trainmaster_runtime.warm import pool_files
-from trainmaster_runtime.warm.child import Fork, PreloadedParent, Ready, can_look_fresh
+from trainmaster_runtime.warm.child import PreloadedParent, RunnableProgram, WarmFork, can_look_fresh
 
 # What DDP's constructor imports stands among it.
 _MODULES = {
@@ -227,7 +227,7 @@ class _Service:
         self._listener.listen(64)
         return os.stat(self._address).st_ino
 
-    def run(self) -> tuple[Fork, Ready] | None:
+    def run(self) -> tuple[WarmFork, RunnableProgram] | None:
         """Serve; returns in the user's processes. The parent's own process ends in here."""
         until = clock.monotonic() + self._idle_s
         while True:
@@ -252,7 +252,7 @@ class _Service:
             os.unlink(self._address)
         return True
 
-    def _serve(self) -> tuple[Fork, Ready] | None:
+    def _serve(self) -> tuple[WarmFork, RunnableProgram] | None:
         try:
             asking, _ = self._listener.accept()
         except OSError:
@@ -280,11 +280,11 @@ class _Service:
             tell = os.dup(asking.fileno())
         return self._be_runtime(request, fds, tell)
 
-    def _be_runtime(self, request: dict[str, Any], fds: list[int], tell: int) -> tuple[Fork, Ready]:
+    def _be_runtime(self, request: dict[str, Any], fds: list[int], tell: int) -> tuple[WarmFork, RunnableProgram]:
         from trainmaster_runtime import main
         from trainmaster_runtime.warm.child import ProgramStarted
 
-        fork = Fork(self._parent, is_known=bool(request.get("is_known")))
+        fork = WarmFork(self._parent, is_known=bool(request.get("is_known")))
         try:
             lock, log = fds
             for fd in (1, 2):
@@ -331,7 +331,7 @@ def _receive(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 class _Environment:
-    """Whether what was imported, and what a fresh interpreter would find, is still the same on disk."""
+    """Whether the imported files, and those that a fresh interpreter would find, are unchanged on disk."""
 
     def __init__(self) -> None:
         files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}

@@ -1,7 +1,7 @@
 """``python -I -S waiter.py <key folder> <state folder> <hint file>``: becomes a parent when no job's start is disturbed
 by it.
 
-The first job of its kind starts cold, and nothing competes with its start: this process looks on, twice a second, which
+The first job of its kind starts cold, and nothing competes with its start: this process checks, twice a second, which
 framework the job loads, and imports it for the jobs to come when the job has had it for a while, or has ended.
 """
 

@@ -1,19 +1,19 @@
-"""Complete checkpoints of any format: which of the files and folders that a training left can be gone on from.
+"""Detection of complete checkpoints of any format: files and folders from which training can be resumed.
 
-Nothing is loaded and no code of a file is run: each format has a trace that only a finished writer leaves, such as the
+Nothing is loaded and no code of a file is run: each format has a mark that only a finished writer leaves, such as the
 directory at the end of a zip file, or the length in a header.
 
-===========================  ==========================================================================================
-trainmaster                  a folder with a ``.complete`` file, and every file of its manifest at its size
-dcp                          torch.distributed.checkpoint: a folder whose ``.metadata`` names no byte that is not there
-huggingface                  ``checkpoint-500/``: ``trainer_state.json``, all shards of its index, every file whole
-torch                        ``.pt``, ``.pth``, ``.bin``: a whole zip file, or one of torch before 1.6
-lightning                    ``.ckpt``, as torch
-safetensors                  as long as its header says
-keras                        ``.keras``: a whole zip file; ``.h5``: as long as its superblock says
-numpy                        ``.npz``: a whole zip file
-tensorflow                   ``ckpt-5.index`` with its footer, and all its ``.data-…-of-…`` files; ``path`` is the prefix
-===========================  ==========================================================================================
+===========  ===========================================================================================================
+trainmaster  a folder with a ``.complete`` file, and every file of its manifest with its size
+dcp          torch.distributed.checkpoint: a folder with all bytes that its ``.metadata`` lists
+huggingface  ``checkpoint-500/``: ``trainer_state.json``, all shards of its index, every file complete
+torch        ``.pt``, ``.pth``, ``.bin``: a complete zip file, or a file of torch before 1.6
+lightning    ``.ckpt``, as torch
+safetensors  as long as its header says
+keras        ``.keras``: a complete zip file; ``.h5``: as long as its superblock says
+numpy        ``.npz``: a complete zip file
+tensorflow   ``ckpt-5.index`` with its footer, and all its ``.data-…-of-…`` files; ``path`` is the prefix
+===========  ===========================================================================================================
 """
 
 from __future__ import annotations

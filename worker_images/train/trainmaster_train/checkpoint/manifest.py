@@ -1,4 +1,6 @@
-"""The list of a checkpoint's files with their sizes and hashes, by which a reader knows that all is as it was written."""
+"""The list of a checkpoint's files with their sizes and hashes, by which a reader knows that all is as it was
+written.
+"""
 
 from __future__ import annotations
 

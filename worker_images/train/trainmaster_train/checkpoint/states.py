@@ -21,7 +21,8 @@ _SHOWN = 3  # names of each kind in one sentence
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that was read. ``state`` is what was given to :func:`save_checkpoint`; ``step`` is 0 where another
-    program wrote the file and no description is beside it. ``format``: one of :data:`trainmaster_train.checkpoint.formats.FORMATS`.
+    program wrote the file and no description is beside it. ``format``: one of
+    :data:`trainmaster_train.checkpoint.formats.FORMATS`.
     """
 
     path: Path

@@ -1,4 +1,6 @@
-"""Allreduce training in a few lines, for plain scripts: meet, share the data, exchange gradients, leave."""
+"""Data-parallel training in a few lines, for plain scripts: rendezvous, data partitioning, gradient exchange,
+shutdown.
+"""
 
 from __future__ import annotations
 

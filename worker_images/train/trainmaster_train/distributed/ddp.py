@@ -1,4 +1,4 @@
-"""DistributedDataParallel with compression by configuration, gradient accumulation and the step timer."""
+"""DistributedDataParallel with configurable compression, gradient accumulation and the step timer; timing of FSDP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster_train import steps
 
 
 def watch_sharded(model: Any) -> bool:
-    """Time the collectives of each ``fully_shard``ed module in ``model``; ``False``: there is none."""
+    """Time the collectives of all modules in ``model`` with ``fully_shard``; ``False`` if there is none."""
     found = False
     for module in model.modules():
         state = getattr(module, "_get_fsdp_state", None)
@@ -22,7 +22,7 @@ def watch_sharded(model: Any) -> bool:
             for name in ("_all_gather_comm", "_reduce_scatter_comm"):
                 comm = getattr(group, name, None)
                 if comm is not None and not isinstance(comm, _TimedCollective):
-                    # torch's public `set_custom_…` does the same, but does not tell what was set before.
+                    # torch's public `set_custom_…` does the same, but does not return the previous value.
                     setattr(group, name, _TimedCollective(comm))
     return found
 
@@ -36,7 +36,7 @@ def _groups(state: Any) -> Sequence[Any]:
 
 
 class _TimedCollective:
-    """One of FSDP's collectives. On CPUs the training waits in it; on a GPU it is only put on a stream."""
+    """A timed collective of FSDP. On CPUs training waits in it; on a GPU it is only enqueued on a stream."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -56,11 +56,11 @@ T = TypeVar("T")
 
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 _VARIABLE = "TRAINMASTER_COMPRESSION"
-# PowerSGD (Vogels et al., 2019) does badly on the first, large gradients; torch's own default is 1000 steps.
+# PowerSGD (Vogels et al., 2019) works badly on the first, large gradients; torch's own default is 1000 steps.
 _POWERSGD_BEGINS = 100
-# With CUDA, reading torch's measurements waits for the device; this seldom it costs nothing.
+# With CUDA, reading torch's measurements waits for the device; at this interval the cost is negligible.
 _READ_EVERY_ON_GPU = 100
-# Those whose steps end the timer's: a script may wrap one model after another and keep its optimizer.
+# Optimizers whose steps end the timer's steps: a script may wrap several models in turn with one optimizer.
 _step_optimizers: Any = weakref.WeakSet()
 
 
@@ -72,17 +72,17 @@ def wrap(
     rank: int = 1,
     **options: Any,
 ) -> Any:
-    """``model`` as ``DistributedDataParallel``, its communication measured by the step timer.
+    """``model`` as ``DistributedDataParallel``, with its communication measured by the step timer.
 
     Args:
         optimizer: its steps end the timer's steps, for a loop without ``with timer.step()``.
-        compression: of the gradients on the wire: ``none``, ``fp16``, ``bf16`` or ``powersgd``. Unstated, the
-            environment's ``TRAINMASTER_COMPRESSION`` says, which a job's spec can set; else ``none``.
-        rank: of PowerSGD's approximation: 1 or 2 as a rule.
-        options: ``DistributedDataParallel``'s own.
+        compression: of the gradients on the wire: ``none``, ``fp16``, ``bf16`` or ``powersgd``. Default:
+            ``TRAINMASTER_COMPRESSION`` of the environment, which a job's spec can set; else ``none``.
+        rank: of PowerSGD's approximation, usually 1 or 2.
+        options: those of ``DistributedDataParallel``.
 
     Raises:
-        ValueError: no such compression, or one that the model's types do not allow.
+        ValueError: an unknown compression, or one that the model's types do not allow.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -99,16 +99,16 @@ def wrap(
 
 
 def watch(model: Any, *, optimizer: Optional[Any] = None, sent_share: float = 1.0) -> None:
-    """Have the step timer know what a ``DistributedDataParallel`` communicates: for a script that makes its own.
+    """Measure the communication of a ``DistributedDataParallel`` that the script creates itself.
 
-    The part ``communication`` is what the backward pass had to wait for; what was hidden behind it is told apart. A model
-    that ``fully_shard`` was called on is watched, too, on CPUs: there its collectives are waited for. Call it last, after
-    FSDP's own settings. It may be called again with the same optimizer, as in each world of an elastic training, and keeps
-    no model alive. A model of any other kind has nothing to tell: of it, ``optimizer`` alone counts.
+    The part ``communication`` is the time that the backward pass waited; overlapped communication is reported apart.
+    For a model with ``fully_shard`` the collectives are timed on CPUs, where training waits for them; call this last,
+    after FSDP's own settings. It may be called again with the same optimizer, as in each world of elastic training,
+    and holds no reference to the model. For any other model only ``optimizer`` is used.
 
     Args:
         optimizer: as in :func:`wrap`.
-        sent_share: of the gradients' bytes that a compression leaves.
+        sent_share: share of the gradients' bytes that remains after compression.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -125,7 +125,7 @@ def _end_step(*_: Any) -> None:
 
 
 def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T, bool]]:
-    """``batches``, each with whether an optimizer step is due after it; gradients are exchanged in these only::
+    """``batches``, each with whether an optimizer step is due after it; gradients are exchanged only then::
 
         for batch, is_due in accumulate(model, batches, 4):
             (loss_of(batch) / 4).backward()
@@ -133,13 +133,13 @@ def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T
                 optimizer.step()
                 optimizer.zero_grad()
 
-    The last batch is always due, also of a group that is not full.
+    A step is always due after the last batch, even if its group is incomplete.
 
     Args:
         model: a ``DistributedDataParallel``, a module that ``fully_shard`` was called on, or a plain one.
     """
     if every < 1:
-        raise ValueError(f"every: {every} batches make no step; give at least 1")
+        raise ValueError(f"every: {every} must be at least 1")
     source = iter(batches)
     try:
         batch = next(source)
@@ -177,18 +177,18 @@ def _unexchanged(model: Any) -> Iterator[None]:
 
 
 class _DdpTiming:
-    """Reads what torch itself measures of each backward pass."""
+    """Reads torch's own measurements of each backward pass."""
 
     def __init__(self, model: Any, sent_share: float) -> None:
         import torch.distributed as dist
 
-        # torch may hang if it is freed after its process group, and whoever leaves that cannot know of this.
+        # A weak reference: torch may hang if the model is freed after its process group.
         self._model = weakref.ref(model)
         world_size = dist.get_world_size(model.process_group)
         gradients = sum(
             parameter.numel() * parameter.element_size() for parameter in model.parameters() if parameter.requires_grad
         )
-        # A ring sends each byte twice, but for one share (Patarasuk and Yuan, 2009).
+        # A ring sends each byte twice, except for one share (Patarasuk and Yuan, 2009).
         self._sent_bytes = int(gradients * sent_share * 2 * (world_size - 1) / world_size)
         self._is_on_gpu = any(parameter.is_cuda for parameter in model.parameters())
         model._set_ddp_runtime_logging_sample_rate(_READ_EVERY_ON_GPU if self._is_on_gpu else 1)  # noqa: SLF001 (torch has no other way)
@@ -215,7 +215,7 @@ class _DdpTiming:
 
 
 def _single_bucket_options(model: Any) -> Dict[str, float]:
-    """Options by which all gradients are one bucket: with two or more, PowerSGD's collectives dead-lock on gloo."""
+    """Options for a single gradient bucket: with two or more, PowerSGD's collectives dead-lock on gloo."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     types = sorted({str(parameter.dtype) for parameter in trained})
     if len(types) > 1:
@@ -225,7 +225,7 @@ def _single_bucket_options(model: Any) -> Dict[str, float]:
 
 
 def _compress(model: Any, compression: str, rank: int) -> float:
-    """Register the hook of ``compression``; the share of the bytes that it leaves."""
+    """Register the hook of ``compression``; returns the share of bytes that remains."""
     if compression == "none":
         return 1.0
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -236,7 +236,7 @@ def _compress(model: Any, compression: str, rank: int) -> float:
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return _powersgd_share(model, rank)
-    # torch wants a hook's annotations to be its own classes, or none, as a lambda has.
+    # torch accepts only its own classes as a hook's annotations, or none, as a lambda has.
     bf16 = lambda group, bucket: _as_bf16(group, bucket)  # noqa: E731, PLW0108 (see above)
     hook = default_hooks.fp16_compress_hook if compression == "fp16" else bf16
     model.register_comm_hook(model.process_group, hook)
@@ -246,7 +246,7 @@ def _compress(model: Any, compression: str, rank: int) -> float:
 
 
 def _powersgd_share(model: Any, rank: int) -> float:
-    """What PowerSGD sends of a step's gradients once it has begun: two thin matrices for each large enough tensor."""
+    """Share of a step's gradients that PowerSGD sends once it has begun: two thin matrices for each large tensor."""
     whole = sent = 0
     for parameter in model.parameters():
         rows = parameter.shape[0] if parameter.dim() > 1 else 1
@@ -257,7 +257,7 @@ def _powersgd_share(model: Any, rank: int) -> float:
 
 
 def _as_bf16(group: Any, bucket: Any) -> Any:
-    """Gradients as bfloat16 on the wire. torch's own hook refuses every backend but NCCL."""
+    """Gradients as bfloat16 on the wire. torch's own hook rejects every backend except NCCL."""
     import torch
     import torch.distributed as dist
 

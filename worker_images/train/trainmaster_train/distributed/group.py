@@ -1,4 +1,4 @@
-"""The process group of a training: met by whichever contract is there, left without a dead-lock."""
+"""The process group of a training: formed from the launcher's environment, destroyed without a dead-lock."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _monitor: Optional[PeerMonitor] = None
 
 
 class DistributedError(RuntimeError):
-    """The processes cannot train together; the message says who or what is missing."""
+    """The processes cannot train together; the message names what is missing."""
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """All processes of this training. ``device``: a ``torch.device``, this process's own. ``contract``: who told."""
+    """This process's ranks. ``device``: its ``torch.device``. ``contract``: the source, such as ``torchrun``."""
 
     rank: int
     size: int
@@ -39,7 +39,7 @@ class RankInfo:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes checkpoints and results for all."""
+        """Whether this process writes checkpoints and results for all processes."""
         return self.rank == 0
 
 
@@ -50,25 +50,25 @@ def init(
     timeout: Optional[timedelta] = None,
     silence: Optional[timedelta] = _SILENCE,
 ) -> RankInfo:
-    """Meet the other processes of this training and bind this one to its device.
+    """Form the process group of this training, and bind this process to its device.
 
-    Reads whichever contract is in the environment, see :func:`find_place`; a process that is alone gets a group of
-    its own. A group that exists already is taken as it is. Where the replica has a part of a GPU
-    (``TRAINMASTER_GPU_FRACTION``), torch is kept to that share of its memory.
+    Reads the launcher's environment, see :func:`discover_ranks`; a single process gets a group of its own. An existing
+    group is used as it is. If the replica has a fraction of a GPU (``TRAINMASTER_GPU_FRACTION``), torch is limited to
+    that share of its memory.
 
     Args:
-        backend: torch's name for it; unstated ``cpu:gloo,cuda:nccl`` with whole GPUs, else ``gloo``: NCCL refuses two
-            processes on one device, which may be with parts of GPUs.
-        local_rank: as in :func:`find_place`.
-        timeout: for meeting, and of every collective afterwards; torch's own when ``None`` (5 min, and half an hour).
-        silence: a process that gives no sign of life for so long, since it is stopped or its machine is away, is given
-            up: those that wait for it end, with exit code 1 and its name. From a fifth of it on, stderr tells who waits
-            for whom, also for one that lives and does not come. ``None``: neither.
+        backend: torch's name; default ``cpu:gloo,cuda:nccl`` with whole GPUs, else ``gloo``: NCCL rejects two processes
+            on one device, which is possible with fractions of GPUs.
+        local_rank: as in :func:`discover_ranks`.
+        timeout: of the rendezvous, and of every collective afterwards; default: torch's (5 min, and half an hour).
+        silence: a process without a heartbeat for this long (it is stopped, or its machine is unreachable) is given up:
+            processes that wait for it end with exit code 1 and name it. After a fifth of that time stderr says which
+            process waits for which, also for one that is alive but does not come. ``None`` turns both off.
 
     Raises:
         ContextError: the environment contradicts itself.
-        DistributedError: the others did not come in time; the message names them.
-        ValueError: ``timeout`` or ``silence`` is no time.
+        DistributedError: other processes did not come in time; the message names them.
+        ValueError: ``timeout`` or ``silence`` is not a duration.
     """
     import torch
     import torch.distributed as dist
@@ -79,7 +79,7 @@ def init(
     share = _gpu_share(assignment.local_world_size)
     device = _bind(assignment.local_rank, share)
     if not dist.is_initialized():
-        # An address in the environment serves torch's own look-ups; the rest of it may be of another contract.
+        # torch itself reads the address from the environment; other variables may belong to another launcher.
         host, port = assignment.address or ("127.0.0.1", 0)
         own_name = f"rank {assignment.rank} of {assignment.world_size} ({assignment.contract})"
         try:
@@ -96,8 +96,8 @@ def init(
                 _start_monitor(_store(host, port, assignment, timeout, is_server=False), assignment, silence)
         except (torch.distributed.DistError, TimeoutError) as error:
             raise DistributedError(
-                f"{own_name} could not meet the others at {host}:{port}: look whether all of them were started, and whether "
-                "that address is rank 0's"
+                f"{own_name} could not meet the others at {host}:{port}: check whether all of them were started, and "
+                "whether that is rank 0's address"
             ) from error
     return RankInfo(
         rank=dist.get_rank(),
@@ -110,15 +110,15 @@ def init(
 
 
 def shutdown() -> None:
-    """Leave the process group, once all others are done as well.
+    """Leave the process group once all other processes are done, too.
 
-    Safe where torch alone may hang: a DistributedDataParallel that lives on while the group is destroyed, or is freed
-    after it, can wait for ever for a lock; what they hold of the group is let go of first.
+    Avoids a hang of torch: a DistributedDataParallel that outlives the group, or is freed after it, can wait for ever
+    for a lock; its references to the group are removed first.
 
     Raises:
-        DistributedError: another process did not come in 5 minutes; the message names the ranks (with gloo).
+        DistributedError: another process did not come within 5 minutes; the message names the ranks (with gloo).
     """
-    global _monitor  # noqa: PLW0603 (of the default group, which is one in each process)
+    global _monitor  # noqa: PLW0603 (there is one default group in each process)
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -138,12 +138,12 @@ def monitored_barrier(timeout: timedelta, group: Optional[Any] = None) -> None:
     """Wait for all processes of ``group`` (the default one).
 
     Raises:
-        RuntimeError: some did not come in time; with gloo, also beside NCCL, rank 0 is told which ones.
+        RuntimeError: some did not come in time; with gloo, also next to NCCL, rank 0 gets their names.
     """
     import torch.distributed as dist
 
     if "gloo" in dist.get_backend(group):
-        # torch's function of this name refuses a group that has gloo beside another backend; the group itself does it.
+        # torch's own monitored_barrier rejects a group with gloo and another backend; the group's method accepts it.
         target_group: Any = group or dist.group.WORLD
         target_group.monitored_barrier(timeout, wait_all_ranks=True)
     else:
@@ -154,21 +154,21 @@ def _release_ddp_references() -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     for candidate in gc.get_objects():
-        # Asking a thing for its class, as isinstance does, runs code of lazy ones.
+        # isinstance would run code of lazy objects.
         if issubclass(type(candidate), DistributedDataParallel):
             candidate.__dict__.pop("reducer", None)
             candidate.__dict__.pop("logger", None)
 
 
 def _gpu_share(local_size: int) -> Optional[float]:
-    """This process's share of one device, 0 to 1; ``None``: it has whole ones, or none."""
+    """This process's share of one device, 0 to 1; ``None``: whole devices, or none."""
     text = os.environ.get("TRAINMASTER_GPU_FRACTION", "")
     try:
         fraction = float(text) if text else 1.0
     except ValueError as error:
-        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {text[:40]!r} is no number between 0 and 1") from error
+        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {text[:40]!r} is not a number between 0 and 1") from error
     if not 0 < fraction <= 1:
-        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {text[:40]!r} is no number between 0 and 1")
+        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {text[:40]!r} is not a number between 0 and 1")
     return None if fraction == 1 else fraction / max(1, local_size)
 
 
@@ -177,7 +177,7 @@ def _bind(local_rank: int, share: Optional[float]) -> Any:
 
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    # The platform shows a process its own GPUs only; a launcher that shows all of them counts by local rank.
+    # The platform shows a process only its own GPUs; other launchers show all, indexed by local rank.
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     if share is not None:
@@ -193,12 +193,12 @@ def _check_time(name: str, value: Optional[timedelta]) -> None:
 def _store(host: str, port: int, assignment: RankAssignment, timeout: Optional[timedelta], *, is_server: bool) -> Any:
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # torch exports them by a star
 
-    # Under torchrun its agent serves the store at this address; everywhere else rank 0 does.
+    # Under torchrun its agent serves the store at this address; otherwise rank 0 does.
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     limit = timeout or _RENDEZVOUS_TIMEOUT
     store = TCPStore(host, port, assignment.world_size, is_server and not is_served, limit, wait_for_workers=False)
     if is_served:
-        # Each attempt its own keys: the addresses of the dead would be found otherwise.
+        # A key prefix for each attempt: otherwise the addresses of dead processes would be found.
         return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store
 
@@ -218,8 +218,8 @@ def _wait_for_all(store: Any, assignment: RankAssignment, own_name: str, timeout
         names = ", ".join(map(name_of, missing[:_SHOWN]))
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise DistributedError(
-            f"{own_name} waited for {timeout.total_seconds():g} s, and {names}{more} did not come: look into their logs, and "
-            "whether all of them were started"
+            f"{own_name} waited for {timeout.total_seconds():g} s, and {names}{more} did not come: see their logs, and "
+            "check whether all of them were started"
         ) from error
 
 
@@ -236,7 +236,7 @@ def _start_monitor(store: Any, assignment: RankAssignment, silence: timedelta) -
 
 
 def _rank_namer(assignment: RankAssignment) -> Callable[[int], str]:
-    """What ranks are called: with their replica, where the platform tells all of them."""
+    """A function that names ranks for messages: with their replica if the platform names all of them."""
     try:
         peers = current().peers
     except ContextError:

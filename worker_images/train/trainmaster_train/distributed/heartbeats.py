@@ -1,4 +1,4 @@
-"""What the processes of a training tell of themselves, and who holds the others up."""
+"""Heartbeats of the processes of a training, and the analysis of which process holds up the others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _SHOWN = 4  # ranks in one sentence
 
 
 class Heartbeat(NamedTuple):
-    """``beat`` grows with each sign. ``collectives``: how many this process has begun. ``still_s``: for how long it has
-    not moved. ``at``: the line of the script that it is at.
+    """``sequence`` grows with each heartbeat. ``collectives``: number that this process has begun. ``stalled_s``: for
+    how long it has made no progress. ``location``: the current line of the script.
     """
 
     sequence: int
@@ -24,17 +24,17 @@ class Heartbeat(NamedTuple):
 
 
 def parse_heartbeat(text: bytes) -> Optional[Heartbeat]:
-    """``None``: the process has only come so far."""
+    """``None``: the process has joined, but sent no heartbeat yet."""
     fields: List[Any] = json.loads(text)
     return Heartbeat(*fields) if fields else None
 
 
 class HeartbeatTable:
-    """The newest signs of all, as one process sees them.
+    """The newest heartbeats of all processes, as one process sees them.
 
     Args:
-        name_of: how a sentence calls a rank.
-        now_s: of any clock that does not jump, as everywhere here.
+        name_of: the name of a rank in messages.
+        now_s: of a monotonic clock, as everywhere here.
     """
 
     def __init__(self, size: int, name_of: Callable[[int], str], now_s: float) -> None:
@@ -43,18 +43,18 @@ class HeartbeatTable:
         self._received_at = dict.fromkeys(range(size), now_s)
 
     def note(self, rank: int, heartbeat: Optional[Heartbeat], now_s: float) -> None:
-        """Keep what ``rank`` tells; the same sign twice is no sign of life."""
+        """Store a heartbeat of ``rank``; a repeated one is ignored."""
         known = self._heartbeats.get(rank)
         if heartbeat is not None and (known is None or heartbeat.sequence != known.sequence):
             self._heartbeats[rank] = heartbeat
             self._received_at[rank] = now_s
 
     def reset(self, now_s: float) -> None:
-        """Take all for heard of now."""
+        """Restart the silence of all ranks at ``now_s``."""
         self._received_at = dict.fromkeys(self._received_at, now_s)
 
     def silent(self, now_s: float, for_s: float) -> List[int]:
-        """Who has given no sign for so long, and did not say that it leaves."""
+        """Ranks without a heartbeat for ``for_s`` seconds that did not announce their exit."""
         return [
             rank
             for rank, location in self._received_at.items()
@@ -62,7 +62,7 @@ class HeartbeatTable:
         ]
 
     def sentence(self, now_s: float, after_s: float) -> str:
-        """Who has waited for whom, for ``after_s`` or longer; empty when nobody has."""
+        """Which ranks have waited for which, for ``after_s`` or longer; empty if none has."""
         heartbeats = {rank: self._latest(rank) for rank in self._received_at if not self._latest(rank).has_left}
         silent = self.silent(now_s, after_s)
         furthest = max((heartbeat.collectives for heartbeat in heartbeats.values()), default=0)
@@ -81,9 +81,7 @@ class HeartbeatTable:
             more = f"; and {len(late) - _SHOWN} more" if len(late) > _SHOWN else ""
             return f"{_ranks(stalled)} waited for {waited_s:.0f} s at {where}: {others}{more}"
         if len(stalled) == len(heartbeats) and len(stalled) > 1:
-            return (
-                f"all {len(stalled)} processes have stood still for {waited_s:.0f} s, {_ranks(stalled[:1])} at {where}"
-            )
+            return f"all {len(stalled)} processes are stalled for {waited_s:.0f} s, {_ranks(stalled[:1])} at {where}"
         return ""
 
     def _describe_late(self, rank: int, silent: Sequence[int], now_s: float) -> str:
@@ -96,8 +94,8 @@ class HeartbeatTable:
 
 
 def describe_silence(for_s: float) -> str:
-    """What is said of a process that is silent."""
-    return f"has given no sign of life for {for_s:.0f} s, so it is stopped or its machine is away"
+    """Describe a silent process."""
+    return f"has sent no heartbeat for {for_s:.0f} s, so it is stopped or its machine is unreachable"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Batches for a training of several processes, with a word where each of them would read the same."""
+"""Batches for a training of several processes, with a warning if all of them would read the same data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _last_epoch: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()  # of each Dist
 
 
 def batches(loader: Any) -> Iterator[Any]:
-    """The batches of a ``DataLoader``, the waiting for them counted by the step timer.
+    """The batches of a ``DataLoader``; the step timer measures the time waiting for them.
 
-    Says so on stderr, once, where the processes would train on the same data: a loader without a
-    ``DistributedSampler``, one whose sampler is of another number of processes, or a shuffling sampler whose
-    ``set_epoch`` nobody calls. Nothing is changed.
+    Warns once on stderr if the processes would train on the same data: a loader without a ``DistributedSampler``, one
+    whose sampler is of another number of processes, or a shuffling sampler whose ``set_epoch`` is never called. The
+    loader is not changed.
     """
     sentence = _problem(loader)
     if sentence is not None and sentence not in _warned:
@@ -33,7 +33,7 @@ def _problem(loader: Any) -> Optional[str]:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     if isinstance(getattr(loader, "dataset", None), IterableDataset):
-        return None  # it may share the data out itself
+        return None  # it may partition the data itself
     sampler = getattr(loader, "sampler", None)
     batch_sampler = getattr(loader, "batch_sampler", None)
     if isinstance(batch_sampler, BatchSampler):
@@ -45,17 +45,17 @@ def _problem(loader: Any) -> Optional[str]:
             "`sampler=DistributedSampler(dataset)`"
         )
     if not isinstance(sampler, DistributedSampler):
-        return None  # one of the user's own
+        return None  # a sampler of the user
     if sampler.num_replicas != world_size or sampler.rank != dist.get_rank():
         return (
             f"the DistributedSampler is of process {sampler.rank} of {sampler.num_replicas}, and this is process "
-            f"{dist.get_rank()} of {world_size}: make it after init()"
+            f"{dist.get_rank()} of {world_size}: create it after init()"
         )
     before = _last_epoch.get(sampler)
     _last_epoch[sampler] = sampler.epoch
     if sampler.shuffle and before == sampler.epoch:
         return (
             "two epochs in the same order: call `sampler.set_epoch(epoch)` at the start of each, or the "
-            "DistributedSampler never shuffles anew"
+            "DistributedSampler repeats the same shuffle"
         )
     return None

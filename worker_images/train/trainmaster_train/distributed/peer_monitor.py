@@ -1,7 +1,7 @@
-"""A thread in each process that tells the others how it goes, says who holds them up, and ends what waits for the dead.
+"""Peer monitor: threads in each process that send heartbeats, report stalls, and end a wait for a dead peer.
 
-A collective waits for a process that stands still until torch's time-out, half an hour as it stands, and then says no
-name. A killed process is another matter: its connections are closed, and the platform sees its end.
+A collective waits for a stalled process until torch's time-out, half an hour by default, and the error does not name
+it. A killed process is noticed otherwise: its connections are closed, and the platform sees its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from trainmaster_train import steps
 from trainmaster_train.distributed.heartbeats import Heartbeat, HeartbeatTable, describe_silence, parse_heartbeat
 
-# Seldom enough to cost nothing, often enough that a process which moves is hardly ever seen twice in the same place.
+# Rare enough to cost nothing, often enough that a running process is hardly ever sampled twice at the same position.
 _SAMPLE_S = 0.25
 _HEARTBEAT_S = 5.0
 _VERDICT = "trainmaster/verdict"
@@ -27,18 +27,18 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def heartbeat_key(rank: int) -> str:
-    """Where in the store ``rank`` leaves its signs; there from the moment when it has come."""
+    """The key in the store of the heartbeats of ``rank``; it exists once the rank has joined."""
     return f"trainmaster/rank/{rank}"
 
 
 class PeerMonitor:
-    """The watch of one process over the others of its training, from :meth:`start` to :meth:`leave`.
+    """Monitors the other processes of a training, from :meth:`start` to :meth:`leave`.
 
     Args:
-        store: a connection of the watch's own: its calls block for as long as the process that serves it is stopped.
-        silence_s: a process that says nothing for so long is given up: whoever has waited for it just as long ends. It
-            is told after a fifth of that.
-        name_of: how a sentence calls a rank.
+        store: a separate connection: its calls block for as long as the process that serves the store is stopped.
+        silence_s: a process without a heartbeat for this long is given up: processes that have waited for it just as
+            long end. It is reported after a fifth of that time.
+        name_of: the name of a rank in messages.
     """
 
     def __init__(self, store: Any, *, rank: int, size: int, silence_s: float, name_of: Callable[[int], str]) -> None:
@@ -52,10 +52,10 @@ class PeerMonitor:
         self._name_of = name_of
         self._activity = _ThreadActivity(threading.main_thread().ident or 0)
         self._table = HeartbeatTable(size, name_of, now)
-        self._verdict_at = now  # of rank 0, where the store is as a rule
+        self._verdict_at = now  # last verdict of rank 0, which usually serves the store
         self._verdict_sequence = -1
-        self._stall = ""  # what holds this training up now, as rank 0 sees it
-        self._silent: List[int] = []  # for too long, as rank 0 sees it
+        self._stall = ""  # the current stall, according to rank 0
+        self._silent: List[int] = []  # ranks that are silent for too long, according to rank 0
         self._is_store_gone = False
         self._stopped = threading.Event()
         self._threads = [
@@ -69,7 +69,7 @@ class PeerMonitor:
         atexit.register(self._at_exit)
 
     def leave(self) -> None:
-        """Tell the others that this process needs them no more."""
+        """Announce to the others that this process needs them no more."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(2 * self._interval_s)
@@ -77,12 +77,12 @@ class PeerMonitor:
 
     def _at_exit(self) -> None:
         self.leave()
-        if self._stall:  # torch has ended the wait: the last line says for whom it was
+        if self._stall:  # torch has ended the wait: the last line names its cause
             print(f"trainmaster: {self._stall}.", file=sys.stderr, flush=True)
 
     def _exchange_heartbeats(self) -> None:
         sequence = 0
-        with suppress(RuntimeError):  # the store ends with its process, which gloo and the platform notice themselves
+        with suppress(RuntimeError):  # the store ended with its process, which gloo and the platform notice themselves
             while True:
                 has_left = self._stopped.wait(self._interval_s)
                 sequence += 1
@@ -114,7 +114,7 @@ class PeerMonitor:
 
     def _watch_peers(self) -> None:
         sampled_at = time.monotonic()
-        # Rank 0 ends last: the others have it from its store for whom they wait in vain.
+        # Rank 0 ends last: the others read the silent ranks from its store.
         patience_s = self._silence_s + (2 * self._interval_s if self._rank == 0 else 0.0)
         while not self._stopped.wait(min(_SAMPLE_S, self._interval_s)):
             now = time.monotonic()
@@ -135,13 +135,13 @@ class PeerMonitor:
                 self._terminate(silent)
 
     def _reset(self, now: float) -> None:
-        """This process was stopped itself, or its whole machine: what it knows of the others is old."""
+        """This process, or its machine, was stopped: its knowledge of the others is outdated."""
         self._verdict_at, self._silent = now, []
         self._activity.reset(now)
         self._table.reset(now)
 
     def _report_stall(self, stalled_s: float) -> None:
-        """Print what holds the training up, less often the longer it lasts."""
+        """Print the current stall, less often the longer it lasts."""
         if not self._stall:
             self._next_warning_s = self._warn_after_s
         elif max(stalled_s, self._warn_after_s) >= self._next_warning_s:
@@ -151,18 +151,18 @@ class PeerMonitor:
     def _terminate(self, silent: List[int]) -> None:
         names = ", ".join(self._name_of(rank) for rank in silent)
         print(
-            f"trainmaster: {names} {describe_silence(self._silence_s)}: this process has waited for it as long, and ends "
-            "(`init(silence=…)` says for how long it waits).",
+            f"trainmaster: {names} {describe_silence(self._silence_s)}: this process has waited for it as long, and "
+            "ends (`init(silence=…)` sets the limit).",
             file=sys.stderr,
             flush=True,
         )
         sys.stdout.flush()
-        # The training thread is in a collective that nobody will finish: no exception reaches it there.
+        # The training thread is in a collective that will never end: no exception reaches it there.
         os._exit(1)
 
 
 class _ThreadActivity:
-    """Whether a thread gets on: it moves when it begins a collective or a step, or is seen somewhere else."""
+    """Progress of a thread: it is active if it began a collective or a step, or its stack has changed."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
@@ -173,7 +173,7 @@ class _ThreadActivity:
         self._location = "its start"
 
     def sample(self, now: float) -> None:
-        # Without a reference to it that stays: a frame keeps all that its function holds.
+        # Do not keep a reference to the frame: it would keep all objects of its function alive.
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 (the documented way to another thread's stack)
         self._collectives = _collectives()
         position: List[Any] = [self._collectives, self._timer.count]
@@ -203,7 +203,7 @@ def _is_library(filename: str) -> bool:
 
 
 def _collectives() -> int:
-    """How many this process has begun in the default group."""
+    """Number of collectives that this process has begun in the default group."""
     import torch.distributed as dist
 
     try:

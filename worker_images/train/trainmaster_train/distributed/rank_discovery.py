@@ -1,4 +1,4 @@
-"""Which process of how many this is, whatever launcher started it."""
+"""Discovers this process's rank from the environment of any launcher."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.context import ContextError
 
-# torch's own choice where nobody names a port.
+# torch's own default.
 _DEFAULT_PORT = 29500
 _UNRANKED = frozenset({"ps", "evaluator"})
 
 
 @dataclass(frozen=True)
 class RankAssignment:
-    """``address``: host and port where rank 0 waits for the others; ``None`` for a process that is alone.
+    """``address``: host and port at which rank 0 waits for the others; ``None`` for a single process.
 
-    ``contract``: who said so, such as ``torchrun`` or ``TF_CONFIG``.
+    ``contract``: the source, such as ``torchrun`` or ``TF_CONFIG``.
     """
 
     rank: int = 0
@@ -30,17 +30,17 @@ class RankAssignment:
 
 
 def discover_ranks(environ: Optional[Mapping[str, str]] = None, *, local_rank: Optional[int] = None) -> RankAssignment:
-    """The place that the environment tells, by the first contract of which it has all that is needed.
+    """The rank in the environment, from the first launcher whose variables are complete.
 
-    In this order: torch (torchrun, the platform), UAI Train (``RANK`` is the node's number there), Horovod, Open MPI and
-    MPICH, ``TF_CONFIG``, Vertex's ``CLUSTER_SPEC``. Without any, a process that is alone.
+    In this order: torch (torchrun, the platform), UAI Train (``RANK`` is the node's number there), Horovod, Open MPI
+    and MPICH, ``TF_CONFIG``, Vertex's ``CLUSTER_SPEC``. Without any of them: a single process.
 
     Args:
-        local_rank: number of this process on its node, for a script that starts a process for each GPU itself, as
-            UAI Train's do; all nodes have ``WORKER_GPU_NUM`` processes then.
+        local_rank: rank of this process on its node, for a script that starts a process for each GPU itself, as with
+            UAI Train; then all nodes have ``WORKER_GPU_NUM`` processes.
 
     Raises:
-        ContextError: a variable holds what it cannot hold, or this replica (a ps) is not among those that train together.
+        ContextError: a variable has an invalid value, or this replica (a ps) does not train with the others.
     """
     env = os.environ if environ is None else environ
     for read in _CONTRACTS:
@@ -99,7 +99,7 @@ def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssi
 
 
 def _of_launcher(env: Mapping[str, str], contract: str, pattern: str, host: Optional[str]) -> Optional[RankAssignment]:
-    """``form`` makes a variable's name of ``RANK``, ``SIZE``, ``LOCAL_RANK`` and ``LOCAL_SIZE``."""
+    """``pattern``: formats ``RANK``, ``SIZE``, ``LOCAL_RANK`` and ``LOCAL_SIZE`` into names of variables."""
     if pattern.format("RANK") not in env or pattern.format("SIZE") not in env:
         return None
     size = _number(env, pattern.format("SIZE"))
@@ -107,7 +107,7 @@ def _of_launcher(env: Mapping[str, str], contract: str, pattern: str, host: Opti
     host = env.get("MASTER_ADDR") or host or ("127.0.0.1" if local_size == size else None)
     if host is None:
         raise ContextError(
-            f"MASTER_ADDR: {contract} tells the ranks, but not where rank 0 is; set it to that host's name"
+            f"MASTER_ADDR: {contract} sets the ranks, but not the address of rank 0; set it to that host's name"
         )
     return RankAssignment(
         rank=_number(env, pattern.format("RANK")),
@@ -141,11 +141,11 @@ def _of_cluster(
         return None
     role = task.get("type")
     if role not in ranked:
-        raise ContextError(f"{name}: a {role} is not among those that train together; start no process group there")
+        raise ContextError(f"{name}: a {role} does not train with the others; start no process group there")
     before = sum(len(cluster[other]) for other in ranked[: ranked.index(role)])
     try:
         host, _, port = cluster[ranked[0]][0].rpartition(":")
-        # The framework's own port: nobody listens there where torch trains.
+        # The framework's own port: it is free if torch trains.
         address = (host.strip("[]"), int(port))
         rank = before + int(task.get("index", 0))
     except (LookupError, ValueError, TypeError) as error:
@@ -183,7 +183,8 @@ def _number(env: Mapping[str, str], name: str, default: Optional[int] = None) ->
 def _checked(assignment: RankAssignment) -> RankAssignment:
     if not 0 <= assignment.rank < assignment.world_size:
         raise ContextError(
-            f"{assignment.contract}: rank {assignment.rank} of {assignment.world_size} processes cannot be; ranks begin with 0"
+            f"{assignment.contract}: rank {assignment.rank} of {assignment.world_size} processes is impossible; "
+            "ranks begin with 0"
         )
     return assignment
 

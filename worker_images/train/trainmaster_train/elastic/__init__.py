@@ -1,4 +1,4 @@
-"""Training that goes on when a worker is lost, and grows when there is place: the process and its state stay.
+"""Elastic training: it continues when a worker is lost, and grows when nodes are free; processes and state stay.
 
     state = elastic.State(model=model, optimizer=optimizer, step=0)
 
@@ -12,8 +12,8 @@
 
     train(state)
 
-In a job with ``workers: {min: 2, max: 4}`` the platform tells each process of the next *world* (ranks, size, address). A
-script that does not use this is started again in place for each world, and goes on from its checkpoint.
+In a job with ``workers: {min: 2, max: 4}`` the platform announces each *world* (ranks, size, address) to each process.
+A script that does not use this module is restarted in place for each world, and continues from its checkpoint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch's process group from world to world: joined with a fresh store each time, left whatever state it is in."""
+"""torch's process group from world to world: joined with a fresh store each time, left in whatever state it is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Dict, Optional
 from trainmaster_train.arguments import seconds
 from trainmaster_train.elastic.worlds import ElasticWorld, newest_number
 
-# The words of torch's transports for a peer that is gone, or a store that is, where the error has no type of its own. A
-# script's own errors tell of time-outs and sockets, too: single words will not do.
+# Messages of torch's transports for a lost peer or store, if the error has no type of its own. A script's own errors
+# may mention time-outs and sockets, too: single words are not enough.
 _LOST_PEER = (
     "onnection closed by peer",
     "onnection reset by peer",
@@ -26,22 +26,22 @@ _LOST_PEER = (
 )
 _CONNECT_S = 1.0
 _POLL_S = 0.003
-# A port that is taken is refused at once.
+# A port in use fails at once.
 _RETRY_S = 0.1
-# From the moment when all are there, they need milliseconds to connect.
+# Once all processes are there, they need milliseconds to connect.
 _INIT_S = 30.0
 
 
 class WorldChanged(Exception):
-    """There is a newer world than the one that this process is in; nothing is lost."""
+    """There is a newer world than that of this process; nothing is lost."""
 
 
 class PeerLost(RuntimeError):
-    """A process of this world is gone: what was under way in it came to nothing."""
+    """A process of this world is lost: its pending collectives failed."""
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether ``error`` came of a lost peer, and not of this process's own program."""
+    """Whether ``error`` was caused by a lost peer, and not by this process's own program."""
     if isinstance(error, PeerLost):
         return True
     if type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
@@ -54,7 +54,7 @@ class Group:
 
     Args:
         backend: of ``init_process_group``; ``None``: NCCL where the process has a GPU, else gloo.
-        timeout_s: of a collective. A peer whose machine vanished is noticed only by this.
+        timeout_s: of a collective. It alone detects a peer whose machine vanished.
     """
 
     def __init__(self, backend: Optional[str] = None, timeout_s: float = 300.0) -> None:
@@ -64,7 +64,7 @@ class Group:
         self._connections: Dict[int, str] = {}
 
     def join(self, world: ElasticWorld) -> None:
-        """Meet all others of ``world`` and connect to them; blocks until all are there.
+        """Connect to all other processes of ``world``; blocks until all are there.
 
         Raises:
             WorldChanged: there is a newer world by now.
@@ -90,14 +90,14 @@ class Group:
             )
         except RuntimeError as error:
             raise PeerLost(f"world {world.number} could not be joined: {error}") from None
-        # A peer that dies while all connect is noticed soon; a collective may take as long as the script allows.
+        # A short time-out while all connect detects a dying peer; a collective may take as long as the script allows.
         dist.distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001 - torch has no public one
         self._connections = dict(_sockets().items() - before.items())
 
     def cut(self) -> None:
-        """Cut the connections to all peers, from another thread: a collective that waits for one of them fails at once.
+        """Cut the connections to all peers, from another thread: a pending collective fails at once.
 
-        Of gloo the default group's alone, on Linux. torch's own abort waits for the collective's time-out.
+        With gloo only those of the default group, on Linux. torch's own abort waits for the collective's time-out.
         """
         import torch.distributed as dist
 
@@ -108,11 +108,11 @@ class Group:
         for fd, name in self._connections.items():
             if now.get(fd) == name:
                 with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-                    connection.getpeername()  # raises for the one that listens: gloo ends the process when that one fails
+                    connection.getpeername()  # raises for the listening socket: gloo ends the process if that fails
                     connection.shutdown(socket.SHUT_RDWR)
 
     def leave(self) -> None:
-        """Give the group up; the peers notice. Frees what is left of it first: torch may hang if it is freed after."""
+        """Destroy the group; the peers notice. Collects garbage first: torch may hang if parts are freed afterwards."""
         import torch.distributed as dist
 
         gc.collect()
@@ -120,16 +120,16 @@ class Group:
         if dist.is_available() and dist.is_initialized():
             try:
                 if dist.get_backend() == "nccl":
-                    # Its own destroy waits for the collectives under way, which a lost peer never ends.
+                    # Its own destroy waits for pending collectives, which never end after the loss of a peer.
                     dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public one
                 else:
                     dist.destroy_process_group()
             except RuntimeError:
-                pass  # it is gone all the same
+                pass  # it is destroyed nevertheless
         self._store = None
 
     def _rendezvous(self, world: ElasticWorld) -> Any:
-        """The world's store, once every rank has shown itself there."""
+        """The world's store, once every rank has registered there."""
         import torch.distributed as dist
 
         stores: Any = dist
@@ -138,7 +138,7 @@ class Group:
         while store is None:
             try:
                 if world.rank:
-                    # torch prints a stack trace for each try that finds nobody there, and rests for seconds after it.
+                    # torch prints a stack trace for each failed try, and waits for seconds after it.
                     socket.create_connection((world.master_addr, world.master_port), _CONNECT_S).close()
                 store = stores.TCPStore(
                     world.master_addr,

@@ -1,4 +1,4 @@
-"""The loop around a training function: world after world, until it returns."""
+"""The loop around a training function, world after world until it returns; and the watch for smaller worlds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from trainmaster_train.elastic.state import State
 from trainmaster_train.elastic.worlds import ElasticWorld, WorldError, is_elastic, newest_number, newest_size
 
 _POLL_S = 0.5
-# For those who notice by themselves, which most do.
+# Time to notice the loss otherwise, as most processes do.
 _PATIENCE_S = 3.0
 
 
 class WorldWatch:
     """``with Watch(group, world):`` while this process trains in ``world``.
 
-    When a smaller world has come and the process is still in this one a few seconds later, its connections are cut: what it
-    waits in, or tries next, fails as with any lost peer. A world that is not smaller waits for the next commit.
+    A peer that is killed closes its connections, and the others notice at once. A peer whose machine vanished does not:
+    they would wait until the collective's time-out. But the platform's node grace period ends long before, and its next
+    world is smaller. If this process is still in the old world a few seconds later, its connections are cut: the
+    pending or the next collective fails as with any lost peer. A world that is not smaller waits for the next commit.
     """
 
     def __init__(self, group: Group, world: ElasticWorld, patience_s: float = _PATIENCE_S) -> None:
@@ -56,21 +58,21 @@ _world = ElasticWorld()
 
 
 def world() -> ElasticWorld:
-    """The world that this process trains in now."""
+    """The current world of this process."""
     return _world
 
 
 def run(
     function: Optional[Callable[..., ResultT]] = None, *, backend: Optional[str] = None, timeout_s: float = 300.0
 ) -> Any:
-    """Make ``function(state, …)`` a training that goes on when a worker is lost or joins.
+    """Make ``function(state, …)`` a training that continues when a worker is lost or joins.
 
-    The function is called anew in every world, with the process group joined and the state brought to the newest commit; it
-    makes its DistributedDataParallel itself, inside, and begins where ``state`` says. In a gang that is not elastic, and
-    outside of the platform, it is called once.
+    The function is called again in every world, after the process group was joined and the state synchronized to the
+    newest commit. It creates its DistributedDataParallel itself, and begins at the step in ``state``. In a gang that is
+    not elastic, and outside of the platform, it is called once.
 
     Args:
-        backend: of ``init_process_group``; unstated: NCCL where there is a GPU, else gloo.
+        backend: of ``init_process_group``; default: NCCL with a GPU, else gloo.
         timeout_s: of a collective.
     """
     if function is None:
@@ -88,7 +90,7 @@ def run(
 def _run(group: Group, state: State, call: Callable[[], ResultT]) -> ResultT:
     global _world  # noqa: PLW0603 (a process is in one world)
     if worlds.is_elastic() and worlds.newest_number() == 0:
-        # The others train meanwhile: what DistributedDataParallel would import while they wait is imported now.
+        # The others are still training: import now what DistributedDataParallel would import while they wait.
         import torch._dynamo  # noqa: F401
     _world = worlds.first_world()
     done: list[ResultT] = []
@@ -102,7 +104,7 @@ def _run(group: Group, state: State, call: Callable[[], ResultT]) -> ResultT:
             _world = worlds.next_world(_world.number, worlds.PATIENCE_S)
         except WorldError as none:
             if done:
-                return done[0]  # the work is done; nobody is left to agree with
+                return done[0]  # the work is done, and no other process is left
             if isinstance(failure, WorldChanged):
                 raise
             raise failure from none
@@ -111,7 +113,9 @@ def _run(group: Group, state: State, call: Callable[[], ResultT]) -> ResultT:
 def _in_world(
     group: Group, state: State, call: Callable[[], ResultT], done: list[ResultT], before: int
 ) -> Optional[BaseException]:
-    """Train in the world as it is, behind one of ``before`` processes; ``None`` when all are done, else why it ended."""
+    """Train in the current world, after one of ``before`` processes; returns why it ended, or ``None`` if all are
+    done.
+    """
     try:
         worlds.enter(_world)
         group.join(_world)
@@ -143,14 +147,14 @@ def _transition_message(now: ElasticWorld, before: int) -> str:
 
 
 def _wait_for_all() -> None:
-    """Who is done first waits: if another one loses a peer in its last step, that step is done again by all."""
+    """Wait for all at the end: if a rank loses a peer in its last step, all repeat that step."""
     import torch.distributed as dist
 
     dist.barrier()
 
 
 def _without_references(error: BaseException) -> BaseException:
-    """``error`` without what it holds: a DistributedDataParallel that outlives its group may hang when it is freed."""
+    """``error`` without references to frames: a DistributedDataParallel that outlives its group may hang when freed."""
     traceback.clear_frames(error.__traceback__)
     stripped = error.with_traceback(None)
     stripped.__context__ = stripped.__cause__ = None

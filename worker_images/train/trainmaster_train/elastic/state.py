@@ -1,4 +1,4 @@
-"""What a training goes on from when its world changes."""
+"""The state from which a training continues when its world changes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainmaster_train.elastic.worlds import is_elastic, newest_number
 
 
 class State:
-    """Named parts of a training: whatever has ``state_dict`` and ``load_state_dict``, and plain values.
+    """Named parts of a training: objects with ``state_dict`` and ``load_state_dict``, and plain values.
 
-    Each is an attribute (``state.model``, ``state.step``). :meth:`commit` keeps a copy in memory; when a peer is lost, all go
-    back to the newest commit that any of them has, and whoever joins gets it from there.
+    Each is an attribute (``state.model``, ``state.step``). :meth:`commit` copies them in memory; when a peer is lost,
+    all ranks go back to the newest commit of any of them, and a new rank receives it from there.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -23,24 +23,24 @@ class State:
         self._world = 0
         for name, part in parts.items():
             if name.startswith("_") or hasattr(type(self), name):
-                raise ValueError(f"{name}: choose another name, this one is the state's own")
+                raise ValueError(f"{name}: choose another name, this one is reserved")
             setattr(self, name, part)
 
     def commit(self) -> None:
-        """Keep all parts as they are now, and look whether the world has changed. Every rank calls it after the same step.
+        """Copy all parts, and check whether the world has changed. Every rank calls it after the same step.
 
         Raises:
-            WorldChanged: to be let through; ``run`` goes on in the new world from here.
+            WorldChanged: do not catch it; ``run`` continues in the new world from here.
         """
         self._save()
         if self._has_changed():
             raise WorldChanged
 
     def check(self) -> None:
-        """The same without a copy, for steps between commits. Every rank calls it after the same step.
+        """As :meth:`commit` without a copy, for steps between commits. Every rank calls it after the same step.
 
         Raises:
-            WorldChanged: as of :meth:`commit`; only then the state is kept.
+            WorldChanged: as :meth:`commit`; only then the state is copied.
         """
         if self._has_changed():
             self._save()
@@ -50,7 +50,7 @@ class State:
         return is_elastic() and _newest_known(newest_number()) > self._world
 
     def restore(self) -> None:
-        """Go back to the last commit; without any, nothing changes."""
+        """Go back to the last commit, if there is one."""
         for name, saved in self._saved.items():
             part = getattr(self, name)
             if _is_stateful(part):
@@ -59,13 +59,13 @@ class State:
                 setattr(self, name, copy.deepcopy(saved))
 
     def sync(self, world_number: int) -> None:
-        """Give every rank the newest commit of all. Every rank calls it, first thing in a world."""
+        """Give every rank the newest commit of all. Every rank calls it first in a world."""
         import torch.distributed as dist
 
         self._world = world_number
         if not self._commits:
             self._save()
-            self._commits = 0  # how it was made, before any step: whoever has trained has more
+            self._commits = 0  # the initial state, before any step: a rank that has trained has more commits
         counts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(counts, self._commits)
         newest = max(counts)
@@ -83,7 +83,7 @@ class State:
         for name in self._names:
             part = getattr(self, name)
             saved[name] = copy.deepcopy(part.state_dict() if _is_stateful(part) else part)
-        # Whole or not at all: an interrupt in between must not leave half of two commits.
+        # Atomic: an interrupt must not leave a mixture of two commits.
         self._saved, self._commits = saved, self._commits + 1
 
 
@@ -92,7 +92,7 @@ def _is_stateful(part: Any) -> bool:
 
 
 def _newest_known(number: int) -> int:
-    """The largest number that any rank knows, so that all leave after the same step."""
+    """The newest world number that any rank knows, so that all leave after the same step."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Which world this process is in, as the platform tells it while the process runs. Standard library only."""
+"""Worlds of this process, as the platform announces them while it runs. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional
 
 _POLL_S = 0.01
-# The platform makes a new world in a fraction of a second once it knows who is lost; a node counts as lost after a minute.
+# The platform forms a new world in a fraction of a second after a loss is detected; for a node that takes a minute.
 PATIENCE_S = 180.0
 _JOIN_PATIENCE_S = 1800.0
 
 
 class WorldError(RuntimeError):
-    """There is no next world, or it cannot be understood; the message says what was waited for."""
+    """There is no next world, or it is invalid; the message says what was waited for."""
 
 
 @dataclass(frozen=True)
 class ElasticWorld:
-    """One layout of the gang. ``number`` grows with each; ``rank`` counts the processes from 0 to ``size`` - 1.
+    """One generation of the gang. ``number`` grows with each; ``rank`` is from 0 to ``size`` - 1.
 
-    Who was in the world before keeps its place in the order and stands before those that join. ``env``: what the
-    frameworks' contracts say of this process in this world.
+    Processes of the previous world keep their order, and come before new ones. ``env``: environment variables of the
+    frameworks for this process in this world.
     """
 
     number: int = 1
@@ -41,10 +41,10 @@ def is_elastic() -> bool:
 
 
 def first_world() -> ElasticWorld:
-    """The world to begin with; one that joins a gang which runs waits for its place.
+    """The first world of this process; one that joins a running gang waits for its rank.
 
     Raises:
-        WorldError: none came within half an hour.
+        WorldError: no world came within half an hour.
     """
     if not is_elastic():
         return _world(1, os.environ)
@@ -53,28 +53,28 @@ def first_world() -> ElasticWorld:
 
 
 def own_world() -> ElasticWorld:
-    """The world that this process's environment is of: the one it was started in, or has entered since."""
+    """The current world of this process: the one it was started in, or has entered since."""
     return _world(int(os.environ.get("TRAINMASTER_WORLD") or 1), os.environ)
 
 
 def newest_number() -> int:
-    """The number of the newest world that this process was told of; 0: it joins, and has none yet. Cheap."""
+    """The number of the newest announced world; 0: this process joins, and has none yet. Cheap."""
     content = _read_world_file()
     return int(content.get("world") or 0) if content is not None else 1
 
 
 def newest_size() -> int:
-    """How many processes the newest world has that this process was told of."""
+    """The number of processes of the newest announced world."""
     content = _read_world_file()
     processes = content["processes"] if content is not None else [os.environ]
     return int(processes[0].get("WORLD_SIZE") or 1)
 
 
 def next_world(after: int, patience_s: float = PATIENCE_S) -> ElasticWorld:
-    """The newest world, as soon as its number is larger than ``after``.
+    """Wait for a world with a number larger than ``after``; returns the newest.
 
     Raises:
-        WorldError: none came within ``patience_s`` seconds, or none can come.
+        WorldError: none came within ``patience_s`` seconds, or the gang is not elastic.
     """
     if not is_elastic():
         raise WorldError("this gang is not elastic: the platform starts it again as a whole")
@@ -87,20 +87,21 @@ def next_world(after: int, patience_s: float = PATIENCE_S) -> ElasticWorld:
             return _world(number, processes[_local_rank() if _local_rank() < len(processes) else 0])
         if time.monotonic() >= end:
             raise WorldError(
-                f"no world after {after} came within {patience_s:g} s: the platform is away, or too few are left"
+                f"no world after {after} came within {patience_s:g} s: the platform is unreachable, "
+                "or too few workers are left"
             )
-        time.sleep(_POLL_S)  # noqa: TID251 - a file is looked at, with a deadline above
+        time.sleep(_POLL_S)  # noqa: TID251 - polls a file, with a deadline above
 
 
 def enter(world: ElasticWorld) -> None:
-    """Make the environment of this process the world's, for whoever reads it from now on."""
+    """Set this process's environment to that of ``world``."""
     os.environ.update(world.env)
     if is_elastic():
         os.environ["TRAINMASTER_WORLD"] = str(world.number)
 
 
 def _keep_process() -> None:
-    """Tell the runtime that this process goes from world to world itself, and is not to be started again for each."""
+    """Tell the runtime that this process goes from world to world itself, and must not be restarted for each."""
     folder = os.path.dirname(os.environ["TRAINMASTER_WORLD_FILE"])
     with open(os.path.join(folder, f"keeps-{_local_rank()}"), "w") as stream:
         stream.write(str(os.getpid()))

@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
+import { useState } from "react";
 import { attemptsQuery, fewSeriesQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
@@ -14,7 +15,8 @@ import { RecentEvents } from "~/pages/job/events";
 import { ExplanationCard } from "./explanation";
 import { Facts } from "./facts";
 import { Timeline } from "./timeline";
-import { WhatIfCard } from "./whatIf";
+import { WhatIfPanel } from "~/pages/whatIf/panel";
+import type { Question } from "~/pages/whatIf/question";
 
 const route = getRouteApi("/shell/jobs/$job");
 
@@ -208,5 +210,16 @@ function Eta({ progress, doneAt }: { progress: Record<string, unknown>; doneAt: 
         </div>
       )}
     </div>
+  );
+}
+
+/** What-if questions about a waiting job. */
+function WhatIfCard({ job }: { job: JobDetail }) {
+  const [questions, setQuestions] = useState<readonly Question[]>([]);
+  if (job.state !== "queued") return null;
+  return (
+    <Card title="What if">
+      <WhatIfPanel subject={{ job: job.id }} spec={job.spec} questions={questions} set={setQuestions} />
+    </Card>
   );
 }

@@ -162,7 +162,8 @@ class ParameterServer:
             self._dispatch(WorkerRequest(session, header, parts[1:]))
         except WireError as error:
             print(
-                f"ps {self._shard.ps}: {session.peer_name if session else 'an unknown process'} is disconnected: {error}.",
+                f"ps {self._shard.ps}: {session.peer_name if session else 'an unknown process'} is disconnected: "
+                f"{error}.",
                 flush=True,
             )
             self._drop_connection(name)
@@ -206,12 +207,14 @@ class ParameterServer:
         if found is not None:
             raise RefusedError(
                 f"{request.session.peer_name} has another model than ps {self._shard.ps}: {found} "
-                f"(here: the ps, there: {request.session.peer_name}); start all replicas with the same script and arguments"
+                f"(here: the ps, there: {request.session.peer_name}); "
+                "start all replicas with the same script and arguments"
             )
         if request.header["wire"] != self._options.wire or request.header["mode"] != self._options.mode:
             raise RefusedError(
                 f"{request.session.peer_name} wants mode {request.header['mode']} and wire {request.header['wire']}, "
-                f"ps {self._shard.ps} has {self._options.mode} and {self._options.wire}; start all replicas with the same options"
+                f"ps {self._shard.ps} has {self._options.mode} and {self._options.wire}; "
+                "start all replicas with the same options"
             )
         request.session.worker, request.session.has_joined, request.session.is_chief = (
             worker,

@@ -32,7 +32,7 @@ class FlatParameters:
         trained = {name: self.parameters[name] for name, *_ in layout.signature["tensors"]}
         devices = {parameter.device for parameter in trained.values()}
         if len(devices) > 1:
-            raise ParameterServerError(f"the model is on {', '.join(map(str, devices))}: use one device for each worker")
+            raise ParameterServerError(f"the model is on {', '.join(map(str, devices))}: use one for each worker")
         self.device = devices.pop()
         self.flat: List[torch.Tensor] = []
         self._places: List[Tuple[str, int]] = []

@@ -193,9 +193,7 @@ class Servers:
             CheckpointError: a ps could not write its shard; earlier checkpoints are unchanged.
         """
         if self._checkpoints is None:
-            raise ParameterServerError(
-                f"{self._shards.worker_name} is not the chief: only worker 0 writes checkpoints"
-            )
+            raise ParameterServerError(f"{self._shards.worker_name} is not the chief: only worker 0 writes checkpoints")
         self._finish_all()
         return self._checkpoints.write(self._shards.versions, metrics)
 

@@ -24,11 +24,11 @@ def test_a_wrong_token_is_named_at_once_and_hurts_nobody(
     job = cluster()
     model, servers = job.join()
 
-    with pytest.raises(WireError, match="does not take this replica's token"):
+    with pytest.raises(WireError, match="rejects this replica's token"):
         job.join(1, key=b"another key")
     step(model, servers, 1)
 
-    assert "with a wrong token knocked" in capfd.readouterr().out
+    assert "a connection with a wrong token was refused" in capfd.readouterr().out
 
 
 def test_who_passes_the_gate_without_the_key_gets_no_further(
@@ -51,7 +51,7 @@ def test_who_passes_the_gate_without_the_key_gets_no_further(
         step(model, servers, 2)
 
     out = capfd.readouterr().out
-    assert "somebody is cut off: it does not know this attempt's token" in out
+    assert "an unknown process is disconnected: it does not know this attempt's token" in out
     assert servers.version == 2
 
 
@@ -101,7 +101,7 @@ def test_first_values_of_a_wrong_size_are_refused_in_words(cluster: Callable[...
 
     number = connection.send({"op": "initialise", "table": "weight", "begin": 0}, [b"1234" * 4])
 
-    with pytest.raises(RefusedError, match=r"a request that makes no sense \(RuntimeError: .*size"):
+    with pytest.raises(RefusedError, match=r"a malformed request \(RuntimeError: .*size"):
         connection.answer(number, WITHIN_S, "the first values")
     job.servers[0]._updates.is_initialised = True
     servers.pull(tables=True)

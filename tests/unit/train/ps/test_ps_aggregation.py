@@ -208,7 +208,7 @@ def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callabl
     step(model, servers, 4)
     assert servers.versions == (5, 1)
 
-    job.mark_joined.pop(1).close(is_done=False)
+    job.joined.pop(1).close(is_done=False)
 
     def join_again() -> None:
         again, others = job.join(1)  # which cannot know that one came back
@@ -292,7 +292,7 @@ def test_who_waits_for_an_update_hears_so_without_values(cluster: Callable[..., 
     )
     job.join(1)
     assert ask()[0]["is_stuck"] is False, "the other one may make it"
-    job.mark_joined.pop(1).close(is_done=False)
+    job.joined.pop(1).close(is_done=False)
     assert ask()[0]["is_stuck"] is True
 
 

@@ -47,8 +47,8 @@ def test_a_sign_that_does_not_change_is_none() -> None:
 
     assert seen.silent(75.0, 60.0) == [1]
     assert seen.sentence(75.0, 60.0) == (
-        "ranks 0, 2 waited for 62 s at train.py:41 in train: rank 1 (worker-1) has given no sign of life for 65 s, so it "
-        "is stopped or its machine is away"
+        "ranks 0, 2 waited for 62 s at train.py:41 in train: rank 1 (worker-1) has sent no heartbeat for 65 s, so it is "
+        "stopped or its machine is unreachable"
     )
 
 
@@ -67,7 +67,7 @@ def test_all_that_stand_still_are_told_without_blaming_one() -> None:
     for rank in range(3):
         seen.note(rank, sign(1, still_s=61.0 + rank), 60.0)
 
-    assert seen.sentence(61.0, 60.0) == "all 3 processes have stood still for 61 s, rank 0 at train.py:41 in train"
+    assert seen.sentence(61.0, 60.0) == "all 3 processes are stalled for 61 s, rank 0 at train.py:41 in train"
 
 
 def test_who_was_stopped_itself_takes_nobody_for_silent() -> None:

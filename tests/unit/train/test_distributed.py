@@ -226,7 +226,8 @@ def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: P
     # What fails in rank 0 is told in every rank, and none waits.
     assert {found["error"] for found in by_two} == {by_two[0]["error"]}
     assert "the checkpoint of step 3 was not written" in by_two[0]["error"]
-    # Parameters are gathered for the forward pass (and kept: there is one group), gradients scattered; half of each is sent.
+    # Parameters are gathered for the forward pass (and kept: there is one group), gradients scattered; half of each is
+    # sent.
     parameters = (24 * 16 + 24 + 2 * 24 + 2) * 4  # bytes, the last layer padded to two processes
     assert [sent for sent, _ in by_two[0]["measured"]] == [parameters] * 3
     assert all(waited > 0 for _, waited in by_two[0]["measured"])
@@ -340,7 +341,7 @@ except distributed.DistributedError as error:
 def test_a_process_whose_peers_never_come_says_who_it_waited_for(alone: Path, tmp_path: Path, rank: int) -> None:
     (results,) = run(tmp_path, LONELY, world=1, first_rank=rank, WORLD_SIZE="2")
 
-    waited = "waited for 2 s, and rank 1 did not come: look into their logs"
+    waited = "waited for 2 s, and rank 1 did not come: see their logs"
     assert results["error"].startswith(
         f"rank {rank} of 2 (torch) " + (waited if rank == 0 else "could not meet the others at 127.0.0.1:")
     )
@@ -367,7 +368,7 @@ def test_who_waits_for_a_stopped_process_ends_and_names_it(alone: Path, tmp_path
     name = ("rank 0 (chief-0)", "rank 1 (worker-0)")[stopped]
     last = (tmp_path / f"{1 - stopped}.err").read_text().splitlines()[-1]
     assert last.startswith(
-        f"trainmaster: {name} has given no sign of life for 4 s, so it is stopped or its machine is away: this process"
+        f"trainmaster: {name} has sent no heartbeat for 4 s, so it is stopped or its machine is unreachable: this process"
     )
 
 

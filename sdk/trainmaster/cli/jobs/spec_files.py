@@ -1,0 +1,69 @@
+"""Specs as files: reading a spec argument, and writing specs as YAML."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.cli.terminal.exits import WrongUse
+from trainmaster.errors import LocalFileProblem
+
+if TYPE_CHECKING:
+    from trainmaster.studies import StudySpec
+
+
+def read_spec_argument(spec_file: str) -> dict[str, Any]:
+    """The spec of a file, or of stdin where that is named ``-``. Raises ``WrongUse``."""
+    from trainmaster.client.compose import read_spec, spec_of_text
+
+    try:
+        return dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
+    except LocalFileProblem as error:
+        raise WrongUse(error.sentence) from error
+
+
+def spec_yaml(spec: Any) -> str:
+    """A spec as YAML without what was left unsaid."""
+    import yaml
+
+    plain = spec.model_dump(mode="json", exclude_defaults=True)
+    _write_durations(spec, plain)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
+def study_yaml(spec: StudySpec) -> str:
+    """A study's spec as its author would write it: whole numbers of integers, and a template without the name of its trials."""
+    import yaml
+
+    from trainmaster.studies.model import ParameterType
+
+    plain = spec.model_dump(mode="json", exclude_defaults=True)
+    _write_durations(spec, plain)
+    for name, parameter in spec.parameters.items():
+        if parameter.type is ParameterType.INTEGER:
+            own = plain["parameters"][name]
+            own.update({end: int(own[end]) for end in ("min", "max") if end in own})
+    for field in ("name", "project"):  # both are the study's
+        plain.get("template", {}).pop(field, None)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
+def _write_durations(model: Any, plain: Any) -> None:
+    """Write seconds in ``plain``, what was dumped of ``model``, as the docs do: ``1h``."""
+    from pydantic import BaseModel
+
+    from trainmaster.spec.fields import is_duration
+    from trainmaster.spec.quantity import format_duration
+
+    if isinstance(model, BaseModel) and isinstance(plain, dict):
+        for name, info in type(model).model_fields.items():
+            if plain.get(name) is None:
+                continue
+            if is_duration(info.annotation, info.metadata):
+                plain[name] = format_duration(plain[name])
+            else:
+                _write_durations(getattr(model, name), plain[name])
+    elif isinstance(model, Mapping) and isinstance(plain, dict):
+        for key, item in model.items():
+            _write_durations(item, plain.get(key))
