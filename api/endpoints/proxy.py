@@ -20,7 +20,7 @@ from api.app.unit_of_work import AppContext
 from api.endpoints.access import EndpointAccess
 from api.endpoints.admission import Admission, open_limit
 from api.endpoints.balance import Balancer
-from api.endpoints.upstream import Body, ProxiedResponse, send, too_large
+from api.endpoints.upstream import StreamedBody, ProxiedResponse, send, too_large
 from api.endpoints.views import not_ready_reason
 from api.http.content_length import content_length
 from core.db.repositories.serving import ServingTarget, targets_of
@@ -106,7 +106,7 @@ class Proxy:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._admission.enter(known.endpoint_id, known.name))
                 stack.enter_context(recording.open())
-                answer = await self._try(request, Body(request, limit), access, known, deployment, stack)
+                answer = await self._try(request, StreamedBody(request, limit), access, known, deployment, stack)
                 if answer is None:
                     return Response(status_code=_CLIENT_GONE)
                 target, upstream = answer
@@ -126,7 +126,7 @@ class Proxy:
     async def _try(
         self,
         request: Request,
-        body: Body,
+        body: StreamedBody,
         access: EndpointAccess,
         known: _EndpointTargets,
         deployment: str | None,
@@ -177,7 +177,7 @@ class Proxy:
             f"Endpoint {known.name!r} has no ready replica: {words.rstrip('.')}.", retry_after_s=_RETRY_AFTER_S
         )
 
-    async def _ask(self, request: Request, body: Body, target: ServingTarget) -> httpx.Response:
+    async def _ask(self, request: Request, body: StreamedBody, target: ServingTarget) -> httpx.Response:
         """The replica's response.
 
         Raises:

@@ -52,7 +52,7 @@ def runtime_members(archive: bytes) -> bytes:
                 member.uid = member.gid = 0
                 member.uname = member.gname = ""
                 target.addfile(member, source.extractfile(member) if member.isfile() else None)
-            end = out.mark_changed()
+            end = out.tell()
         return out.getvalue()[:end]
 
 

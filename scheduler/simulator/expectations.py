@@ -10,66 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster.spec.quantity import parse_duration_s
 
-from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.metrics import summarise
+from scheduler.simulator.outcome import JobHistory, SimulationOutcome
 
-if TYPE_CHECKING:
-    from scheduler.simulator.engine import JobHistory, SimulationOutcome
-
-_Check = Callable[["SimulationOutcome", Mapping[str, Any]], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """``kind``: the line's own word, such as ``started``; ``line``: all of it."""
-
-    kind: str
-    line: Mapping[str, Any]
-
-    def failure(self, outcome: SimulationOutcome) -> str | None:
-        """What happened instead, or ``None``."""
-        return _CHECKS[self.kind][0](outcome, self.line)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{key}: {value}" for key, value in self.line.items())
-
-
-def parse_expectations(lines: Any, jobs: frozenset[str], nodes: frozenset[str]) -> tuple[Expectation, ...]:
-    """Raises :class:`ScenarioError` for a word, a job or a node that is not known."""
-    made: list[Expectation] = []
-    for position, line in enumerate(lines):
-        where = f"expect[{position}]"
-        if not isinstance(line, Mapping):
-            raise ScenarioError(f"{where}: is a mapping such as {{started: big, by: 2h}}")
-        kind = next((key for key in line if key in _CHECKS), None)
-        if kind is None:
-            raise ScenarioError(f"{where}: has none of the words {', '.join(sorted(_CHECKS))}")
-        unknown = set(line) - {kind} - _CHECKS[kind][1]
-        if unknown:
-            raise ScenarioError(f"{where}: {kind} does not take {', '.join(sorted(map(str, unknown)))}")
-        value = line[kind]
-        named = value if isinstance(value, list) else [value]
-        if kind in _OF_A_JOB and named[0] not in jobs:
-            raise ScenarioError(f"{where}: there is no job {named[0]!r}")
-        if kind == "order" and not set(named) <= jobs:
-            raise ScenarioError(f"{where}: there is no job {', '.join(sorted(set(named) - jobs))}")
-        if kind == "free" and value not in nodes:
-            raise ScenarioError(f"{where}: there is no node {value!r}")
-        made.append(Expectation(kind, dict(line)))
-    return tuple(made)
+_Check = Callable[[SimulationOutcome, Mapping[str, Any]], str | None]
 
 
 def failures(outcome: SimulationOutcome) -> list[str]:
     """Expectations that did not hold, each with what happened instead."""
     found: list[str] = []
     for expectation in outcome.scenario.expect:
-        instead = expectation.failure(outcome)
+        instead = _CHECKS[expectation.kind](outcome, expectation.line)
         if instead is not None:
             found.append(f"expected {{{expectation}}}, but {instead}")
     return found
@@ -185,17 +141,16 @@ def _utilisation(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | N
     return None if reached >= line["utilisation"] else f"it was {reached:.3f}"
 
 
-_CHECKS: dict[str, tuple[_Check, set[str]]] = {
-    "started": (_started, {"by", "at", "after", "nodes"}),
-    "waiting": (_waiting, {"at", "code", "says"}),
-    "order": (_order, set()),
-    "beside": (_beside, {"spread"}),
-    "free": (_free, {"gpus", "at"}),
-    "nodes_of": (_nodes_of, {"count"}),
-    "racks_of": (_racks_of, {"count"}),
-    "model_of": (_model_of, {"is"}),
-    "max_wait": (_max_wait, set()),
-    "finished": (_finished, set()),
-    "utilisation": (_utilisation, set()),
+_CHECKS: Mapping[str, _Check] = {
+    "started": _started,
+    "waiting": _waiting,
+    "order": _order,
+    "beside": _beside,
+    "free": _free,
+    "nodes_of": _nodes_of,
+    "racks_of": _racks_of,
+    "model_of": _model_of,
+    "max_wait": _max_wait,
+    "finished": _finished,
+    "utilisation": _utilisation,
 }
-_OF_A_JOB = frozenset({"started", "waiting", "beside", "nodes_of", "racks_of", "model_of"})

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from scheduler.simulator.engine import JobHistory
+from scheduler.simulator.outcome import JobHistory
 
 UNFAIR_ABOVE: Final = 1.05
 

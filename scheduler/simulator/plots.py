@@ -14,7 +14,7 @@ from scheduler.simulator.metrics import summarise
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from scheduler.simulator.engine import SimulationOutcome
+    from scheduler.simulator.outcome import SimulationOutcome
 
 ENDINGS: Final = (".svg", ".png", ".pdf")
 _UNITS: Final = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scheduler.simulator.compare import time_words
-from scheduler.simulator.engine import SimulationOutcome
 from scheduler.simulator.expectations import failures
 from scheduler.simulator.metrics import Spread, summarise
+from scheduler.simulator.outcome import SimulationOutcome
 
 _SLOWEST = 5
 

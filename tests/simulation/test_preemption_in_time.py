@@ -8,7 +8,8 @@ import pytest
 
 from scheduler.planning import Plan, Snapshot, plan
 from scheduler.simulator.compare import Case, more_like, simulate, table
-from scheduler.simulator.engine import Simulation, SimulationOutcome
+from scheduler.simulator.engine import Simulation
+from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos

@@ -34,7 +34,7 @@ class ExitCause(StrEnum):
     START_REFUSED = "start_refused"  # no input, a wrong archive, no write permission …: no other attempt can succeed
     DISK_FULL = "disk_full"
     HANGING_EXIT = (
-        "hanging_exit"  # its work is done but it did not exit; ended by the watchdog; exit_code is the work's
+        "hanging_exit"  # its work is done but it did not exit: ended by the watchdog, with the work's exit_code
     )
     NODE_LOST = "node_lost"
     EVICTED = "evicted"  # its node ran short and the engine removed it

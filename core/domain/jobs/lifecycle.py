@@ -185,12 +185,6 @@ _HOW_OVER: Final[Mapping[JobState, str]] = {
 
 
 @overload
-                                                                 """The transition for ``event`` in ``state``.
-
-                                                                 Raises:
-                                                                     IllegalTransition: the table has none; the sentence
-                                                                         says why and what to do instead.
-                                                                 """
 def advance(state: JobState, event: JobEvent) -> Move[JobState]: ...
 @overload
 def advance(state: AttemptState, event: AttemptEvent) -> Move[AttemptState]: ...
@@ -199,10 +193,10 @@ def advance(state: ReplicaState, event: ReplicaEvent) -> Move[ReplicaState]: ...
 def advance(
     state: JobState | AttemptState | ReplicaState, event: JobEvent | AttemptEvent | ReplicaEvent
 ) -> Move[JobState] | Move[AttemptState] | Move[ReplicaState]:
-    """The move that ``event`` makes from ``state``.
+    """The transition for ``event`` in ``state``.
 
     Raises:
-        IllegalTransition: the table has no such move; the sentence says why and what to do instead.
+        IllegalTransition: the table has none; the sentence says why and what to do instead.
     """
     move: Move[JobState] | Move[AttemptState] | Move[ReplicaState] | None
     match state, event:
@@ -220,7 +214,7 @@ def advance(
 
 
 def can_advance(state: JobState, event: JobEvent) -> bool:
-    """Whether :func:`advance` would accept; for offering only the verbs that work."""
+    """Whether :func:`advance` would succeed; for offering only the verbs that work."""
     return (state, event) in JOB_MOVES
 
 

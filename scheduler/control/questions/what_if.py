@@ -20,7 +20,7 @@ from core.domain.sharing.resources import Gang
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.planning.model import Account, NodeSnapshot
 from scheduler.simulator.compare import more_like, replay
-from scheduler.simulator.engine import SimulationOutcome
+from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.traces.own import FinishedJob, arrivals
 

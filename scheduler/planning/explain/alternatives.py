@@ -210,8 +210,11 @@ def half_of(roles: Sequence[GangRole]) -> str:
 
 def with_request(gang: Gang, roles: Sequence[GangRole], **changes: object) -> Gang:
     """The gang in which each of ``roles`` asks for something else."""
-    # type: ignore[arg-type]
-    return with_roles(gang, roles, lambda role: replace(role, request=replace(role.request, **changes)))
+
+    def changed(role: GangRole) -> GangRole:
+        return replace(role, request=replace(role.request, **changes))  # type: ignore[arg-type]
+
+    return with_roles(gang, roles, changed)
 
 
 def with_roles(gang: Gang, roles: Sequence[GangRole], changed: Callable[[GangRole], GangRole]) -> Gang:

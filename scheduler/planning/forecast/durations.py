@@ -243,5 +243,7 @@ def capped(estimate: Estimate | None, left_s: float | None) -> Estimate | None:
     left_s = max(0.0, left_s)
     return replace(
         estimate,
-        likely_s=min(estimate.likely_s, left_s), early_s=min(estimate.early_s, left_s), late_s=min(estimate.late_s, left_s),
-    )  # fmt: skip
+        likely_s=min(estimate.likely_s, left_s),
+        early_s=min(estimate.early_s, left_s),
+        late_s=min(estimate.late_s, left_s),
+    )

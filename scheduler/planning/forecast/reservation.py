@@ -47,7 +47,7 @@ _NOTHING: FreeAmounts = (0, 0, {}, {})
 class RunningUsage:
     """What every running gang holds on schedulable nodes; computed on first use."""
 
-    __slots__ = ("_cluster", "_held", "_running")
+    __slots__ = ("_cluster", "_running", "_uses")
 
     def __init__(self, cluster: ClusterIndex, running: Iterable[RunningGang]) -> None:
         self._cluster = cluster

@@ -222,9 +222,16 @@ def _expected(
         late = None if len(runs) > 1 else expected_at
     duration_s = DurationScenario.LIKELY.duration_s(job.estimate, job.max_run_time_s)
     return StartForecast(
-        job_id, position, StartCode.EXPECTED, _sentence(snapshot.now, early, expected_at, late, is_brief=len(runs) == 1),
-        early, expected_at, late, placements, None if duration_s == inf else duration_s,
-    )  # fmt: skip
+        job_id,
+        position,
+        StartCode.EXPECTED,
+        _sentence(snapshot.now, early, expected_at, late, is_brief=len(runs) == 1),
+        early,
+        expected_at,
+        late,
+        placements,
+        None if duration_s == inf else duration_s,
+    )
 
 
 _LATER: Final = "later than was worked out, as many jobs are before it"
@@ -272,7 +279,8 @@ def endless_sentence(endless: Sequence[RunningGang]) -> str:
     on = phrases.some_of(sorted({node for view in views[:2] for _, node in view.nodes}))
     is_single = len(views) == 1
     if all(view.is_endless for view in views):
-        return f"{names} on {on} {'serves an endpoint and has' if is_single else 'serve endpoints and have'} no end of {'its' if is_single else 'their'} own"
+        verbs = "serves an endpoint and has" if is_single else "serve endpoints and have"
+        return f"{names} on {on} {verbs} no end of {'its' if is_single else 'their'} own"
     return (
         f"{names} on {on} {'states' if is_single else 'state'} no max_run_time, and no job like "
         f"{'it' if is_single else 'them'} "

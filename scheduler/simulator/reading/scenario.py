@@ -24,8 +24,8 @@ from scheduler.planning.model import Account, Booking
 from scheduler.planning.policy import Policy
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
-from scheduler.simulator.expectations import Expectation, parse_expectations
 from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.expectations import Expectation, parse_expectations
 from scheduler.simulator.reading.gangs import gang_from
 from scheduler.simulator.reading.job_list import read_trace
 from scheduler.simulator.reading.settings import read_accounts, read_bookings, read_policy

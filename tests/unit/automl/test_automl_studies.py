@@ -71,10 +71,10 @@ def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
     assert tuple(METRICS["classification"]) == scoring.CLASSIFICATION
     assert tuple(METRICS["regression"]) == scoring.REGRESSION
     assert table_files.MISSING == MISSING
-    assert (table_files.CSV_ENDS, table_files.PARQUET_ENDS, image_folders.ENDS) == (
-        profiling.CSV_ENDS,
-        profiling.PARQUET_ENDS,
-        profiling.IMAGE_ENDS,
+    assert (table_files.CSV_SUFFIXES, table_files.PARQUET_SUFFIXES, image_folders.IMAGE_SUFFIXES) == (
+        profiling.CSV_SUFFIXES,
+        profiling.PARQUET_SUFFIXES,
+        profiling.IMAGE_SUFFIXES,
     )
 
 

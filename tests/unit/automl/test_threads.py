@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from trainmaster_automl import threads
-from trainmaster_automl.options import VARIABLE as TOLD
+from trainmaster_automl.options import VARIABLE as OPTIONS_VARIABLE
 from trainmaster_automl.options import TrialOptions
 
 ROOT = Path(__file__).parents[3]
@@ -79,17 +79,17 @@ def test_they_are_set_before_anything_is_imported_that_reads_them() -> None:
     """What has been imported when they are set, of a trial that then ends for want of data."""
     program = (
         "import sys, trainmaster_automl.__main__ as main\n"
-        "told = main.keep_to_part\n"
-        "def look(options):\n"
-        "    print(sorted({'numpy', 'sklearn', 'torch'} & set(sys.modules)), told(options) is not None)\n"
+        "limit = main.limit_threads\n"
+        "def show(options):\n"
+        "    print(sorted({'numpy', 'sklearn', 'torch'} & set(sys.modules)), limit(options) is not None)\n"
         "    sys.exit(0)\n"
-        "main.keep_to_part = look\n"
+        "main.limit_threads = show\n"
         "main.main()\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     own = {"kind": "tabular", "task": "classification", "metric": "accuracy", "parallel": 2}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60,
-        env={**environment, "PYTHONPATH": str(ROOT / "worker_images" / "serving"), TOLD: json.dumps(own)},
+        env={**environment, "PYTHONPATH": str(ROOT / "worker_images" / "serving"), OPTIONS_VARIABLE: json.dumps(own)},
     )  # fmt: skip
     assert done.stdout == "[] True\n"

@@ -14,7 +14,7 @@ from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.rows import NOTHING, text_of
 from trainmaster_automl.table_files import MISSING, read_table
 
-ENDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 LEAST_IMAGES = 20
 LEAST_OF_A_CLASS = 3
 # More of them unreadable, and something is wrong with the whole.
@@ -94,7 +94,7 @@ def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
     found = {}
     for name in names:
         inside = sorted(os.listdir(os.path.join(folder, name)))
-        own = [os.path.join(folder, name, file_name) for file_name in inside if file_name.lower().endswith(ENDS)]
+        own = [os.path.join(folder, name, file_name) for file_name in inside if file_name.lower().endswith(IMAGE_SUFFIXES)]
         if own:
             found[name] = own
     if len(found) < 2:
@@ -112,7 +112,7 @@ def _named_by(folder: str, file: str, target: str, notes: list[str]) -> tuple[li
         (
             column
             for column in range(len(names))
-            if all(str(row[column]).strip().lower().endswith(ENDS) for row in rows[:_HEAD])
+            if all(str(row[column]).strip().lower().endswith(IMAGE_SUFFIXES) for row in rows[:_HEAD])
         ),
         None,
     )

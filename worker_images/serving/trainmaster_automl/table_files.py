@@ -10,11 +10,11 @@ from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Iterator, Sequence
 
 from trainmaster_serving.errors import InputProblem
-from trainmaster_serving.tables import CSV_ENDS, read_csv
+from trainmaster_serving.tables import CSV_SUFFIXES, read_csv
 
 from trainmaster_automl.errors import DataProblem
 
-PARQUET_ENDS = (".parquet", ".pq")
+PARQUET_SUFFIXES = (".parquet", ".pq")
 # What people write for nothing.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
@@ -85,11 +85,11 @@ def read_table(folder: str, file: str, max_rows: int, seed: int) -> RawTable:
 
 def _tables_of(folder: str) -> list[str]:
     try:
-        found = sorted(name for name in os.listdir(folder) if name.lower().endswith((*CSV_ENDS, *PARQUET_ENDS)))
+        found = sorted(name for name in os.listdir(folder) if name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)))
     except OSError as error:
         raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
     if not found:
-        raise DataProblem("The data's folder has no table: %s are known." % ", ".join((*CSV_ENDS, *PARQUET_ENDS)))
+        raise DataProblem("The data's folder has no table: %s are known." % ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES)))
     return [os.path.join(folder, name) for name in found]
 
 
@@ -108,7 +108,7 @@ def _checked_names(names: list[str], path: str) -> list[str]:
 def _rows_of(path: str) -> Iterator[list[Any]]:
     """The names first. Raises ``DataProblem``."""
     try:
-        yield from _parquet(path) if path.lower().endswith(PARQUET_ENDS) else _csv(path)
+        yield from _parquet(path) if path.lower().endswith(PARQUET_SUFFIXES) else _csv(path)
     except OSError as error:
         raise DataProblem("%s cannot be read: %s." % (path, error)) from error
 

@@ -9,9 +9,9 @@ import re
 from typing import Any, Iterator, List, NamedTuple
 
 from trainmaster_serving.errors import InputProblem
-from trainmaster_serving.tables import CSV_ENDS, read_csv, read_lines
+from trainmaster_serving.tables import CSV_SUFFIXES, read_csv, read_lines
 
-_JSON_ENDS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 # JSON's numbers alone: 00123 and 1_000 are names of something. And what is missing, as other tools write it.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity")
@@ -37,10 +37,10 @@ def find_files(folder: str, file: str, kind: str) -> List[str]:
         found += [
             os.path.join(root, name)
             for name in names
-            if not name.startswith(".") and (kind != "auto" or name.lower().endswith((*_JSON_ENDS, *CSV_ENDS)))
+            if not name.startswith(".") and (kind != "auto" or name.lower().endswith((*_JSON_SUFFIXES, *CSV_SUFFIXES)))
         ]
     if not found:
-        known = ", ".join(end for end in (*_JSON_ENDS, *CSV_ENDS) if not end.endswith(".gz"))
+        known = ", ".join(end for end in (*_JSON_SUFFIXES, *CSV_SUFFIXES) if not end.endswith(".gz"))
         raise InputProblem(
             "There are no instances in %s: files end in %s (or that and .gz), or name their format." % (folder, known)
         )
@@ -48,7 +48,7 @@ def find_files(folder: str, file: str, kind: str) -> List[str]:
 
 
 def is_csv(path: str, kind: str) -> bool:
-    return kind == "csv" or (kind == "auto" and path.lower().endswith(CSV_ENDS))
+    return kind == "csv" or (kind == "auto" and path.lower().endswith(CSV_SUFFIXES))
 
 
 def read_rows(folder: str, paths: List[str], kind: str, csv_rows: str = "object") -> Iterator[Row]:

@@ -29,7 +29,7 @@ def metadata_of(model: Model, parameters: Dict[str, Any]) -> Dict[str, Any]:
 
 
 # By the ends of names: what each framework writes. Vertex AI's prebuilt containers go by the same names.
-_ENDS: Dict[str, Tuple[str, ...]] = {
+_SUFFIXES: Dict[str, Tuple[str, ...]] = {
     "torch": (".pt2", ".pt", ".pth", ".ts"),
     "sklearn": (".skops", ".joblib", ".pkl", ".pickle"),
     "xgboost": (".ubj", ".bst", ".xgb"),
@@ -83,7 +83,7 @@ def find_model(folder: str, file: str = "", framework: str = "auto") -> Tuple[st
         return _kind_of(found[0]), os.path.join(folder, found[0])
     if found:
         raise ModelProblem("%s holds several models (%s); name the one to serve." % (folder, ", ".join(found[:10])))
-    known = ", ".join([_SAVED_MODEL, *("*" + end for ends in _ENDS.values() for end in ends)])
+    known = ", ".join([_SAVED_MODEL, *("*" + end for ends in _SUFFIXES.values() for end in ends)])
     has = ", ".join(names[:10]) or "nothing"
     raise ModelProblem("%s holds no model%s: it has %s. Known are %s." % (
         folder, "" if framework == "auto" else " of " + framework, has, known
@@ -91,7 +91,7 @@ def find_model(folder: str, file: str = "", framework: str = "auto") -> Tuple[st
 
 
 def _kind_of(name: str) -> str:
-    for kind, ends in _ENDS.items():
+    for kind, ends in _SUFFIXES.items():
         if name.endswith(ends):
             return kind
     return ""

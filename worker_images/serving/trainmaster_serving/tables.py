@@ -12,7 +12,7 @@ from typing import Iterator, List, Tuple
 
 from trainmaster_serving.errors import InputProblem
 
-CSV_ENDS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _CELL_LIMIT = 32 * 2**20  # characters: as much as a request to an endpoint may have
 _QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
 

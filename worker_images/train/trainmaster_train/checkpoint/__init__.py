@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, written behind the training's back, found whatever format wrote them."""
+"""Checkpoints: written atomically, also in the background, and detected in any format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what ``torch.distributed.checkpoint`` says of its files, without running what a pickle may hold."""
+"""Reads the metadata of ``torch.distributed.checkpoint``, without executing code of its pickle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ METADATA_FILE = ".metadata"
 
 
 class _Record:
-    """Stands for any object of torch: its arguments and its state, and nothing that does anything."""
+    """A passive stand-in for any object of torch: its arguments and its state."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -19,10 +19,10 @@ class _Record:
         self.__dict__.update(state if isinstance(state, dict) else {"state": state})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Entries of mappings of torch's own; nothing here asks for them."""
+        """Ignore entries of torch's own mappings; they are not needed."""
 
     def append(self, value: Any) -> None:
-        """The same of lists."""
+        """Ignore items of lists, too."""
 
     def __hash__(self) -> int:
         return id(self)
@@ -35,18 +35,18 @@ class _Reader(pickle.Unpickler):
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every byte that the metadata names is in the folder's files. The metadata itself is written last."""
+    """Whether the files have all bytes that the metadata lists. The metadata itself is written last."""
     try:
         ends = _ends(folder / METADATA_FILE)
         return all((folder / name).stat().st_size >= end for name, end in ends.items())
     except OSError:
         return False
-    except Exception:  # noqa: BLE001 (a damaged pickle fails in any way)
+    except Exception:  # noqa: BLE001 (a damaged pickle may raise anything)
         return False
 
 
 def _ends(path: Path) -> Dict[str, int]:
-    """The last byte of each file that something is stored in."""
+    """The end of the stored data in each file."""
     with open(path, "rb") as file:
         metadata = _Reader(file).load()
     ends: Dict[str, int] = {}

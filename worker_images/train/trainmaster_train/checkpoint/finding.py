@@ -1,4 +1,4 @@
-"""Going on from the newest complete checkpoint, whatever format wrote it."""
+"""Resuming from the newest complete checkpoint of any format."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trainmaster_train.context import current
 
 
 def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[FoundCheckpoint]:
-    """The newest complete checkpoint of any format, for a framework that reads its own: give it the ``path``.
+    """The newest complete checkpoint of any format, for a framework that reads its ``path`` itself.
 
-    Looks at ``TRAINMASTER_RESUME_FROM``, else into ``directory``; unstated: the job's ``checkpoints`` folder and its
-    output folder itself. ``None`` when there is none.
+    Looks at ``TRAINMASTER_RESUME_FROM``, else into ``directory``; default: the job's ``checkpoints`` folder and its
+    output folder itself. ``None`` if there is none.
 
     Raises:
-        CheckpointError: the platform names a checkpoint that is not there, and none that it made room for.
+        CheckpointError: the platform names a checkpoint that does not exist, and there is no newer one.
     """
     found = _candidates(directory)
     return found[0] if found else None
@@ -35,20 +35,20 @@ def resume(
     map_location: Any = "cpu",
     verify: bool = True,
 ) -> Optional[Checkpoint]:
-    """Read the newest checkpoint that is complete and undamaged; ``None`` when there is none to go on from.
+    """Read the newest complete and undamaged checkpoint; ``None`` if there is no checkpoint.
 
-    One that is damaged is named on stderr, and the next older one is taken. ``state`` is read from files of torch and
-    of this library; for all other formats it is ``None``, and ``path`` is what their framework takes.
+    A damaged one is named on stderr, and the next older one is used. ``state`` is read from files of torch and of this
+    library; for all other formats it is ``None``, and ``path`` is the argument for their framework.
 
     Args:
         directory: where to look, as in :func:`find_checkpoint`.
-        into: the state (a dict of tensors, DTensors and values) that a sharded checkpoint is read into, in place,
-            whatever number of processes wrote it. Then all processes of the default group call this together.
-        verify: compare the files' hashes, where they were kept.
+        into: the state (a dict of tensors, DTensors and values) into which a sharded checkpoint is read, in place,
+            written by any number of processes. Then all processes of the default group call this together.
+        verify: compare the files' hashes, if they were stored.
 
     Raises:
-        CheckpointError: every complete checkpoint is damaged, the newest needs code to be read, or the platform names
-            one that is not there. Starting from the beginning instead would hide the loss.
+        CheckpointError: every complete checkpoint is damaged, reading the newest would run code, or the platform names
+            one that does not exist. Starting from the beginning instead would hide the loss.
     """
     if into is not None:
         return sharded.on_all_ranks(
@@ -71,7 +71,7 @@ def resume(
 
 
 class _DamagedError(CheckpointError):
-    """This checkpoint is of no use; an older one may be."""
+    """This checkpoint is damaged; an older one may be intact."""
 
 
 def _candidates(directory: Optional[Union[str, Path]]) -> List[FoundCheckpoint]:
@@ -81,20 +81,20 @@ def _candidates(directory: Optional[Union[str, Path]]) -> List[FoundCheckpoint]:
         if directory is not None:
             return formats.find_all(Path(directory))
         found = formats.find_all(context.checkpoint_dir)
-        # Frameworks that know no `checkpoints` folder write into the output itself. Steps of two of them do not
-        # compare, so these come second.
+        # Frameworks without a `checkpoints` folder write into the output itself. Steps of different frameworks are not
+        # comparable, so these come second.
         return found + formats.find_all(context.output_dir)
     chosen = formats.detect(wanted)
     siblings = formats.find_all(wanted.parent)
     if chosen is None and not wanted.exists():
         if newer_than(wanted) is None:
-            raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not there; choose another checkpoint")
-        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; taking the newest one of its folder")
+            raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} does not exist; choose another checkpoint")
+        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was pruned in favour of newer ones; using the newest one of its folder")
         return siblings
     if chosen is None:
         _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was never finished; looking for another one in its folder")
         return siblings
-    # A checkpoint that nobody chose is no better for being newer.
+    # A newer checkpoint than the chosen one is not used.
     return [chosen, *[other for other in siblings if other.path != wanted and (other.step or 0) <= (chosen.step or 0)]]
 
 
@@ -115,7 +115,7 @@ def _open(found: FoundCheckpoint, map_location: Any) -> Checkpoint:
             state = load_checkpoint(found.path, map_location, verify=False).state
         except CheckpointError as error:
             if formats.is_proven(found.path):
-                raise  # the file is whole: an older one would be refused as well
+                raise  # the file is intact: an older one would be rejected as well
             raise _DamagedError(str(error)) from error
     return Checkpoint(found.path, step, metrics, state, found.format)
 

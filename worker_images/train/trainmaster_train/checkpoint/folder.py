@@ -1,14 +1,13 @@
-"""Checkpoints that are either complete or not there.
+"""Atomic checkpoints in a folder: each is complete or absent.
 
 A checkpoint is a folder ``<output>/checkpoints/step-00000100/`` with a ``checkpoint.json`` (step, metrics), whatever
 files its writers put there (``state.pt`` for a torch state), a ``manifest.json`` with the size and hash of each, and an
 empty ``.complete`` that is written last: a reader ignores every folder without it. Until then the files lie in
 ``.step-00000100.a2.partial/`` (of attempt 2), so a process that is killed at any instruction leaves the older
-checkpoints as they were, and an attempt that still runs on a node that was cut off does not meddle with its successor's
-files.
+checkpoints unchanged, and an attempt that still runs on a disconnected node does not touch its successor's files.
 
 One writer: :func:`save_checkpoint`. Several writers (each ps its own shard): one process calls
-:func:`stage_checkpoint`, everybody writes into that folder, then the first process calls :func:`seal_checkpoint`.
+:func:`stage_checkpoint`, all write into that folder, then the first process calls :func:`seal_checkpoint`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from trainmaster_train.checkpoint.validation import checked_directory, checked_s
 from trainmaster_train.context import current
 
 COMPLETE = ".complete"
-KEEP_MARK = ".kept"  # the platform's mark in a folder that a user keeps for ever
+KEEP_MARK = ".kept"  # the platform's mark in a folder that must never be pruned
 STATE_FILE = "state.pt"
 META_FILE = "checkpoint.json"
 
@@ -41,12 +40,12 @@ _LEFTOVER = re.compile(r"^\.step-(\d{1,18})(?:\.a(\d{1,9}))?\.(partial|old)$")
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay when one is written; all others are removed.
+    """Retention policy: which checkpoints stay when one is written; all others are removed.
 
     Args:
-        last: this many newest; ``None`` keeps all.
-        best: this many best by ``metric``, beside the newest. One without that metric is none of the best.
-        mode: ``"min"`` where a small value is good (a loss), ``"max"`` where a large one is (an accuracy).
+        last: number of newest ones; ``None`` keeps all.
+        best: number of best ones by ``metric``, in addition. Checkpoints without that metric do not count.
+        mode: ``"min"`` if a small value is good (a loss), ``"max"`` if a large one is (an accuracy).
     """
 
     last: Optional[int] = 3
@@ -62,19 +61,18 @@ class Keep:
                 f"keep: {self.last} would remove the checkpoint just written; give at least 1, or None for all"
             )
         if not isinstance(self.best, int) or self.best < 0:
-            raise ValueError(f"best: {self.best!r} is no number of best checkpoints to keep; give one, 0 for none")
+            raise ValueError(f"best: {self.best!r} is not a number of best checkpoints to keep; give a number, 0 for none")
         _check_mode(self.mode)
 
 
 def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
-    """Where to start from: ``TRAINMASTER_RESUME_FROM``, else the newest complete checkpoint, else ``None``.
+    """The checkpoint to start from: ``TRAINMASTER_RESUME_FROM``, else the newest complete one, else ``None``.
 
-    One that is named and gone may have made room for newer ones since it was named: then the newest complete one of
-    its folder is taken, and stderr says so. Only checkpoints of this library; :func:`find_checkpoint` knows those of
-    others too.
+    A named checkpoint may have been pruned in favour of newer ones: then the newest complete one of its folder is
+    used, and stderr says so. Only checkpoints of this library; :func:`find_checkpoint` also detects others.
 
     Raises:
-        CheckpointError: the platform names a checkpoint that is not there or not complete, and no other one is there.
+        CheckpointError: the platform names a checkpoint that is missing or incomplete, and there is no newer one.
             Starting from the beginning instead would hide the loss.
     """
     wanted = current().resume_from
@@ -86,14 +84,14 @@ def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
     successor = newer_than(wanted)
     if successor is None:
         raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not a complete checkpoint")
-    sentence = f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; going on from {successor.name}"
+    sentence = f"TRAINMASTER_RESUME_FROM: {wanted} was pruned in favour of newer ones; going on from {successor.name}"
     print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)
     return successor
 
 
 def newer_than(gone: Path) -> Optional[Path]:
-    """The newest complete checkpoint beside ``gone`` if it is of a larger step: then ``gone`` may have made room for it
-    since it was named.
+    """The newest complete checkpoint next to ``gone`` if its step is larger: then ``gone`` may have been pruned for
+    it.
     """
     match = _NAME.match(gone.name)
     complete = complete_checkpoints(gone.parent)
@@ -103,7 +101,7 @@ def newer_than(gone: Path) -> Optional[Path]:
 
 
 def best_checkpoint(metric: str, *, mode: str = "min", directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
-    """The complete checkpoint whose ``metric`` is the best, the newer of two equal ones; ``None`` if none has it.
+    """The complete checkpoint with the best ``metric``, the newer of two equal ones; ``None`` if none has it.
 
     Args:
         mode: as in :class:`Keep`.
@@ -113,10 +111,10 @@ def best_checkpoint(metric: str, *, mode: str = "min", directory: Optional[Union
 
 
 def read_meta(path: Union[str, Path]) -> Dict[str, Any]:
-    """``step`` and ``metrics`` of a complete checkpoint; empty for one that another program wrote.
+    """``step`` and ``metrics`` of a complete checkpoint; empty if another program wrote it.
 
     Raises:
-        CheckpointError: the checkpoint is not complete, or its description is damaged.
+        CheckpointError: the checkpoint is incomplete, or its description is damaged.
     """
     path = Path(path)
     if not path.is_dir():
@@ -141,21 +139,22 @@ def complete_checkpoints(directory: Optional[Union[str, Path]] = None) -> List[P
     if not root.is_dir():
         return []
     found: Dict[int, Path] = {}
-    for path in sorted(root.iterdir()):  # the names with a dot come first
+    for path in sorted(root.iterdir()):  # names with a leading dot come first
         match = _NAME.match(path.name) or _LEFTOVER.match(path.name)
-        # An old one that is whole was moved aside for a newer one of the same step, whose writer was killed just then.
+        # A complete `.old` folder was displaced by a newer one of the same step, whose writer was killed before the
+        # end.
         if match and not path.name.endswith(".partial") and (path / COMPLETE).exists():
             found[int(match[1])] = path
     return [path for _, path in sorted(found.items())]
 
 
 def staged_path(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
-    """The folder in which the files of the coming checkpoint of ``step`` are gathered."""
+    """The folder for the files of the checkpoint of ``step`` while it is written."""
     return checked_directory(directory) / f".{_name(step)}.a{current().attempt}.partial"
 
 
 def stage_checkpoint(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
-    """An empty folder for the files of the coming checkpoint of ``step``; what a killed writer left there is gone."""
+    """Create an empty folder for the files of the checkpoint of ``step``; files of a killed writer are removed."""
     staged = staged_path(step, directory=directory)
     with raising_not_written(step, staged.parent):
         shutil.rmtree(staged, ignore_errors=True)
@@ -171,20 +170,20 @@ def seal_checkpoint(
     keep: Optional[Union[int, Keep]] = 3,
     digests: Optional[Mapping[str, str]] = None,
 ) -> Path:
-    """Turn the staged files of ``step`` into a complete checkpoint, remove old ones and tell the platform.
+    """Turn the staged files of ``step`` into a complete checkpoint, prune old ones and notify the platform.
 
-    Everything is flushed to the disk before ``.complete`` appears. One of the same step is replaced; stderr says so,
-    since two trainings may have met in one folder.
+    Everything is flushed to the disk before ``.complete`` appears. A checkpoint of the same step is replaced; stderr
+    says so, because two trainings may use one folder.
 
     Args:
-        keep: which checkpoints stay: so many newest, a :class:`Keep`, or all (``None``).
-        digests: SHA-256 of staged files by their path in the folder, as far as their writers know; others are read.
+        keep: which checkpoints stay: number of newest ones, a :class:`Keep`, or all (``None``).
+        digests: known SHA-256 of staged files by their path in the folder; other files are read.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        CheckpointNotWrittenError: the disk is full or away; earlier checkpoints are untouched.
+        CheckpointNotWrittenError: the disk is full or unavailable; earlier checkpoints are unchanged.
     """
     policy = keep if isinstance(keep, Keep) else Keep(last=keep)
     root = checked_directory(directory)
@@ -200,8 +199,8 @@ def seal_checkpoint(
         _fsync(staged)
 
         displaced = root / f".{_name(step)}.a{current().attempt}.old"
-        if final.exists():  # a folder cannot be renamed over one that is not empty
-            sentence = f"{final}: a checkpoint of this step was there already; the new one takes its place"
+        if final.exists():  # a folder cannot replace a non-empty one by renaming
+            sentence = f"{final}: a checkpoint of this step existed already; the new one replaces it"
             print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)
             shutil.rmtree(displaced, ignore_errors=True)
             final.rename(displaced)
@@ -218,9 +217,8 @@ def seal_checkpoint(
 
 
 def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
-    # A training that went back to an older step writes below checkpoints that are newer by number: never remove
-    # the one just written.
-    # Nor the one that this attempt came from: it is where a successor starts, should all that follows be of no use.
+    # A training that went back to an older step writes a lower number than existing checkpoints have: never remove the
+    # one just written. Nor the one from which this attempt resumed: a successor starts there if all later ones fail.
     retained = {written.resolve()}
     resumed = current().resume_from
     if resumed is not None:
@@ -229,8 +227,8 @@ def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
         leftover = _LEFTOVER.match(path.name)
         if not leftover or path.resolve() in retained:
             continue
-        # Of an earlier attempt: it may live on where nobody reaches it, but what it gathers is of no use any more. Of
-        # this one, only the step just written: another writer of this attempt may be gathering files for its own.
+        # Of an earlier attempt: it may still run on an unreachable node, but its files are useless now. Of this attempt
+        # only the step just written: another writer of this attempt may be staging files of its own.
         age = int(leftover[2] or 0) - current().attempt
         if age < 0 or (age == 0 and int(leftover[1]) == step):
             _remove(path)
@@ -247,7 +245,7 @@ def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
 
 
 def _remove(path: Path) -> None:
-    # Without its mark it is no checkpoint any more, however far the removal gets.
+    # First remove its mark, so that a partially removed folder is no checkpoint any more.
     with suppress(FileNotFoundError):
         (path / COMPLETE).unlink()
     shutil.rmtree(path, ignore_errors=True)
@@ -261,7 +259,7 @@ def _best_first(complete: List[Path], metric: str, mode: str) -> List[Path]:
     _check_mode(mode)
     valued = []
     for age, path in enumerate(complete):
-        with suppress(CheckpointError):  # a damaged description: none of the best
+        with suppress(CheckpointError):  # a damaged description does not count
             value = read_meta(path).get("metrics", {}).get(metric)
             if isinstance(value, (int, float)) and math.isfinite(value):  # NaN is a text there
                 valued.append((value if mode == "min" else -value, -age, path))
@@ -281,14 +279,14 @@ def _relative(path: Path) -> str:
     output = current().output_dir
     try:
         return path.resolve().relative_to(output.resolve()).as_posix()
-    except ValueError:  # written elsewhere on purpose; the platform can only be told the path as it is
+    except ValueError:  # written outside of the output on purpose: report the path unchanged
         return str(path)
 
 
 def _fsync(path: Path) -> None:
     """Flush a file or a folder's entries to the disk."""
     if path.is_dir():
-        # Some file systems (and Windows) know no such thing for folders; there is nothing better to do then.
+        # Some file systems (and Windows) do not support this for folders.
         with suppress(OSError):
             _fsync_open(path, os.O_RDONLY)
     else:

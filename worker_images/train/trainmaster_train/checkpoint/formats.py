@@ -45,7 +45,7 @@ FORMATS = (
 )
 
 _SUFFIXES = (".safetensors", ".weights.h5", ".keras", ".ckpt", ".pth", ".npz", ".bin", ".pt", ".h5")
-# As the platform reads names: the number after "step", else after "epoch", else the last one.
+# Same rule as on the platform: the number after "step", else after "epoch", else the last one.
 _STEPS = (
     re.compile(r"(?:step|iter|iteration|global_step)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE),
     re.compile(r"(?:epoch|ep)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE),
@@ -60,9 +60,9 @@ _HEADER_LIMIT = 100 * 2**20  # safetensors' own limit
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A complete checkpoint. ``path``: what its framework takes (for TensorFlow a prefix, otherwise file or folder).
+    """A complete checkpoint. ``path``: the argument for its framework (for TensorFlow a prefix, else file or folder).
 
-    ``step``: as its files or its name tell; ``None`` when they do not. ``modified_at``: seconds since 1970.
+    ``step``: from its files or its name; ``None`` if unknown. ``modified_at``: seconds since 1970.
     """
 
     path: Path
@@ -72,22 +72,22 @@ class FoundCheckpoint:
 
 
 def find_all(folder: Path) -> List[FoundCheckpoint]:
-    """The complete checkpoints directly in ``folder``, best to go on from first: the largest step, then the newest.
+    """The complete checkpoints directly in ``folder``, ordered by step and time, the newest first.
 
-    Those whose step nobody knows come last. One that is not complete is left out.
+    Checkpoints with an unknown step come last. Incomplete ones are left out.
     """
     found = [candidate for path in _entries(folder) for candidate in [detect(path)] if candidate is not None]
     found += [
         FoundCheckpoint(path, "trainmaster", _number_in(path.name), path.stat().st_mtime)
         for path in complete_checkpoints(folder)
-        if path.name.startswith(".") and _is_whole(path)  # moved aside for one that was never finished
+        if path.name.startswith(".") and _is_whole(path)  # displaced by one that was never finished
     ]
     found += _tensorflow(folder)
     return sorted(found, key=_rank, reverse=True)
 
 
 def detect(path: Path) -> Optional[FoundCheckpoint]:
-    """What is at ``path``; ``None`` where that is no complete checkpoint."""
+    """The complete checkpoint at ``path``, or ``None``."""
     try:
         if path.is_dir():
             return _detect_folder(path)
@@ -99,7 +99,7 @@ def detect(path: Path) -> Optional[FoundCheckpoint]:
 
 
 def is_proven(path: Path) -> bool:
-    """Whether a file's form shows that it is whole; only loading tells of a file of torch before 1.6."""
+    """Whether a file's format proves that it is complete; for files of torch before 1.6 only loading shows that."""
     if path.is_dir():
         return True
     with open(path, "rb") as file:
@@ -108,7 +108,7 @@ def is_proven(path: Path) -> bool:
 
 def _entries(folder: Path) -> List[Path]:
     try:
-        # A name with a dot in front, or one of these ends, is a writer's own while it writes.
+        # Names with a leading dot or one of these endings are temporary files of a writer.
         return [
             path
             for path in folder.iterdir()
@@ -149,7 +149,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _huggingface_step(path: Path) -> Optional[Tuple[Optional[int]]]:
-    """The step of a whole checkpoint, which may be unknown; ``None`` for one that is not whole."""
+    """The step of a complete checkpoint, which may be unknown; ``None`` for an incomplete one."""
     step = _number_in(path.name)
     names = {entry.name for entry in path.iterdir()}
     try:
@@ -194,7 +194,7 @@ def _number_in(name: str) -> Optional[int]:
 
 
 def _is_whole_zip(path: Path) -> bool:
-    """Whether the directory at the end is there, which a writer adds last, and every file that it names."""
+    """Whether the zip directory, which is written last, and all files that it lists are there."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = path.stat().st_size
@@ -211,7 +211,7 @@ def _is_whole_torch(path: Path) -> bool:
 
 
 def _is_old_torch(head: bytes) -> bool:
-    """Before torch 1.6: a pickle, the tensors behind it. Only loading it tells whether it is whole."""
+    """Before torch 1.6: a pickle followed by the tensors. Only loading it shows whether it is complete."""
     return head in (b"\x80\x02", b"\x80\x03", b"\x80\x04")
 
 
@@ -232,12 +232,12 @@ def _is_whole_safetensors(path: Path) -> bool:
 
 
 def _is_whole_hdf5(path: Path) -> bool:
-    """Whether the file ends where its superblock says. A library that is killed leaves the two apart."""
+    """Whether the file ends where its superblock says, which it does not if the writer was killed."""
     with open(path, "rb") as file:
         head = file.read(64)
     if not head.startswith(_HDF5) or len(head) < 48:
         return False
-    # HDF5 File Format Specification, III.A: addresses are of 8 bytes in every file that a 64-bit machine wrote.
+    # HDF5 File Format Specification, III.A: addresses have 8 bytes in every file from a 64-bit machine.
     version = head[8]
     begin = 40 if version == 0 else 44 if version == 1 else 28
     end = int.from_bytes(head[begin : begin + 8], "little")

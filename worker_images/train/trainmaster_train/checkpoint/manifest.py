@@ -18,10 +18,10 @@ _BLOCK_BYTES = 4 * 2**20
 
 
 def make(folder: Path, known: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
-    """The manifest of what lies in ``folder`` now.
+    """The manifest of the current files in ``folder``.
 
     Args:
-        known: SHA-256 of files, by their path in the folder, whose writers have reckoned it; they are not read again.
+        known: SHA-256 of files by their path in the folder, computed by their writers; these are not read again.
     """
     digests = known or {}
     files = {}
@@ -36,8 +36,8 @@ def check(folder: Path, *, hashes: bool = True, only: Optional[Collection[str]] 
     """Compare the files of a complete checkpoint with its manifest; one without a manifest passes.
 
     Args:
-        hashes: also read the files; otherwise only their sizes are looked at.
-        only: the files to look at, by their path in the folder; ``None``: all.
+        hashes: also read the files; otherwise only their sizes are compared.
+        only: the files to check, by their path in the folder; ``None``: all.
 
     Raises:
         CheckpointError: a file is missing, damaged or cannot be read; the message names it.
@@ -91,10 +91,10 @@ def _unreadable(path: Path, error: OSError) -> CheckpointError:
 
 
 class HashedFile:
-    """A new file that reckons its SHA-256 while it is written, so that nobody needs to read it again.
+    """A new file that computes its SHA-256 while it is written, so that it need not be read again.
 
-    ``error``: what the file system refused. It is kept, and the rest swallowed, instead of raised: an exception that
-    passes through torch's C++ while another thread runs may dead-lock, and arrives without its cause otherwise.
+    ``error``: of the file system. It is stored instead of raised, and later data are dropped: an exception that passes
+    through torch's C++ while another thread runs may dead-lock, and otherwise arrives without its cause.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,10 +115,10 @@ class HashedFile:
         return size
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Writes are not buffered."""
 
     def check(self) -> None:
-        """Raise what the file system refused."""
+        """Raise the stored error, if any."""
         if self.error is not None:
             raise self.error
 

@@ -1,4 +1,4 @@
-"""Saving behind the training's back: the training stops for a copy in memory, a thread does the rest."""
+"""Saving in the background: training stops only for a copy in memory, and a thread writes it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from trainmaster_train.checkpoint.validation import check_state, checked_directo
 
 @dataclass
 class Snapshot:
-    """``state``: the copy. ``later``: (target, source, source's version, place) of what :meth:`finish` still copies."""
+    """``state``: the copy. ``later``: (target, source, source's version, key) of copies left to :meth:`finish`."""
 
     state: Any
     later: List[Tuple[Any, Any, int, str]] = field(default_factory=list)
 
     def finish(self) -> None:
-        """Copy the rest. Only reading may happen to the sources meanwhile.
+        """Copy the rest. The sources must not be modified meanwhile.
 
         Raises:
-            CheckpointError: a source was changed meanwhile.
+            CheckpointError: a source was modified.
         """
         for target, source, _, _ in self.later:
             target.copy_(source)
@@ -46,16 +46,16 @@ class Snapshot:
 
 
 class Staging:
-    """Memory for the copies, kept from one snapshot to the next: fresh memory costs more than the copying."""
+    """Memory for the copies, reused from one snapshot to the next: fresh memory costs more than the copying."""
 
     def __init__(self) -> None:
         self._buffers: Dict[Tuple[Any, ...], Any] = {}
 
     def snapshot(self, state: Any, unchanging: FrozenSet[int] = frozenset()) -> Snapshot:
-        """A copy of ``state`` that shares nothing with it. The one before is overwritten.
+        """A copy of ``state`` that shares no memory with it. The previous copy is overwritten.
 
         Args:
-            unchanging: addresses of tensors that nobody changes for now: they are left to :meth:`Snapshot.finish`.
+            unchanging: addresses of tensors that do not change for now: they are left to :meth:`Snapshot.finish`.
         """
         import torch
 
@@ -82,7 +82,7 @@ class Staging:
         def tensor(source: Any, place: str) -> Any:
             if type(source) is not torch.Tensor or source.layout != torch.strided:
                 return source.cpu().clone()
-            # The same tensor under two names (tied weights) stays one.
+            # A tensor with two names (tied weights) stays one tensor.
             key = (source.data_ptr(), source.dtype, tuple(source.shape), source.stride(), source.device)
             if source.numel() and key in seen:
                 return seen[key]
@@ -106,7 +106,7 @@ class Staging:
 
 
 def addresses_of(optimizer: Optional[Any]) -> FrozenSet[int]:
-    """Where the tensors lie that only ``optimizer.step()`` changes: its parameters and its state."""
+    """Addresses of the tensors that only ``optimizer.step()`` changes: its parameters and its state."""
     import torch
 
     if optimizer is None:
@@ -129,15 +129,15 @@ class Saver:
             saver.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, {"loss": loss},
                        optimizer=optimizer)
 
-    It holds memory for one copy of the state, from the first save to its end. A checkpoint that could not be written
-    is told on stderr at once and raised by the next call. Leaving the block waits for the last checkpoint.
+    It holds memory for one copy of the state, from the first save until it is closed. A failed checkpoint is reported
+    on stderr at once, and raised by the next call. Leaving the block waits for the last checkpoint.
 
     Args:
         directory: folder of all checkpoints; the job's own when ``None``.
         keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
-        sharded: every process of the default group makes one, and saves its own shard (``save`` is then collective);
-            otherwise only the process that writes for all (rank 0) makes one.
-        timeout_s: how long ``save``, ``wait``, ``close`` and ``optimizer.step()`` wait for one checkpoint: a volume may
+        sharded: every process of the default group creates a saver, and saves its own shard (``save`` is then
+            collective); otherwise only the writer (rank 0) creates one.
+        timeout_s: how long ``save``, ``wait``, ``close`` and ``optimizer.step()`` wait for a checkpoint: a volume may
             hang for ever. With ``sharded`` also how long the processes wait for each other.
     """
 
@@ -170,7 +170,7 @@ class Saver:
         import torch.distributed as dist
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-        # Its own group: collectives of two threads must not mix.
+        # A separate group: collectives of two threads must not mix.
         group = None
         if dist.is_available() and dist.is_initialized():
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout_s))
@@ -205,17 +205,17 @@ class Saver:
     ) -> None:
         """Copy ``state`` and write it as the checkpoint of ``step`` in the background.
 
-        Waits first while the checkpoint before is still being written.
+        Waits first if the previous checkpoint is still being written.
 
         Args:
-            optimizer: the optimizer that alone changes the model's parameters. Then these, and its own state, are
-                copied in the background too, while the next step computes, and its ``step()`` waits for that. Nothing
-                else may change them before. (Tensors on the CPU that are not sharded; others are copied at once.)
+            optimizer: the only optimizer that changes the model's parameters. Then these, and its own state, are copied
+                in the background, too, while the next step computes, and its ``step()`` waits for that. Nothing else
+                may change them before. (Only unsharded tensors on the CPU; others are copied at once.)
 
         Raises:
-            CheckpointNotWrittenError: the checkpoint before this one could not be written.
-            CheckpointError: the parameters were changed before ``optimizer.step()``; also of the one before.
-            ValueError, TypeError: as of :func:`trainmaster_train.checkpoint.save_checkpoint`.
+            CheckpointNotWrittenError: the previous checkpoint could not be written.
+            CheckpointError: the parameters were changed before ``optimizer.step()``, in the previous checkpoint.
+            ValueError, TypeError: as :func:`trainmaster_train.checkpoint.save_checkpoint`.
         """
         step = checked_step(step)
         timer = steps.timer()
@@ -231,7 +231,7 @@ class Saver:
             self._writing = self._pool.submit(self._finish, snapshot, step, plain, timer)
 
     def wait(self) -> Optional[Path]:
-        """Wait until the last checkpoint is written; its folder, or ``None`` when nothing was being written.
+        """Wait until the last checkpoint is written; returns its folder, or ``None`` if none was being written.
 
         Raises:
             CheckpointError: it could not be written, or not within ``timeout_s``.
@@ -239,14 +239,14 @@ class Saver:
         writing = self._writing
         if writing is not None and not futures.wait([writing], self._timeout_s).done:
             raise CheckpointNotWrittenError(
-                f"the last checkpoint is still being written after {self._timeout_s:g} s: see whether its volume hangs, "
-                "or give Saver a larger timeout_s; earlier checkpoints are whole"
+                f"the last checkpoint is still being written after {self._timeout_s:g} s: see whether its volume "
+                "hangs, or give Saver a larger timeout_s; earlier checkpoints are intact"
             )
         self._writing = None
         return None if writing is None else writing.result()
 
     def close(self) -> None:
-        """Wait for the last checkpoint, and let go of threads and memory."""
+        """Wait for the last checkpoint, and release threads and memory."""
         try:
             self.wait()
         finally:
@@ -265,7 +265,7 @@ class Saver:
         return self._staging.snapshot(state, addresses_of(optimizer))
 
     def _guard(self, optimizer: Any) -> None:
-        """Have ``optimizer.step()`` wait for the copy."""
+        """Make ``optimizer.step()`` wait for the copy."""
         if self._guards is not None and self._guards[0] is optimizer:
             return
         if self._guards is not None:
@@ -279,8 +279,8 @@ class Saver:
             if not is_copied:
                 raise CheckpointNotWrittenError(
                     f"optimizer.step() has waited {self._timeout_s:g} s for the copy of the last checkpoint in memory, "
-                    "which is still being made: see whether the machine swaps, or save without `optimizer=`; nothing was "
-                    "changed, and earlier checkpoints are whole"
+                    "which is not finished: see whether the machine swaps, or save without `optimizer=`; nothing was "
+                    "changed, and earlier checkpoints are intact"
                 )
 
     def _finish(self, snapshot: Snapshot, step: int, metrics: Mapping[str, Any], timer: steps.StepTimer) -> Path:

@@ -1,7 +1,7 @@
-"""Checkpoints of which every process writes its own shard (FSDP), through ``torch.distributed.checkpoint``.
+"""Sharded checkpoints (FSDP): every process writes its own shard, through ``torch.distributed.checkpoint``.
 
-All functions here are collective: every process of the group calls them. What fails in one of them fails in all, with
-the rank and the reason, so that nobody waits for a process that has given up.
+All functions here are collective: every process of the group calls them. A failure in one process is raised in all,
+with the rank and the reason, so that no process waits for one that has given up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainmaster_train.checkpoint.folder import Keep, seal_checkpoint, stage_che
 T = TypeVar("T")
 R = TypeVar("R")
 
-_BARRIER_S = 3600.0  # training goes on meanwhile in the processes that come late
+_BARRIER_S = 3600.0  # late processes may still be training
 
 
 def save_sharded(
@@ -38,16 +38,16 @@ def save_sharded(
         state: a dict of tensors, DTensors and plain values, such as ``get_state_dict`` of
             ``torch.distributed.checkpoint.state_dict`` gives.
         keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
-        process_group: who writes together; the default group when ``None``.
-        timeout_s: how long the processes wait for each other before anything is written; afterwards it is the group's
-            own time-out that counts.
+        process_group: the processes that write; the default group if ``None``.
+        timeout_s: how long the processes wait for each other before anything is written; afterwards the group's own
+            time-out applies.
 
     Returns:
         The checkpoint's folder, in every process.
 
     Raises:
-        CheckpointNotWrittenError: in every process, when it could not be written, or some did not come (with gloo rank
-            0 names them); earlier ones are whole.
+        CheckpointNotWrittenError: in every process, if it could not be written or some processes did not come (with
+            gloo rank 0 names them); earlier ones are intact.
     """
     with steps.timer().part(steps.CHECKPOINT):
         return write_sharded(
@@ -65,7 +65,7 @@ def write_sharded(
     process_group: Any = None,
     timeout_s: float = _BARRIER_S,
 ) -> Path:
-    """What :func:`save_sharded` does, uncounted: for a thread behind the training's back."""
+    """As :func:`save_sharded`, without the step timer: for a background thread."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -75,15 +75,15 @@ def write_sharded(
     _barrier(what, process_group, timeout_s, CheckpointNotWrittenError)
     staged = _on_first_rank(lambda: stage_checkpoint(step, directory=directory), process_group)
     try:
-        # Flushed when the checkpoint is sealed, all files at once.
+        # All files are flushed when the checkpoint is sealed.
         writer = FileSystemWriter(staged, sync_files=False)
         try:
             save(state, storage_writer=writer, process_group=process_group)
         except CheckpointException as error:
             reasons = explain_torch_error(_reasons(error.failures))
-            raise CheckpointNotWrittenError(f"{what}: {reasons}; earlier ones are whole") from error
+            raise CheckpointNotWrittenError(f"{what}: {reasons}; earlier ones are intact") from error
         except RuntimeError as error:
-            raise CheckpointNotWrittenError(f"{what}: {_describe_lost_peer(error)}; earlier ones are whole") from error
+            raise CheckpointNotWrittenError(f"{what}: {_describe_lost_peer(error)}; earlier ones are intact") from error
         shares = _on_each_rank(lambda: _own_digests(staged, rank), process_group)
         digests = {name: found for share in shares for name, found in share.items()}
         return _on_first_rank(
@@ -96,12 +96,12 @@ def write_sharded(
 
 
 def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group: Any = None) -> None:
-    """Read a sharded checkpoint into the tensors of ``state``, in place, whatever number of processes wrote it.
+    """Read a sharded checkpoint, written by any number of processes, into the tensors of ``state``, in place.
 
     torch unpickles the plain values in it: read only what your own jobs wrote.
 
     Raises:
-        CheckpointError: it is not sharded, or of another model: the first tensor that does not fit is named.
+        CheckpointError: it is not sharded, or of another model; names the first tensor that does not fit.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -109,7 +109,7 @@ def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group
 
     path = Path(path)
     if not (path / dcp_metadata.METADATA_FILE).is_file():
-        raise CheckpointError(f"{path}: is no sharded checkpoint; read it with load_checkpoint")
+        raise CheckpointError(f"{path}: is not a sharded checkpoint; read it with load_checkpoint")
     _barrier(f"{path}: was not read", process_group, _BARRIER_S)
     try:
         load(state, storage_reader=FileSystemReader(path), process_group=process_group)
@@ -125,7 +125,7 @@ def on_all_ranks(find: Callable[[], Optional[T]], use: Callable[[T], R]) -> Opti
 
 
 def _own_digests(staged: Path, rank: int) -> Dict[str, str]:
-    # torch names a process's files so: __<rank>_<number>.distcp
+    # torch names the files of a process __<rank>_<number>.distcp
     return {path.name: manifest.digest(path) for path in staged.glob(f"__{rank}_*")}
 
 
@@ -140,12 +140,12 @@ def _reasons(failures: Mapping[int, Any]) -> str:
 
 
 def _on_each_rank(call: Callable[[], T], group: Any) -> List[T]:
-    """What ``call`` gives in each process, in rank order, in every process."""
+    """The results of ``call`` in all processes, in rank order, in every process."""
     return _exchange(_outcome(call), group)
 
 
 def _on_first_rank(call: Callable[[], T], group: Any) -> T:
-    """What ``call`` gives in the first process, in every process."""
+    """The result of ``call`` in the first process, in every process."""
     mine: Tuple[bool, Any] = _outcome(call) if _rank(group) == 0 else (True, None)
     found: List[T] = _exchange(mine, group)
     return found[0]
@@ -154,7 +154,7 @@ def _on_first_rank(call: Callable[[], T], group: Any) -> T:
 def _outcome(call: Callable[[], T]) -> Tuple[bool, Any]:
     try:
         return True, call()
-    except Exception as error:  # noqa: BLE001 (whatever it is, the others must hear of it instead of waiting)
+    except Exception as error:  # noqa: BLE001 (the others must get any error instead of waiting)
         return False, error if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
@@ -179,7 +179,7 @@ def _exchange(mine: Tuple[bool, Any], group: Any) -> List[Any]:
 
 
 def _barrier(what: str, group: Any, timeout_s: float, kind: Type[CheckpointError] = CheckpointError) -> None:
-    """Wait for all processes. Raises ``kind``: without one of them it comes to ``what``."""
+    """Wait for all processes. Raises ``kind`` with ``what`` if one does not come."""
     if not _is_distributed():
         return
     from trainmaster_train.distributed.group import monitored_barrier

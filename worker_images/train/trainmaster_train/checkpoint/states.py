@@ -1,4 +1,4 @@
-"""Torch states as checkpoints: written, read, and put into a model."""
+"""Torch states as checkpoints: writing, reading, and loading into a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_train.checkpoint.errors import CheckpointError, raising_not_wri
 from trainmaster_train.checkpoint.folder import STATE_FILE, Keep, read_meta, seal_checkpoint, stage_checkpoint
 from trainmaster_train.checkpoint.validation import check_state
 
-_SHOWN = 3  # names of each kind in one sentence
+_SHOWN = 3  # names of each kind in a message
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,22 @@ def save_checkpoint(
     directory: Optional[Union[str, Path]] = None,
     keep: Optional[Union[int, Keep]] = 3,
 ) -> Path:
-    """Write ``state`` as the checkpoint of ``step`` and tell the platform. Blocks until it is on the disk.
+    """Write ``state`` as the checkpoint of ``step`` and notify the platform. Blocks until it is on the disk.
 
     Call it in one process only (rank 0). A complete checkpoint of the same step is replaced; stderr says so.
 
     Args:
-        state: what ``torch.load(weights_only=True)`` reads back: tensors, numbers, texts, lists and dicts of them.
+        state: readable by ``torch.load(weights_only=True)``: tensors, numbers, texts, lists and dicts of them.
         directory: folder of all checkpoints; the job's own when ``None``.
-        keep: this many newest checkpoints stay, or what a :class:`Keep` says; older ones are removed; ``None`` keeps
-            all.
+        keep: number of newest checkpoints to keep, or a :class:`Keep`; ``None`` keeps all.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        CheckpointNotWrittenError: the disk is full or away (also an ``OSError``); earlier checkpoints are untouched.
-        ValueError: ``step`` is no whole number, or a value in ``state`` could not be read back; its keys are named.
-        TypeError: a metric is no number; it is named.
+        CheckpointNotWrittenError: the disk is full or unavailable (also an ``OSError``); earlier ones are unchanged.
+        ValueError: ``step`` is not a whole number, or a value in ``state`` could not be read back; names its keys.
+        TypeError: a metric is not a number; names it.
     """
     with steps.timer().part(steps.CHECKPOINT):
         check_state(state)
@@ -71,7 +70,7 @@ def write_state(
     directory: Optional[Union[str, Path]] = None,
     keep: Optional[Union[int, Keep]] = 3,
 ) -> Path:
-    """What :func:`save_checkpoint` does, uncounted: for a thread behind the training's back."""
+    """As :func:`save_checkpoint`, without the step timer: for a background thread."""
     import torch
 
     staged = stage_checkpoint(step, directory=directory)
@@ -87,13 +86,13 @@ def write_state(
 
 
 def load_checkpoint(path: Union[str, Path], map_location: Any = "cpu", *, verify: bool = True) -> Checkpoint:
-    """Read what :func:`save_checkpoint` wrote, or a lone file of ``torch.save``. Executes no code from the file.
+    """Read a checkpoint of :func:`save_checkpoint`, or a file of ``torch.save``. Executes no code from the file.
 
     Args:
-        verify: read and compare the hashes that were kept when it was written, before anything is loaded.
+        verify: compare the hashes that were stored when it was written, before anything is loaded.
 
     Raises:
-        CheckpointError: not complete, damaged, or not readable as tensors and plain values.
+        CheckpointError: it is incomplete, damaged, or not readable as tensors and plain values.
     """
     import torch
 
@@ -103,7 +102,7 @@ def load_checkpoint(path: Union[str, Path], map_location: Any = "cpu", *, verify
         manifest.check(path, hashes=verify)
     file = path / STATE_FILE if path.is_dir() else path
     if not file.exists():
-        raise CheckpointError(f"{file}: is not there; choose another checkpoint")
+        raise CheckpointError(f"{file}: does not exist; choose another checkpoint")
     try:
         state = torch.load(file, map_location=map_location, weights_only=True)
     except Exception as error:
@@ -119,16 +118,16 @@ def load_checkpoint(path: Union[str, Path], map_location: Any = "cpu", *, verify
 
 
 def load_state(target: Any, state: Any, *, source: Optional[Union[str, "os.PathLike[str]", Checkpoint]] = None) -> None:
-    """Put ``state`` into a model or an optimizer: all of it, or nothing and a sentence that says what does not fit.
+    """Load ``state`` into a model or an optimizer: completely, or not at all with a message of what does not fit.
 
     Args:
         target: a ``torch.nn.Module`` or an optimizer.
-        state: what ``target.state_dict()`` once gave.
-        source: where the state comes from, for the sentence.
+        state: a result of ``target.state_dict()``.
+        source: where the state comes from, for the message.
 
     Raises:
-        CheckpointError: ``state`` is another model's or optimizer's: the missing, the unexpected and the tensors of
-            another shape are named.
+        CheckpointError: ``state`` is of another model or optimizer; names missing and unexpected tensors, and those of
+            another shape.
     """
     import torch
 
@@ -171,7 +170,7 @@ def _misfits_of_model(own: Mapping[str, Any], state: Mapping[str, Any]) -> List[
 
 
 def _without_prefix(missing: List[str], unexpected: List[str]) -> List[str]:
-    """What to do about the commonest misfit: a wrapped model's names against a plain one's."""
+    """Advice for the most common mismatch: names of a wrapped model and of a plain one."""
     prefix = "module."
     if missing and {prefix + name for name in missing} == set(unexpected):
         return [f"its names begin with {prefix!r}, as DistributedDataParallel's do: load it into the wrapped model"]

@@ -1,4 +1,4 @@
-"""Looks at what a script gives before anything is written: each mistake is one sentence that names the argument."""
+"""Validation of a script's arguments before anything is written: each error is one sentence that names the argument."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, List, Optional, Set, Tuple, Union
 from trainmaster_train.arguments import shown, whole_number
 from trainmaster_train.context import current
 
-_LARGEST_STEP = 10**18 - 1  # as many digits as a folder's name is searched for
+_LARGEST_STEP = 10**18 - 1  # the number of digits that a folder's name may have
 
 
 def checked_step(step: Any) -> int:
-    """``step`` as a number that a checkpoint's folder can have.
+    """``step`` as a number for a checkpoint's folder.
 
     Raises:
-        ValueError: it is no whole number, or out of range.
+        ValueError: it is not a whole number, or out of range.
     """
     number = whole_number("step", step)
     if number < 0:
@@ -31,7 +31,7 @@ def checked_directory(directory: Optional[Union[str, Path]]) -> Path:
     """The folder of all checkpoints: the job's own when ``None``.
 
     Raises:
-        ValueError: it is no path.
+        ValueError: it is not a path.
     """
     if directory is None:
         return current().checkpoint_dir
@@ -42,12 +42,12 @@ def checked_directory(directory: Optional[Union[str, Path]]) -> Path:
 
 
 def check_state(state: Any) -> None:
-    """Pass a state that :func:`trainmaster_train.checkpoint.load_checkpoint` reads back.
+    """Check that :func:`trainmaster_train.checkpoint.load_checkpoint` can read a state back.
 
-    Anything else would be found out only by the restart that needs it.
+    Otherwise only the restart that needs it would fail.
 
     Raises:
-        ValueError: the first value that is none of tensors, numbers, texts, and lists and dicts of them; by its keys.
+        ValueError: names the first value, by its keys, that is not a tensor, number, text, or list or dict of them.
     """
     import torch
 
@@ -69,7 +69,7 @@ def check_state(state: Any) -> None:
 
 
 def _round_trips(value: Any) -> bool:
-    """Whether torch writes and reads it; what it reads is a matter of its version and of ``add_safe_globals``."""
+    """Whether torch can write and read it, which depends on torch's version and on ``add_safe_globals``."""
     import torch
 
     file = io.BytesIO()
@@ -77,7 +77,7 @@ def _round_trips(value: Any) -> bool:
         torch.save(value, file)
         file.seek(0)
         torch.load(file, weights_only=True)
-    except Exception:  # noqa: BLE001 (a class's own pickling fails in any way)
+    except Exception:  # noqa: BLE001 (a class's own pickling may raise anything)
         return False
     return True
 
