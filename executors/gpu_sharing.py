@@ -15,7 +15,7 @@ _LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 def with_memory_limit(order: ReplicaOrder, gpus: Iterable[Gpu]) -> ReplicaOrder:
     """``order`` with its share of the device's memory for each of its processes, as NVIDIA's Multi-Process Service
     reads it (https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-pinned-device-mem-limit); as it is, where that is
-    unknown, it has no part, or the user said something else.
+    unknown, the replica has no share, or the user set the variable.
 
     ``gpus``: of its node, or of all nodes under the names that it knows.
     """

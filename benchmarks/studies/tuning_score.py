@@ -38,7 +38,7 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from trainmaster.studies import Algorithm, Goal, Space, parse_study
 
 from benchmarks.support.tuning_tasks import TASKS, Task
-from scheduler.tuning import Observed, Proposal, Question, chosen_algorithm, propose
+from scheduler.tuning import Observation, Proposal, ProposalRequest, chosen_algorithm, propose
 from scheduler.tuning.engine import _distribution, _outer
 from scheduler.tuning.prefetch import usable
 from scheduler.tuning.proposers import is_quick
@@ -117,14 +117,14 @@ class Search:
         """As :mod:`scheduler.control.studies.study_pass` begins trials and draws ahead, where those of a round end
         together.
         """
-        finished: list[Observed] = []
+        finished: list[Observation] = []
         spoilt: list[Mapping[str, Any]] = []
         ready: list[Proposal] = []
         proposed = 0
         algorithm = chosen_algorithm(self.space, Algorithm.AUTO, (Goal.MINIMIZE,), ROUNDS * PARALLEL)
 
-        def question(count: int, pending: Sequence[Proposal]) -> Question:
-            return Question(
+        def question(count: int, pending: Sequence[Proposal]) -> ProposalRequest:
+            return ProposalRequest(
                 self.space, algorithm, (Goal.MINIMIZE,), self.seed, proposed, count, finished, pending, spoilt
             )
 
@@ -144,7 +144,7 @@ class Search:
                 if cost is None:
                     spoilt.append(one.parameters)
                 else:
-                    finished.append(Observed(one.parameters, (cost,), one.memo))
+                    finished.append(Observation(one.parameters, (cost,), one.memo))
 
     def by_optuna(self, arm: str) -> None:
         samplers: Mapping[str, Callable[[], Any]] = {

@@ -51,7 +51,7 @@ class DockerExecutor:
     """Satisfies :class:`executors.base.Executor` on one engine. Safe to use from several threads and processes.
 
     Args:
-        rules: what holds for all containers.
+        settings: of all containers.
         runtime_image: brings the runtime; pulled when the engine does not have it.
         default_image: of jobs that name none; empty: these are refused.
         gpus: of the engine's machine.

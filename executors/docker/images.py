@@ -127,7 +127,7 @@ class _Pull:
 
 
 def _tagged(name: str) -> str:
-    """``docker pull`` takes ``latest`` where nothing is said; the engine would take all tags."""
+    """``docker pull`` takes ``latest`` for a name without a tag; the engine would take all tags."""
     return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 

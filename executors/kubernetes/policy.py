@@ -103,7 +103,7 @@ def _address_of(api_url: str) -> str:
 def _to_api(api_url: str) -> list[Json]:
     """The API by its address; by the labels and the port of its pods where it is a Service (rules see the pod behind
     it, with the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a
-    Service cannot be told from others: name the Service instead.
+    Service looks like any other: name the Service instead.
     """
     if not api_url:
         return []

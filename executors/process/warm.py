@@ -167,7 +167,7 @@ class WarmStarts:
             answer = b""
         if answer:
             return CLAIMED if answer == b"1" else _NOT_CLAIMED
-        # Nobody has said that it starts the order. Whoever makes the file `pool` does, and nobody else.
+        # No process has claimed the start. The process that creates the file `road` starts the order.
         if not _claim_start(state):
             return _wait_for_runtime(connection, state)
         if is_silent:

@@ -71,14 +71,18 @@ class LeftoverCapacity:
 
 
 def plan_with_leftover(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, LeftoverCapacity | None]:
-    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
+    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota
+    leaves it nothing.
+    """
     planning = _Planning(snapshot, watched=job_id)
     made = planning.build_plan()
     return replace(made, waits={**planning.reasons(), **made.waits}), planning.turn
 
 
 class _Planning:
-    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per key (:mod:`.eligibility`)."""
+    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per key
+    (:mod:`.eligibility`).
+    """
 
     def __init__(self, snapshot: Snapshot, watched: JobId | None = None, *, tells_order: bool = True) -> None:
         self.snapshot = snapshot

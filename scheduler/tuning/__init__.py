@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.tuning.propose import (
-    Observed,
-    Proposal,
-    Question,
-    choose_algorithm,
-    chosen_algorithm,
-    propose,
-    startup_trials,
-)
+from scheduler.tuning.propose import choose_algorithm, chosen_algorithm, propose
+from scheduler.tuning.request import Observation, Proposal, ProposalRequest, startup_trials
 
-__all__ = ["Observed", "Proposal", "Question", "choose_algorithm", "chosen_algorithm", "propose", "startup_trials"]
+__all__ = ["Observation", "Proposal", "ProposalRequest", "choose_algorithm", "chosen_algorithm", "propose", "startup_trials"]

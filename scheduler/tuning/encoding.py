@@ -19,7 +19,7 @@ _NOWHERE: Final = 0.5
 Rows = NDArray[np.float64]
 
 
-class Places:
+class UnitCube:
     """The space as a unit cube. Of a categorical parameter the row has the value's number instead, which has no order."""
 
     def __init__(self, space: Space) -> None:

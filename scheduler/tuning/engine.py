@@ -1,4 +1,4 @@
-"""Optuna's samplers on a study that lives only for one question, rebuilt from what is known of its trials."""
+"""Optuna's samplers on a study that lives only for one request, rebuilt from what is known of its trials."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trainmaster.studies import Algorithm, Goal, Parameter, ParameterType, Scale, Space
 from trainmaster.studies.space import bounds
 
-from scheduler.tuning.history_thinning import kept
-from scheduler.tuning.propose import Proposal, Question, startup_trials
+from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials, thinned
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -26,23 +25,23 @@ _KEPT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.GP: 200, 
 _WHENEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # no sampler asks when a trial ran
 
 
-def sampled(question: Question, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
+def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
     """Points without end; each counts as pending for those that follow.
 
     Args:
         others: points that come from elsewhere meanwhile, and count as pending too; looked at before each draw.
     """
-    space = question.space
+    space = request.space
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of experimental arguments
         study = optuna.create_study(
-            sampler=_sampler(question),
-            directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in question.goals],
+            sampler=_sampler(request),
+            directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in request.goals],
         )
-    seen = kept(question.finished, question.goals, _KEPT[question.algorithm])
+    seen = thinned(request.finished, request.goals, _KEPT[request.algorithm])
     distributions = distributions_of(space)
     known = [frozen(space, distributions, one.parameters, one.values, one.memo) for one in seen]
-    known += [frozen(space, distributions, one.parameters, None, one.memo) for one in question.pending]
+    known += [frozen(space, distributions, one.parameters, None, one.memo) for one in request.pending]
     told = 0
     while True:
         known += [frozen(space, distributions, one.parameters, None, one.memo) for one in others[told:]]
@@ -62,11 +61,11 @@ def sampled(question: Question, others: Sequence[Proposal] = ()) -> Iterator[Pro
         yield Proposal(point, _memo(attrs))
 
 
-def _sampler(question: Question) -> BaseSampler:
-    # One seed for each place in the study's row of proposals: the same question has the same answer.
-    seed = (question.seed * 1_000_003 + question.index) % 2**31
-    startup = startup_trials(question.space)
-    match question.algorithm:
+def _sampler(request: ProposalRequest) -> BaseSampler:
+    # One seed for each place in the study's row of proposals: the same request has the same answer.
+    seed = (request.seed * 1_000_003 + request.index) % 2**31
+    startup = startup_trials(request.space)
+    match request.algorithm:
         case Algorithm.GP:
             return GPSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
         case Algorithm.CMA_ES:
@@ -77,7 +76,7 @@ def _sampler(question: Question) -> BaseSampler:
                 seed=seed,
                 n_startup_trials=startup,
                 multivariate=True,
-                group=question.space.is_conditional,
+                group=request.space.is_conditional,
                 constant_liar=True,
                 warn_independent_sampling=False,
             )

@@ -18,10 +18,9 @@ from scipy.optimize import minimize
 from scipy.special import erfcx
 from trainmaster.studies import Goal
 
-from scheduler.tuning.encoding import Places, Rows
-from scheduler.tuning.gaussian_process import Process, evened, fitted
-from scheduler.tuning.history_thinning import kept
-from scheduler.tuning.propose import Proposal, Question
+from scheduler.tuning.encoding import Rows, UnitCube
+from scheduler.tuning.gaussian_process import GaussianProcess, evened, fitted
+from scheduler.tuning.request import Proposal, ProposalRequest, thinned
 
 # Its cost grows with the cube of these.
 _KEPT: Final = 200
@@ -39,43 +38,43 @@ _LOG_ROOT_2PI: Final = 0.5 * math.log(2 * math.pi)
 _FAR: Final = -1e4
 
 
-def improving(question: Question, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
+def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
     """Points without end; each counts as pending for those that follow. One goal; at least two results.
 
     Args:
         others: points that come from elsewhere meanwhile, and count as pending too; looked at before each draw.
     """
-    places = Places(question.space)
-    chance = np.random.default_rng([question.seed % 2**31, question.index])
-    known = kept(question.finished, question.goals, _KEPT)
-    sign = 1.0 if question.goals[0] is Goal.MINIMIZE else -1.0
+    places = UnitCube(request.space)
+    chance = np.random.default_rng([request.seed % 2**31, request.index])
+    known = thinned(request.finished, request.goals, _KEPT)
+    sign = 1.0 if request.goals[0] is Goal.MINIMIZE else -1.0
     rows = places.rows([one.parameters for one in known])
     values = evened(np.array([sign * one.values[0] for one in known]))
     kernel = fitted(rows, values, places.is_categorical)
-    alone = Process(kernel, rows, values)
+    alone = GaussianProcess(kernel, rows, values)
     drawn: list[Proposal] = []
     while True:
-        pending = places.rows([one.parameters for one in chain(question.pending, others, drawn)])
+        pending = places.rows([one.parameters for one in chain(request.pending, others, drawn)])
         search = _Search(places, _told(alone, values, pending, chance), rows, values, chance)
         drawn.append(Proposal(search.best()))
         yield drawn[-1]
 
 
-def _told(alone: Process, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator) -> _Told:
+def _told(alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator) -> _Told:
     """What is known with the stories of what is pending."""
     least = float(values.min())
     if not len(pending):
-        return _Told(Process(alone.kernel, alone.rows, values[:, None]), np.array([least]))
+        return _Told(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
     stories = alone.stories(pending, chance.standard_normal((len(pending), _STORIES)))
     known = np.repeat(values[:, None], _STORIES, axis=1)
-    process = Process(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, stories]))
+    process = GaussianProcess(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, stories]))
     return _Told(process, np.minimum(least, stories.min(axis=0)))
 
 
 class _Told:
     """The logarithm of the improvement that is expected. ``least``: the best value of each story."""
 
-    def __init__(self, process: Process, least: NDArray[np.float64]) -> None:
+    def __init__(self, process: GaussianProcess, least: NDArray[np.float64]) -> None:
         self._process, self._least = process, least
 
     def at(self, rows: Rows) -> NDArray[np.float64]:
@@ -124,7 +123,7 @@ class _Search:
     """For the place where the most improvement is expected."""
 
     def __init__(
-        self, places: Places, told: _Told, rows: Rows, values: NDArray[np.float64], chance: np.random.Generator
+        self, places: UnitCube, told: _Told, rows: Rows, values: NDArray[np.float64], chance: np.random.Generator
     ) -> None:
         self._places, self._told, self._chance = places, told, chance
         self._best = rows[np.argsort(values, kind="stable")[:_BEST]]

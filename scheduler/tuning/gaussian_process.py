@@ -153,7 +153,7 @@ def _unlikely(
     return cost, np.array([*by_length, by_variance, by_noise])
 
 
-class Process:
+class GaussianProcess:
     """What is known at any place, given ``values`` at ``rows``: (rows,) or, of several stories, (rows, stories)."""
 
     def __init__(self, kernel: Kernel, rows: Rows, values: NDArray[np.float64]) -> None:

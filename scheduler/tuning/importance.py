@@ -13,7 +13,7 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from trainmaster.studies import Goal, Space
 
 from scheduler.tuning.engine import distributions_of, frozen
-from scheduler.tuning.propose import Observed
+from scheduler.tuning.request import Observation
 
 FEWEST: Final = 10
 # Of more, so many that lie evenly over the study: the answer changes little, and takes a fraction of a second.
@@ -24,7 +24,7 @@ _QUANTILE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class ParameterImportance:
     """``importance``: all of a study are 1 together; ``None``: too few trials have it. ``trials``: those with the parameter
     that the figure comes from.
     """
@@ -39,11 +39,11 @@ class Importance:
     """The most important first. ``reason``: why it is not known; then ``parameters`` is empty."""
 
     trials: int
-    parameters: Sequence[Weight] = ()
+    parameters: Sequence[ParameterImportance] = ()
     reason: str = ""
 
 
-def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observed], metric: int | None) -> Importance:
+def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observation], metric: int | None) -> Importance:
     """Of one metric, by its place; ``None``: of the only one, or of being good in all of several."""
     count = len(results)
     if count < FEWEST:
@@ -66,7 +66,7 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observed],
     return _weighed(space, len(results), kept, found)
 
 
-def _weighed(space: Space, count: int, kept: Sequence[Observed], found: Mapping[str, float]) -> Importance:
+def _weighed(space: Space, count: int, kept: Sequence[Observation], found: Mapping[str, float]) -> Importance:
     trials = {name: sum(name in one.parameters for one in kept) for name in space.parameters}
     # A parameter that few trials have says as little as few trials do.
     known = {name: max(0.0, value) for name, value in found.items() if trials[name] >= FEWEST and math.isfinite(value)}
@@ -74,7 +74,7 @@ def _weighed(space: Space, count: int, kept: Sequence[Observed], found: Mapping[
     if total <= 0:
         return Importance(count, reason="Not known: the best trials lie like all others along every parameter.")
     weights = [
-        Weight(name, known.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
+        ParameterImportance(name, known.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
         for name in space.parameters
     ]
     return Importance(
@@ -82,7 +82,7 @@ def _weighed(space: Space, count: int, kept: Sequence[Observed], found: Mapping[
     )
 
 
-def _evenly(results: Sequence[Observed]) -> Sequence[Observed]:
+def _evenly(results: Sequence[Observation]) -> Sequence[Observation]:
     if len(results) <= _MOST:
         return results
     return [results[round(place * (len(results) - 1) / (_MOST - 1))] for place in range(_MOST)]

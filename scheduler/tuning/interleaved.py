@@ -12,14 +12,14 @@ from trainmaster.studies import Algorithm
 
 from scheduler.tuning.engine import sampled
 from scheduler.tuning.expected_improvement import improving
-from scheduler.tuning.propose import Proposal, Question
+from scheduler.tuning.request import Proposal, ProposalRequest
 
 # Steps of this part of a circle fall on both of its halves evenly, also where only every n-th place is used: of points that
 # are drawn ahead some are never tried.
 _STEP: Final = (sqrt(5) - 1) / 2
 
 
-def in_turns(question: Question, offset: int = 0) -> Iterator[Proposal]:
+def in_turns(request: ProposalRequest, offset: int = 0) -> Iterator[Proposal]:
     """Points without end; each counts as pending for those that follow, of either kind.
 
     Whose turn it is follows from the place in the study's row of proposals. Whoever draws a point that may not be tried has had
@@ -27,9 +27,9 @@ def in_turns(question: Question, offset: int = 0) -> Iterator[Proposal]:
     """
     by_tpe: list[Proposal] = []
     by_process: list[Proposal] = []
-    tpe = sampled(replace(question, algorithm=Algorithm.TPE), by_process)
-    process = improving(question, by_tpe)
-    for place in count(question.index + offset):
+    tpe = sampled(replace(request, algorithm=Algorithm.TPE), by_process)
+    process = improving(request, by_tpe)
+    for place in count(request.index + offset):
         drawn, source = (by_tpe, tpe) if place * _STEP % 1.0 < 0.5 else (by_process, process)
         drawn.append(next(source))
         yield drawn[-1]

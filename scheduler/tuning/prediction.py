@@ -30,7 +30,7 @@ _FEWEST_CHECKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class ForecastPoint:
     """The best after ``more`` more results: costs, of which less is better; ``low`` is the better end."""
 
     more: int
@@ -40,18 +40,18 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class ImprovementForecast:
     """``reason``: why it is not known; then ``points`` is empty and ``chance`` is ``None``."""
 
     trials: int
-    points: Sequence[Ahead] = ()
+    points: Sequence[ForecastPoint] = ()
     chance: float | None = None
     checked: int = 0
     held: int = 0
     reason: str = ""
 
 
-def predict(costs: Sequence[float], more: int, seed: int) -> Prediction:
+def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast:
     """What ``more`` trials would bring. The same arguments give the same answer.
 
     Args:
@@ -59,27 +59,27 @@ def predict(costs: Sequence[float], more: int, seed: int) -> Prediction:
     """
     count = len(costs)
     if count < FEWEST:
-        return Prediction(count, reason=f"Not known: {count} trials have a result, and {FEWEST} are needed.")
+        return ImprovementForecast(count, reason=f"Not known: {count} trials have a result, and {FEWEST} are needed.")
     if min(costs) == max(costs):
-        return Prediction(count, reason=f"Not known: all {count} results are the same.")
+        return ImprovementForecast(count, reason=f"Not known: all {count} results are the same.")
     cuts = {round(part * count) for part in _CUTS}
     cuts = {
         cut for cut in cuts if cut >= FEWEST and count - cut >= _FEWEST_AFTER and min(costs[:cut]) < max(costs[:cut])
     }
     held = sum(_holds(costs, cut, seed) for cut in cuts)
     if len(cuts) < _FEWEST_CHECKS:
-        return Prediction(
+        return ImprovementForecast(
             count, checked=len(cuts), held=held, reason=f"Not known: {count} results are too few to check it by them."
         )
     if 2 * held < len(cuts):
         words = f"at {len(cuts)} earlier moments the same was asked, and {len(cuts) - held} times something else came"
-        return Prediction(count, checked=len(cuts), held=held, reason=f"Not known: {words}.")
+        return ImprovementForecast(count, checked=len(cuts), held=held, reason=f"Not known: {words}.")
     ahead = _horizon(more)
     paths = _paths(costs, ahead, Random(seed), _REPEATS)  # noqa: S311
-    points = [Ahead(after, *_ends([path[place] for path in paths])) for place, after in enumerate(ahead)]
+    points = [ForecastPoint(after, *_ends([path[place] for path in paths])) for place, after in enumerate(ahead)]
     best = min(costs)
     chance = sum(path[-1] < best for path in paths) / len(paths)
-    return Prediction(count, points, chance, len(cuts), held)
+    return ImprovementForecast(count, points, chance, len(cuts), held)
 
 
 def _holds(costs: Sequence[float], cut: int, seed: int) -> bool:

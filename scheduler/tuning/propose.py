@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count, islice
 from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from trainmaster.studies import Algorithm, Goal, ParameterType, Space
 from trainmaster.studies.space import spread, value_count
 
+from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials
 from scheduler.tuning.shuffle import shuffled
 
 # Up to so many parameters and trials a Gaussian process is a help, and in a time that trials hide. Beyond, its cubic cost
@@ -27,56 +28,21 @@ _RANDOM_DRAWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """A trial that is over. ``values``: one for each metric. ``memo``: what its proposal told to keep."""
-
-    parameters: Mapping[str, Any]
-    values: tuple[float, ...]
-    memo: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """``memo``: what the algorithm wants to see again with the trial's result; plain JSON."""
-
-    parameters: dict[str, Any]
-    memo: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked. ``index``: how many proposals the study has had, from 0; ``pending``: points whose result is not known,
-    each with its memo; ``spoilt``: points that came to nothing; ``initial``: the user's own points, which come first.
-    """
-
-    space: Space
-    algorithm: Algorithm
-    goals: tuple[Goal, ...]
-    seed: int
-    index: int
-    count: int = 1
-    finished: Sequence[Observed] = ()
-    pending: Sequence[Proposal] = ()
-    spoilt: Sequence[Mapping[str, Any]] = ()
-    initial: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
+class AlgorithmChoice:
     """``reason``: why, in words; empty where the user has chosen."""
 
     algorithm: Algorithm
     reason: str = ""
 
 
-def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None) -> Choice:
+def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None) -> AlgorithmChoice:
     """Which algorithm ``auto`` means for this study; every other one is itself.
 
     ``AUTO`` again: TPE and a Gaussian process in turns, for one metric, an unconditional space of at most 20 parameters of which
     most are numbers, and a budget of at most 250 trials. Else TPE.
     """
     if algorithm is not Algorithm.AUTO:
-        return Choice(algorithm)
+        return AlgorithmChoice(algorithm)
     numbers = sum(one.type is not ParameterType.CATEGORICAL for one in space.parameters.values())
     against = {
         f"the study has {len(goals)} metrics": len(goals) > 1,
@@ -88,19 +54,14 @@ def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], 
     }
     found = [reason for reason, holds in against.items() if holds]
     if found:
-        return Choice(Algorithm.TPE, f"TPE, since {' and '.join(found)}.")
+        return AlgorithmChoice(Algorithm.TPE, f"TPE, since {' and '.join(found)}.")
     few = f"at most {_GP_PARAMETERS} parameters, at least half of them numbers, and at most {_GP_TRIALS} trials"
-    return Choice(Algorithm.AUTO, f"TPE and GP in turns, since the study has one metric, {few}.")
+    return AlgorithmChoice(Algorithm.AUTO, f"TPE and GP in turns, since the study has one metric, {few}.")
 
 
 def chosen_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None) -> Algorithm:
     """The same without the reason."""
     return choose_algorithm(space, algorithm, goals, trials).algorithm
-
-
-def startup_trials(space: Space) -> int:
-    """With fewer results than this TPE and GP would only guess: the first points fill the space evenly instead."""
-    return min(20, max(8, 2 * len(space.parameters)))
 
 
 def gp_is_there() -> bool:
@@ -116,25 +77,25 @@ def gp_may_draw(space: Space) -> bool:
     return all((value_count(one) or 1) <= _GP_WHOLE for one in whole)
 
 
-def propose(question: Question) -> list[Proposal]:
-    """At most ``question.count`` points; fewer when the space has no more that were not tried (a grid, a finite space).
+def propose(request: ProposalRequest) -> list[Proposal]:
+    """At most ``request.count`` points; fewer when the space has no more that were not tried (a grid, a finite space).
 
     No point is proposed that is pending or was tried, but for the user's own. All satisfy the constraints.
     """
     found: list[Proposal] = []
-    taken = {key_of(one.parameters) for one in question.pending}
-    for point in question.initial[question.index : question.index + question.count]:
+    taken = {key_of(one.parameters) for one in request.pending}
+    for point in request.initial[request.index : request.index + request.count]:
         found.append(Proposal(dict(point), {"origin": "initial"}))
         taken.add(key_of(point))
-    left = question.count - len(found)
+    left = request.count - len(found)
     if left <= 0:
         return found
-    if question.algorithm is Algorithm.GRID:
-        return found + _of_grid(question, left, taken)
-    tried = _Tried(question, taken)
-    draws = _drawn(question, len(found))
+    if request.algorithm is Algorithm.GRID:
+        return found + _of_grid(request, left, taken)
+    tried = _Tried(request, taken)
+    draws = _drawn(request, len(found))
     for _ in range(left):
-        proposal = _fresh(question, draws, tried)
+        proposal = _fresh(request, draws, tried)
         if proposal is None:
             break
         found.append(proposal)
@@ -147,23 +108,23 @@ def key_of(point: Mapping[str, Any]) -> str:
     return json.dumps(point, sort_keys=True)
 
 
-def _tried(question: Question) -> set[str]:
-    return {key_of(one.parameters) for one in question.finished} | {key_of(point) for point in question.spoilt}
+def _tried(request: ProposalRequest) -> set[str]:
+    return {key_of(one.parameters) for one in request.finished} | {key_of(point) for point in request.spoilt}
 
 
-def _of_grid(question: Question, most: int, taken: set[str]) -> list[Proposal]:
+def _of_grid(request: ProposalRequest, most: int, taken: set[str]) -> list[Proposal]:
     """The grid's points that nobody has tried, in an order that the seed shuffles, so that a part of them is spread.
 
     A proposal keeps its turn as ``grid``: the next one looks from there on, and last at those before, of which some may have
     been drawn and never tried.
     """
-    tried = taken | _tried(question)
-    memos = chain((one.memo for one in question.finished), (one.memo for one in question.pending))
+    tried = taken | _tried(request)
+    memos = chain((one.memo for one in request.finished), (one.memo for one in request.pending))
     begin = max((memo["grid"] + 1 for memo in memos if "grid" in memo), default=0)
-    size = question.space.grid_size
+    size = request.space.grid_size
     found: list[Proposal] = []
     for turn in chain(range(begin, size), range(min(begin, size))):
-        point = question.space.grid_point(shuffled(turn, size, question.seed))
+        point = request.space.grid_point(shuffled(turn, size, request.seed))
         if point is not None and key_of(point) not in tried:
             found.append(Proposal(point, {"grid": turn}))
             if len(found) == most:
@@ -171,45 +132,45 @@ def _of_grid(question: Question, most: int, taken: set[str]) -> list[Proposal]:
     return found
 
 
-def _drawn(question: Question, offset: int) -> Iterator[Proposal]:
+def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
     """Points without end, by the algorithm. Each counts as pending for those that follow."""
-    match question.algorithm:
+    match request.algorithm:
         case Algorithm.RANDOM:
-            return _random(question, "random", offset)
+            return _random(request, "random", offset)
         case Algorithm.QMC:
             from scheduler.tuning.sobol import sobol_points
 
-            return (Proposal(point) for point in sobol_points(question.space, question.seed, question.index + offset))
-        case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(question.finished) < startup_trials(question.space):
-            return _spread(question, offset)
+            return (Proposal(point) for point in sobol_points(request.space, request.seed, request.index + offset))
+        case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(request.finished) < startup_trials(request.space):
+            return _spread(request, offset)
         case Algorithm.AUTO:
             from scheduler.tuning.interleaved import in_turns
 
-            return in_turns(question, offset)
-        case Algorithm.GP if len(question.goals) == 1 and not gp_may_draw(question.space):
+            return in_turns(request, offset)
+        case Algorithm.GP if len(request.goals) == 1 and not gp_may_draw(request.space):
             from scheduler.tuning.expected_improvement import improving
 
-            return improving(question)
+            return improving(request)
         case _:
             from scheduler.tuning.engine import sampled
 
-            return sampled(question)
+            return sampled(request)
 
 
-def _spread(question: Question, offset: int) -> Iterator[Proposal]:
-    """Even points from the question's place in the sequence on, turned by the seed."""
-    chance = Random(f"spread:{question.seed}")  # noqa: S311 (no secret)
-    turns = [chance.random() for _ in question.space.parameters]
-    for number in count(question.index + offset):
+def _spread(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
+    """Even points from the request's place in the sequence on, turned by the seed."""
+    chance = Random(f"spread:{request.seed}")  # noqa: S311 (no secret)
+    turns = [chance.random() for _ in request.space.parameters]
+    for number in count(request.index + offset):
         unit = [(place + turn) % 1.0 for place, turn in zip(spread(len(turns), number), turns, strict=True)]
-        yield Proposal(question.space.from_unit(unit))
+        yield Proposal(request.space.from_unit(unit))
 
 
-def _random(question: Question, purpose: str, offset: int = 0) -> Iterator[Proposal]:
-    chance = Random(f"{purpose}:{question.seed}:{question.index + offset}")  # noqa: S311 (no secret)
+def _random(request: ProposalRequest, purpose: str, offset: int = 0) -> Iterator[Proposal]:
+    chance = Random(f"{purpose}:{request.seed}:{request.index + offset}")  # noqa: S311 (no secret)
     while True:
-        unit = [chance.random() for _ in question.space.parameters]
-        yield Proposal(question.space.from_unit(unit))
+        unit = [chance.random() for _ in request.space.parameters]
+        yield Proposal(request.space.from_unit(unit))
 
 
 class _Tried:
@@ -219,8 +180,8 @@ class _Tried:
     first few questions compare the points themselves, and the set is made where many are asked.
     """
 
-    def __init__(self, question: Question, taken: set[str]) -> None:
-        self._question = question
+    def __init__(self, request: ProposalRequest, taken: set[str]) -> None:
+        self._question = request
         self._keys = taken
         self._is_whole = False
         self._asked = 0
@@ -247,12 +208,12 @@ class _Tried:
         return chain((one.parameters for one in self._question.finished), self._question.spoilt)
 
 
-def _fresh(question: Question, draws: Iterator[Proposal], tried: _Tried) -> Proposal | None:
+def _fresh(request: ProposalRequest, draws: Iterator[Proposal], tried: _Tried) -> Proposal | None:
     """The next draw that may be proposed; when the algorithm finds none, by chance; in a finite space by looking at all."""
-    chance = _random(question, f"rest{len(tried)}")
+    chance = _random(request, f"rest{len(tried)}")
     for proposal in chain(islice(draws, _REDRAWS), islice(chance, _RANDOM_DRAWS)):
-        if proposal.parameters not in tried and question.space.holds(proposal.parameters):
+        if proposal.parameters not in tried and request.space.holds(proposal.parameters):
             return proposal
-    if question.space.size is None:
+    if request.space.size is None:
         return None
-    return next((Proposal(point) for point in question.space.grid() if point not in tried), None)
+    return next((Proposal(point) for point in request.space.grid() if point not in tried), None)

@@ -14,7 +14,8 @@ from typing import Final
 
 from trainmaster.studies import Algorithm
 
-from scheduler.tuning.propose import Proposal, Question, gp_may_draw, propose, startup_trials
+from scheduler.tuning.propose import gp_may_draw, propose
+from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials
 
 _log = logging.getLogger(__name__)
 
@@ -69,25 +70,25 @@ class Proposers:
         except Exception:  # noqa: BLE001 (the draw itself meets the same, and has an answer to it)
             _log.debug("%s could not be loaded ahead", algorithm.value, exc_info=True)
 
-    def __call__(self, question: Question) -> list[Proposal]:
+    def __call__(self, request: ProposalRequest) -> list[Proposal]:
         """The same as :func:`propose`. Blocks while it is computed.
 
         Where the process dies (out of memory, say), takes too long or finds no point (a matrix that cannot be factored, say),
         and where GP is asked for several metrics without torch, the points are TPE's, with ``INSTEAD_OF`` in each memo. Where
         TPE finds none either, they are drawn by chance.
         """
-        if question.algorithm is Algorithm.GP and len(question.goals) > 1 and not gp_may_draw(question.space):
-            return propose(question) if is_quick(question) else _instead(question)
+        if request.algorithm is Algorithm.GP and len(request.goals) > 1 and not gp_may_draw(request.space):
+            return propose(request) if is_quick(request) else _instead(request)
         try:
-            if is_quick(question):
-                return propose(question)
-            return self._in_a_process().submit(propose, question).result(_WITHIN_S)
+            if is_quick(request):
+                return propose(request)
+            return self._in_a_process().submit(propose, request).result(_WITHIN_S)
         except (BrokenExecutor, TimeoutError):
             self._end_process()
-            return _instead(question)
+            return _instead(request)
         except Exception:  # noqa: BLE001 (Optuna, torch and scipy raise what they like; a study must go on)
-            _log.warning("%s found no point; others are taken", question.algorithm.value, exc_info=True)
-            return _instead(question)
+            _log.warning("%s found no point; others are taken", request.algorithm.value, exc_info=True)
+            return _instead(request)
 
     def close(self) -> None:
         """From now on no process is begun: what would need one gets the points that :meth:`__call__` has instead."""
@@ -115,27 +116,27 @@ def _load(algorithm: Algorithm) -> None:
         import_module(name)
 
 
-def is_quick(question: Question) -> bool:
+def is_quick(request: ProposalRequest) -> bool:
     """Whether it takes some tens of milliseconds at most."""
-    space = question.space
-    match question.algorithm:
+    space = request.space
+    match request.algorithm:
         case Algorithm.GRID:  # to find that no point is left, all places are looked at
             return space.grid_size <= _SMALL_GRID or not (space.constraints or space.is_conditional)
         case Algorithm.GP | Algorithm.AUTO:
-            return len(question.finished) < startup_trials(space)
+            return len(request.finished) < startup_trials(space)
         case _:
             return True
 
 
-def _instead(question: Question) -> list[Proposal]:
-    if question.algorithm is Algorithm.GRID:
-        return propose(question)  # nothing else has its points
+def _instead(request: ProposalRequest) -> list[Proposal]:
+    if request.algorithm is Algorithm.GRID:
+        return propose(request)  # nothing else has its points
     try:
-        found = propose(replace(question, algorithm=Algorithm.TPE))
+        found = propose(replace(request, algorithm=Algorithm.TPE))
     except Exception:  # noqa: BLE001 (the same)
         _log.warning("TPE found no point; chance draws them", exc_info=True)
-        found = propose(replace(question, algorithm=Algorithm.RANDOM))
-    return [Proposal(one.parameters, {**one.memo, INSTEAD_OF: question.algorithm.value}) for one in found]
+        found = propose(replace(request, algorithm=Algorithm.RANDOM))
+    return [Proposal(one.parameters, {**one.memo, INSTEAD_OF: request.algorithm.value}) for one in found]
 
 
 def _begin() -> None:

@@ -229,9 +229,9 @@ class Process:
             self.world.post(report.recheck_at, TOPIC_TICK)
 
     def _reconcile(self, attempt_id: AttemptId) -> None:
-        self._told(attempt_id, self.reconciler.reconcile(attempt_id))
+        self._report(attempt_id, self.reconciler.reconcile(attempt_id))
 
-    def _told(self, attempt_id: AttemptId, look: ReconcileResult) -> None:
+    def _report(self, attempt_id: AttemptId, look: ReconcileResult) -> None:
         if look.recheck_at is not None and look.outcome in (ReconcileOutcome.REQUEUE, ReconcileOutcome.IN_SYNC):
             self.world.post(look.recheck_at, TOPIC_RECONCILE, attempt_id)
 
@@ -246,7 +246,7 @@ class Process:
             return
         for attempt_id, outcome in self.reconciler.reconcile_all(due).items():
             if isinstance(outcome, ReconcileResult):
-                self._told(attempt_id, outcome)
+                self._report(attempt_id, outcome)
             elif not isinstance(outcome, (Unavailable, StaleWrite, ExecutorTryAgain)):
                 raise outcome
 

@@ -66,7 +66,7 @@ def error_of(http_status: int, status: Mapping[str, Any], call: str, retry_after
     """The error that an answer stands for.
 
     Args:
-        what: the call, as in ``POST /api/v1/namespaces/jobs/pods``; only for answers that are a mistake of ours.
+        call: such as ``POST /api/v1/namespaces/jobs/pods``; only for answers that are a bug of the platform.
         retry_after_s: what the server asks for.
     """
     reason = str(status.get("reason") or "")

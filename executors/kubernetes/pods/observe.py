@@ -53,7 +53,7 @@ def read_pod(pod: Json, now: datetime, patience: Patience, *, warning: str = "")
     """The observation of a pod; ``None`` when the pod is no replica.
 
     Args:
-        told: the latest warning of kubelet about the pod, where it has been waiting for a while.
+        warning: kubelet's latest warning about the pod, where it has been pending for a while.
     """
     key = labels.key_of(pod["metadata"].get("labels") or {})
     return None if key is None else _Reading(pod, key, now, patience, warning).observation()
@@ -227,7 +227,7 @@ class _Reading:
         return ReplicaExit(ExitCause.ENGINE_REFUSED, None, phrases.not_installed(code, message), at)
 
     def _has_unknown_exit(self) -> bool:
-        """Whether the container is over and kubelet has not said how: it clears what it knew when it deletes a pod."""
+        """Whether the container is over and its exit unknown: kubelet clears its status when it deletes a pod."""
         terminated = self.main.get("terminated")
         return terminated is not None and _time(terminated.get("finishedAt")) is None
 
@@ -300,7 +300,7 @@ class _Reading:
         if phase is Phase.RUNNING and self.status.get("podIP"):
             facts["address"] = self.status["podIP"]  # for clients of a serving replica
         if self.world is not None:
-            # kubelet asks one that joins until it has said once that it is ready (the Pod's startup probe).
+            # kubelet probes a joining container until it is ready once (the Pod's startup probe).
             is_ready = self.world == 0 and "running" in self.main and self._has_passed_startup()
             facts |= {"world": self.world, "is_ready": is_ready}
         if exit_ is not None:

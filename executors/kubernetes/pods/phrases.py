@@ -33,7 +33,7 @@ _LONGEST: Final = 600
 
 
 def is_no_such_image(message: str) -> bool:
-    """Whether the registry said so, rather than being away."""
+    """Whether the registry reported it, rather than being away."""
     return bool(_NO_SUCH_IMAGE.search(message))
 
 

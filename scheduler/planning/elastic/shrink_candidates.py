@@ -1,4 +1,6 @@
-"""Shrink candidates: replicas that elastic gangs can give up; the newest first, never below the minimum or a guarantee."""
+"""Shrink candidates: replicas that elastic gangs can give up; the newest first, never below the minimum
+or a guarantee.
+"""
 
 from __future__ import annotations
 

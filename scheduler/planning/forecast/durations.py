@@ -76,7 +76,9 @@ class PastRun:
 
 
 def pattern_of(name: str) -> str:
-    """The name with its run-specific parts as a star: ``sweep-31`` becomes ``sweep-*``, and so does ``sweep-3fa81c``."""
+    """The name with its run-specific parts as a star: ``sweep-31`` becomes ``sweep-*``, and so does
+    ``sweep-3fa81c``.
+    """
     parts = re.split(r"([-_.])", name)
     return "".join("*" if _is_hash(part) else re.sub(r"\d+", "*", part) for part in parts)
 

@@ -1,4 +1,6 @@
-"""Bookings: nodes that administrators reserved for a project, and from when on they are unavailable to other projects."""
+"""Bookings: nodes that administrators reserved for a project, and from when on they are unavailable to
+other projects.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,9 @@ class Capacity:
         )
 
     def set_workload(self, workload: Callable[[], WorkloadProfile]) -> None:
-        """Score holes by the typical requests of ``workload`` (called when first needed); without it best fit applies."""
+        """Score holes by the typical requests of ``workload`` (called when first needed); without it
+        best fit applies.
+        """
         self.workload = cache(workload)  # evaluated once for all copies
         self.fragments = None
 
@@ -257,7 +259,9 @@ class Capacity:
         return False
 
     def _still_holds(self, question: tuple[ResourceRequest, tuple[str, ...], int], count: int) -> bool:
-        """Whether the nodes that had room last time still suffice: mostly they do, and no other node need be looked at."""
+        """Whether the nodes that had room last time still suffice: mostly they do, and no other node
+        need be looked at.
+        """
         numbers = self.witnesses.get(question)
         request, models, _ = question
         if numbers is None or request.gpu_milli:

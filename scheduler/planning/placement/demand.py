@@ -37,7 +37,9 @@ class MemberGroup:
 
     @property
     def is_servers(self) -> bool:
-        """Whether these are parameter servers that are placed apart; other servers may share a group with other roles."""
+        """Whether these are parameter servers that are placed apart; other servers may share a group
+        with other roles.
+        """
         return self.roles[0][0] == SERVER_ROLE
 
     @property

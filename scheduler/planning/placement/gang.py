@@ -167,7 +167,9 @@ def _scattered(demand: Demand, capacity: Capacity, pool: NodePool, budget: Searc
 
 
 def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
-    """Place the workers as if there were no servers; then servers next to them where there is room, the rest anywhere."""
+    """Place the workers as if there were no servers; then servers next to them where there is room, the
+    rest anywhere.
+    """
     draft = _one_by_one(demand.trainers, capacity, pool)
     servers = demand.servers
     if draft is None or servers is None:

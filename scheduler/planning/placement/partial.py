@@ -26,7 +26,9 @@ class Pick:
 
 
 def subtract(left: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
-    """The amounts left by ``members``. GPU parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
+    """The amounts left by ``members``. GPU parts go to devices by the rule of
+    :mod:`core.domain.sharing.gpu_sharing`.
+    """
     cpu, memory, gpus, shares = left
     if model is not None:
         if request.gpu_count:

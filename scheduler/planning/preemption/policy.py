@@ -288,7 +288,9 @@ class PreemptionPolicy:
         return not self.policy.is_fair or job.project == gang.project or self._evens_out(job, gang, strictly=False)
 
     def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs at each moment."""
+        """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs
+        at each moment.
+        """
         slice_s, rotation_s, ran_s = self.policy.time_slice_s, self.policy.rotation_s, self.ran_s(gang)
         is_rotated = rotation_s is not None and ran_s + CLOCK_S >= rotation_s
         if not is_rotated and (slice_s is None or ran_s < slice_s):

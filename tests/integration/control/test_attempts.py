@@ -81,7 +81,7 @@ def hanging(plane):
 
 
 @pytest.mark.parametrize("failures", [0, 1], ids=["at once", "after a write that failed"])
-def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, hanging, monkeypatch, failures):
+def test_unkilled_replicas_are_in_the_history_of_the_job(plane, hanging, monkeypatch, failures):
     job = plane.submit()
     plane.settle()
     name = plane.one(Attempt).id
@@ -178,7 +178,7 @@ def test_the_order_carries_contracts_mounts_secrets_and_a_token_of_its_own(plane
     assert (plane.folder / "default/job").is_dir()
 
 
-def test_clashes_of_all_replicas_are_told_once_per_attempt(plane):
+def test_clashes_of_all_replicas_are_one_event_per_attempt(plane):
     # Rank 0 agrees with the platform, rank 1 does not.
     env = {"LR": "1", "OMP_NUM_THREADS": "2", "RANK": "0", "TF_CONFIG": "{}"}
     sealed = secrets.seal(KEY, "project-1", "MASTER_ADDR", "here")
@@ -195,7 +195,7 @@ def test_clashes_of_all_replicas_are_told_once_per_attempt(plane):
     assert told.data == {"clashes": ["MASTER_ADDR", "RANK", "TF_CONFIG"], "omitted": []}
 
 
-def test_what_is_too_large_for_linux_is_told_with_what_to_read_instead():
+def test_an_event_says_what_to_read_instead_of_a_variable_too_large_for_linux():
     one = EnvironmentNote((), ("TF_CONFIG",))
     assert one.sentence == "TF_CONFIG is too large for Linux and is left out; read TRAINMASTER_LAYOUT instead."
     assert EnvironmentNote((), ("TF_CONFIG", "TRAINMASTER_LAYOUT")).sentence.startswith("TF_CONFIG and TRAINMASTER_LA")
@@ -228,7 +228,7 @@ def test_a_dead_worker_restarts_the_gang_at_once_from_the_newest_checkpoint(plan
     assert order.env["TRAINMASTER_RESUME_FROM"] == second.resume_from
 
 
-def test_a_checkpoint_that_the_job_told_of_and_deleted_is_not_resumed_from(plane):
+def test_a_reported_checkpoint_that_was_deleted_is_not_resumed_from(plane):
     plane.engine.script("worker", Script(run_for=timedelta(seconds=5), exit_code=137), Script(run_for=None))
     job = plane.submit()
     plane.settle()
@@ -263,7 +263,7 @@ def test_quick_failures_wait_with_a_reason_and_a_time(plane):
     assert (row.state, row.wait_reason) == ("running", None)
 
 
-def test_an_engine_that_is_away_is_told_in_the_replicas_and_tried_again(plane):
+def test_an_engine_that_is_away_is_in_the_replicas_details_and_tried_again(plane):
     class Away:
         def __init__(self):
             self.is_on = True

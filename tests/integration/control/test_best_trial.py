@@ -76,7 +76,7 @@ def test_a_study_of_which_nothing_succeeds_registers_nothing(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("lost", ["membership", "role", "account"])
-def test_who_lost_his_rights_has_no_more_trials_submitted(lab: Lab, lost: str) -> None:
+def test_no_trials_are_submitted_for_a_user_without_rights(lab: Lab, lost: str) -> None:
     lab.create()
     lab.turn()
     with unit_of_work(lab.plane.sessions) as session:
@@ -97,7 +97,7 @@ def test_who_lost_his_rights_has_no_more_trials_submitted(lab: Lab, lost: str) -
     assert [event.reason for event in lab.plane.all(Event, kind="study.paused")] == [paused.reason]
 
 
-def test_who_lost_his_rights_gets_no_run_of_the_winner_when_the_study_is_stopped(lab: Lab) -> None:
+def test_the_best_trial_is_not_run_again_for_a_user_without_rights(lab: Lab) -> None:
     lab.create(winner={"model": "digits", "arguments": ["--final"]}, budget={"trials": 50, "parallel": 2})
     while not any(trial.state == "succeeded" for trial in lab.trials):
         lab.turn()

@@ -84,7 +84,7 @@ StudyKeeper(control).keep("study-1")
         ("committed", ["--final"]),
     ],
 )
-def test_killed_where_the_study_ends_there_is_one_winner_and_one_version(
+def test_a_kill_at_the_end_of_a_study_leaves_one_best_trial_and_one_version(
     where: str, arguments: list[str], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/truth.sqlite3"

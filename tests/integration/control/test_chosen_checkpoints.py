@@ -74,7 +74,7 @@ def test_a_running_job_starts_again_from_it_and_then_goes_on_from_what_it_writes
     assert "job.checkpoint_chosen" in plane.story(job)
 
 
-def test_a_chosen_one_that_was_deleted_is_no_hindrance(plane):
+def test_a_chosen_checkpoint_that_was_deleted_does_not_block(plane):
     plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
     job = plane.submit(max_restarts=9)
     plane.settle()
@@ -110,7 +110,7 @@ def test_a_clone_in_the_output_of_its_original_goes_on_from_its_own_only(plane):
     assert resumed(plane, clone)[-1] == _PATH.format(150)
 
 
-def test_retention_deletes_what_nobody_needs_and_nothing_else(plane):
+def test_retention_deletes_only_unneeded_checkpoints(plane):
     plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
     job = plane.submit(max_restarts=9)
     plane.settle()

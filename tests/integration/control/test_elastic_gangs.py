@@ -149,7 +149,7 @@ def test_a_tick_to_which_the_database_is_away_while_it_grows_a_gang_says_so(plan
         plane.ticker.tick()
 
 
-def test_one_that_goes_as_another_comes_back_is_seen(plane):
+def test_a_replica_that_leaves_while_another_returns_is_noticed(plane):
     plane.engine = FakeEngine(tuple(NodeInfo(f"node-{n}", {}, Amounts(2_000, 64 * 2**30)) for n in range(4)))
     plane.start()
     job = start(plane)
@@ -180,7 +180,7 @@ def test_it_starts_with_what_there_is_place_for(plane):
     assert plane.one(Attempt, job_id=job).number == 1
 
 
-def test_one_that_the_engine_refuses_is_tried_again_after_growing_pauses_while_the_others_train(plane):
+def test_a_refused_replica_is_retried_with_back_off_while_the_others_train(plane):
     job = start(plane)
     yes, no = Script(run_for=timedelta(hours=1)), Script(refuse="node node-0 has no more process ids")
     plane.engine.script("worker", no, no, no, yes, index=3)
@@ -203,7 +203,7 @@ def test_one_that_the_engine_refuses_is_tried_again_after_growing_pauses_while_t
 @pytest.mark.parametrize(
     "fault", [InjectedFault.KILLED_BEFORE, InjectedFault.KILLED_AFTER, InjectedFault.BEFORE, InjectedFault.AFTER]
 )
-def test_a_control_plane_that_dies_while_it_tells_of_a_world_is_followed_by_one_that_tells_the_rest(plane, fault):
+def test_world_updates_go_on_after_the_control_plane_dies_amid_them(plane, fault):
     job = start(plane)
     calls = []
 
@@ -228,7 +228,7 @@ def test_a_control_plane_that_dies_while_it_tells_of_a_world_is_followed_by_one_
         assert order.world == attempt.world
 
 
-def test_what_running_replicas_are_told_of_a_new_world_has_no_token(plane):
+def test_a_world_update_contains_no_token(plane):
     job = start(plane)
     kill(plane, job, 2)
     plane.settle()
@@ -244,7 +244,7 @@ def without(plane, table, **where) -> None:
 
 
 @pytest.mark.parametrize("gone", ["secret", "volume"])
-def test_a_secret_or_a_volume_that_is_gone_keeps_one_from_joining_and_nobody_from_training(plane, gone):
+def test_a_removed_secret_or_volume_stops_a_joining_replica_but_no_training_one(plane, gone):
     with unit_of_work(plane.sessions) as session:
         sealed = seal(KEY, "project-1", "API_KEY", "hunter2")
         session.add(Secret(project_id="project-1", name="API_KEY", ciphertext=sealed, updated_at=plane.engine.now))
@@ -270,7 +270,7 @@ def test_a_secret_or_a_volume_that_is_gone_keeps_one_from_joining_and_nobody_fro
     assert any(word in reason for reason in failed), failed
 
 
-def test_one_that_the_engine_never_takes_gives_its_place_back(plane):
+def test_a_replica_that_the_engine_never_accepts_gives_its_place_back(plane):
     job = start(plane)
     plane.start(lambda call, _: InjectedFault.BEFORE if call == "create" else InjectedFault.NONE)
     kill(plane, job, 3)
@@ -292,7 +292,7 @@ def test_one_that_the_engine_never_takes_gives_its_place_back(plane):
 
 
 @pytest.mark.parametrize("fault", [InjectedFault.NONE, InjectedFault.BEFORE, InjectedFault.AFTER])
-def test_one_on_a_node_that_is_cut_off_is_ended_when_it_is_back(plane, fault):
+def test_a_replica_on_a_partitioned_node_is_stopped_when_the_node_is_back(plane, fault):
     """The engine shows it as running all the while: it trains in an old world, which the others have left."""
     nodes = tuple(NodeInfo(f"node-{n}", {}, Amounts(2_000, 64 * 2**30)) for n in range(4))
     plane.engine = FakeEngine(nodes)

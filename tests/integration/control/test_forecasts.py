@@ -33,7 +33,7 @@ from scheduler.planning.planner import _Planning
 SPEC = {"name": "last_answer", "command": "true", "gpus": 1}
 
 
-class SchedulerBell:
+class SchedulerWakeup:
     """A scheduler in this process. ``lost``: so many rings are not heard."""
 
     def __init__(self, plane) -> None:
@@ -49,12 +49,12 @@ class SchedulerBell:
 
 
 @pytest.fixture
-def wakeup(plane) -> SchedulerBell:
-    return SchedulerBell(plane)
+def wakeup(plane) -> SchedulerWakeup:
+    return SchedulerWakeup(plane)
 
 
 @pytest.fixture
-def app(settings: Settings, sessions: SessionFactory, plane, wakeup: SchedulerBell) -> FastAPI:
+def app(settings: Settings, sessions: SessionFactory, plane, wakeup: SchedulerWakeup) -> FastAPI:
     prepare_home(sessions, settings, plane.engine.now)
     return create_app(settings, sessions=sessions, wakeup=wakeup, clock=lambda: plane.engine.now)
 
@@ -95,7 +95,7 @@ def test_what_runs_and_waits_is_in_the_planner_s_way(plane, client) -> None:
     assert less_urgent["options"] == []  # the one that is free is kept for the job before it
 
 
-def test_a_job_that_waits_is_told_its_own_reason_and_what_would_start_now(plane, client) -> None:
+def test_a_waiting_job_has_its_own_reason_and_alternatives(plane, client) -> None:
     plane.submit("first", gpus=1)
     plane.settle()
     job = plane.submit("second", workers=2, gpus=1)
@@ -111,7 +111,7 @@ def test_a_job_that_waits_is_told_its_own_reason_and_what_would_start_now(plane,
     assert (runs.status_code, runs.json()["detail"]) == (409, "Job first does not wait for a place: it is running.")
 
 
-def test_a_ring_that_is_lost_is_rung_again(client, wakeup) -> None:
+def test_a_lost_wakeup_is_sent_again(client, wakeup) -> None:
     wakeup.lost = 1
     assert ask(client)["places"]
     assert wakeup.heard == 2
@@ -122,7 +122,7 @@ def test_mistakes_and_projects_are_checked_as_for_a_submission(client) -> None:
     assert (wrong.status_code, wrong.json()["code"], wrong.json()["field"]) == (422, "invalid_spec", "workers")
 
 
-def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessions) -> None:
+def test_open_questions_are_limited_and_old_ones_are_deleted(plane, sessions) -> None:
     with unit_of_work(sessions) as session:
         now = plane.engine.now
         session.add(User(id="user-2", name="bob", is_admin=False, created_at=now))
@@ -152,7 +152,7 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
         assert sorted(session.scalars(select(Question.id))) == ["q6", "s1"]
 
 
-def test_a_waiting_job_is_told_when_it_will_probably_start_and_what_if_it_asked_for_less(plane, client) -> None:
+def test_a_waiting_job_has_a_start_forecast_also_with_a_smaller_request(plane, client) -> None:
     plane.submit("first", gpus=2, max_run_time="1h")
     plane.settle()
     plane.submit("second", workers=2, gpus=2, max_run_time="10m")
@@ -207,7 +207,7 @@ def planner_fails(monkeypatch):
     return broken
 
 
-def test_a_job_that_is_set_aside_breaks_nobodys_forecast_explanation_or_expected_start(
+def test_a_poison_job_breaks_no_forecast_explanation_or_expected_start(
     plane, client, sessions, planner_fails
 ) -> None:
     planner_fails.add("bad")
@@ -270,7 +270,7 @@ def test_why_a_job_waits_is_explained_by_the_planner_itself(plane, client) -> No
     assert (vague.status_code, vague.json()["field"]) == (422, "at")
 
 
-def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane, sessions) -> None:
+def test_expected_starts_are_persisted_for_readers_of_the_queue(plane, sessions) -> None:
     plane.submit("first", gpus=2, max_run_time="1h")
     plane.settle()
     job = plane.submit("second", gpus=2)
@@ -330,7 +330,7 @@ def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkey
     assert seen.running[0].gang.gpu_count == 1
 
 
-def test_what_the_plan_said_then_is_told_only_if_it_did_something_else(plane) -> None:
+def test_the_logged_plan_is_shown_only_if_it_differs(plane) -> None:
     plane.submit("first", gpus=2)
     plane.settle()
     job = plane.submit("second", gpus=2)

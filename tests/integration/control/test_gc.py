@@ -46,7 +46,7 @@ from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.orphans import UNKNOWN_PATIENCE
 
 
-def put_stranger(plane, job: str, *, database_id: str) -> AttemptId:
+def put_orphan(plane, job: str, *, database_id: str) -> AttemptId:
     """An attempt on the engine that no database row knows."""
     order = plane.engine.order_of(ReplicaKey(job, plane.one(Attempt).id, "worker", 0))
     stranger = AttemptId(f"att-of-{database_id or 'nobody'}")
@@ -61,7 +61,7 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     job = plane.submit()
     plane.settle()
     own_id = ensure_id(plane.sessions)
-    put_stranger(plane, job, database_id=own_id if is_told else "")
+    put_orphan(plane, job, database_id=own_id if is_told else "")
     assert sweep_executor(plane.control) == 0
     plane.engine.advance(UNKNOWN_PATIENCE - timedelta(seconds=1))
     plane.start()  # whoever takes over goes on counting
@@ -75,11 +75,11 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     assert plane.all(Orphan) == []
 
 
-def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plane):
+def test_orphans_of_another_database_are_left_alone_and_reported_once(plane):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()
     plane.settle()
-    stranger = put_stranger(plane, job, database_id="feedbeef")
+    stranger = put_orphan(plane, job, database_id="feedbeef")
     for _ in range(3):
         assert sweep_executor(plane.control) == 0
         plane.engine.advance(2 * UNKNOWN_PATIENCE)
@@ -90,7 +90,7 @@ def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plan
     assert plane.one(Orphan).is_foreign
 
 
-def test_what_another_database_holds_is_given_to_nobody(plane):
+def test_resources_of_another_database_are_not_assigned(plane):
     plane.engine.script("worker", Script(run_for=None))
     plane.engine.script("theirs", Script(run_for=None))
     job = plane.submit()
@@ -258,7 +258,7 @@ def test_metrics_go_with_their_job_and_those_of_others_stay(plane):
     assert forget_metrics(plane.control) == 0
 
 
-def test_what_was_told_by_mlflow_goes_with_its_job_and_that_of_others_stays(plane):
+def test_mlflow_runs_are_deleted_with_their_job_only(plane):
     jobs = {name: plane.submit(name, ttl=ttl) for name, ttl in (("deleted", "60s"), ("kept", "60d"))}
     plane.settle()
     with unit_of_work(plane.control.sessions) as session:
@@ -288,7 +288,7 @@ def test_what_was_told_by_mlflow_goes_with_its_job_and_that_of_others_stays(plan
     assert [row.id for row in plane.all(MlflowModel)] == ["m-kept"]
 
 
-def test_reasons_of_shapes_that_nobody_waits_with_are_forgotten(plane):
+def test_reasons_of_shapes_without_waiting_jobs_are_deleted(plane):
     job = plane.submit(gpus=64)
     plane.settle()
     assert plane.all(WaitReason)

@@ -186,7 +186,7 @@ def test_two_processes_do_not_disturb_each_other(lab: Lab) -> None:
     assert (seen, lab.version.state) == (["copy"], "ready")
 
 
-def test_who_has_lost_the_lease_writes_nothing(lab: Lab) -> None:
+def test_without_the_lease_nothing_is_written(lab: Lab) -> None:
     lab.register()
     done: list[str] = []
 
@@ -321,7 +321,7 @@ def test_a_file_written_to_meanwhile_fails_it(lab: Lab) -> None:
     assert list((lab.folder / ".models/default/.drafts").iterdir()) == []
 
 
-def test_it_waits_for_its_job_without_a_bell(lab: Lab) -> None:
+def test_it_waits_for_its_job_without_a_wakeup(lab: Lab) -> None:
     with unit_of_work(lab.plane.sessions) as session:
         session.get_one(Job, "job-a").state = "running"
     lab.register(when_done=True)

@@ -17,7 +17,7 @@ from tests.integration.control.conftest import Plane
 
 
 @pytest.fixture
-def told(plane: Plane, monkeypatch: pytest.MonkeyPatch):
+def described(plane: Plane, monkeypatch: pytest.MonkeyPatch):
     """What the planner was asked and answered, tick by tick."""
     asked = []
 
@@ -48,13 +48,13 @@ def live_through(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("longest", [1, 3, 50])
-def test_every_tick_that_saw_a_change_is_told_again_exactly(plane, told, monkeypatch, longest):
+def test_every_tick_with_a_change_is_replayed_exactly(plane, described, monkeypatch, longest):
     monkeypatch.setattr(plan_log, "_LONGEST_CHAIN", longest)
     live_through(plane)
     written = plane.all(PlanRecord)
     assert len(written) > 5
     by_time = {}
-    for snapshot, made in told:
+    for snapshot, made in described:
         by_time.setdefault(snapshot.now, []).append((unordered(snapshot), made))
     for record in written:
         with unit_of_work(plane.sessions) as session:
@@ -63,7 +63,7 @@ def test_every_tick_that_saw_a_change_is_told_again_exactly(plane, told, monkeyp
         assert plan(again.snapshot) == again.plan
 
 
-def test_between_two_records_the_earlier_one_counts_and_before_the_first_none(plane, told):
+def test_between_two_records_the_earlier_one_counts_and_before_the_first_none(plane, described):
     live_through(plane)
     first = min(record.at for record in plane.all(PlanRecord))
     with unit_of_work(plane.sessions) as session:
@@ -71,21 +71,21 @@ def test_between_two_records_the_earlier_one_counts_and_before_the_first_none(pl
         assert entry_at(session, first + timedelta(microseconds=1)).at == first
 
 
-def test_while_nothing_but_time_changes_nothing_is_written(plane, told):
+def test_while_nothing_but_time_changes_nothing_is_written(plane, described):
     plane.submit("one", cpu=8)
     plane.settle()
     plane.submit("two", cpu=8)
     plane.settle()
     plane.ticker.tick()
-    before, asked = len(plane.all(PlanRecord)), len(told)
+    before, asked = len(plane.all(PlanRecord)), len(described)
     for _ in range(5):
         plane.engine.advance(timedelta(seconds=11))
         plane.ticker.tick()
-    assert len(told) > asked
+    assert len(described) > asked
     assert len(plane.all(PlanRecord)) == before
 
 
-def test_a_new_process_begins_a_chain_of_its_own(plane, told):
+def test_a_new_process_begins_a_chain_of_its_own(plane, described):
     plane.submit("one", cpu=8)
     plane.settle()
     plane.start()
@@ -95,7 +95,7 @@ def test_a_new_process_begins_a_chain_of_its_own(plane, told):
     assert len(bases) == 2
 
 
-def test_a_change_of_a_node_is_told(plane, told):
+def test_a_change_of_a_node_is_logged(plane, described):
     plane.submit("one", gpus=64)
     plane.settle()
     before = len(plane.all(PlanRecord))
@@ -106,7 +106,7 @@ def test_a_change_of_a_node_is_told(plane, told):
 
 
 @pytest.mark.parametrize(("keep", "max_bytes"), [(timedelta(seconds=1), 10**9), (timedelta(days=1), 1)])
-def test_old_records_go_by_age_and_by_size_and_never_the_newest(plane, told, monkeypatch, keep, max_bytes):
+def test_old_records_go_by_age_and_by_size_and_never_the_newest(plane, described, monkeypatch, keep, max_bytes):
     monkeypatch.setattr(plan_log, "_LONGEST_CHAIN", 2)
     live_through(plane)
     now = plane.engine.now

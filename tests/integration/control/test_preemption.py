@@ -135,7 +135,7 @@ def test_what_its_user_wants_meanwhile_counts_more(full, monkeypatch, wanted, st
     assert full.state("job-low") == state
 
 
-def test_nobody_is_stopped_whose_user_asked_for_something_else_first(full, monkeypatch):
+def test_a_job_with_an_earlier_user_request_is_not_preempted(full, monkeypatch):
     loaded = plan
 
     def planned(snapshot) -> Plan:
@@ -147,7 +147,7 @@ def test_nobody_is_stopped_whose_user_asked_for_something_else_first(full, monke
     assert full.one(Attempt, job_id="job-low").stop is None
 
 
-def test_nobody_is_stopped_for_a_job_that_waits_no_more(full, monkeypatch):
+def test_no_job_is_preempted_for_a_job_that_waits_no_more(full, monkeypatch):
     def planned(snapshot) -> Plan:
         made = replace(plan(snapshot), preempts=(stop("job-low"),), shrinks=())
         full.want("job-urgent", "cancel")
@@ -364,7 +364,7 @@ def test_what_a_project_has_had_is_written_once_and_fades(plane):
     assert row.value == pytest.approx(0.25, rel=0.01)
 
 
-def test_a_stopped_job_keeps_what_it_told_of_its_end_while_it_waits(full, monkeypatch):
+def test_a_preempted_job_keeps_its_remaining_run_time_while_it_waits(full, monkeypatch):
     # Ten seconds a step, and 60 of 100 steps left when it was last heard, about a minute before it ended.
     now_s = full.engine.now.timestamp()
     progress = {"step": 40, "steps": 100, "_pace": [[now_s - 100, 30], [now_s - 50, 35], [now_s, 40]]}
@@ -396,11 +396,11 @@ def test_a_promised_start_stays_while_the_one_before_it_starts_and_is_as_late_as
     plane.submit("second", cpu=8)
     plane.ticker.tick()
     limit = timedelta(minutes=10) + DEADLINE_SLACK + timedelta(seconds=30) + KILL_SLACK
-    assert told_start(plane) == plane.engine.now + limit
+    assert started_event(plane) == plane.engine.now + limit
     plane.settle()
     plane.advance(30)
     started_at = plane.one(Attempt, job_id="job-first").started_at
-    assert told_start(plane) == started_at + limit
+    assert started_event(plane) == started_at + limit
     # Its program heeds nothing: it is gone by the moment that was told.
     plane.advance((started_at + timedelta(minutes=10) - plane.engine.now).total_seconds())
     assert plane.state("job-second") == "queued"
@@ -409,12 +409,12 @@ def test_a_promised_start_stays_while_the_one_before_it_starts_and_is_as_late_as
     assert plane.state("job-second") == "running"
 
 
-def told_start(plane) -> datetime:
+def started_event(plane) -> datetime:
     (told,) = plane.all(WaitReason)
     return datetime.fromisoformat(told.numbers["expected_start"])
 
 
-def test_where_somebody_is_at_a_job_s_rows_the_others_give_their_places(plane, monkeypatch):
+def test_locked_rows_of_one_job_do_not_stop_other_preemptions(plane, monkeypatch):
     plane.engine.script("worker", FOREVER)
     for name in ("one", "two"):
         plane.submit(name, cpu=4)

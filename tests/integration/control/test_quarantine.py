@@ -42,7 +42,7 @@ def on(plane, job: str) -> list[str]:
     return [replica.node for replica in plane.all(Replica, job_id=job)]
 
 
-def told(plane, kind: str) -> list[str]:
+def described(plane, kind: str) -> list[str]:
     with unit_of_work(plane.sessions) as session:
         return list(session.scalars(select(Event.reason).where(Event.kind == kind).order_by(Event.id)))
 
@@ -72,12 +72,12 @@ def test_a_certain_fault_quarantines_at_once_and_the_job_goes_on_elsewhere(fleet
     assert shut(fleet) == {"node-0": "uncorrectable ECC error in job a"}
     assert on(fleet, job)[1:] == ["node-1"]
     assert fleet.state(job) == "running"
-    (reason,) = told(fleet, "node.quarantined")
+    (reason,) = described(fleet, "node.quarantined")
     assert reason.startswith("Node node-0 is quarantined until ")
     assert "trainmaster nodes release node-0" in reason
 
 
-def test_what_runs_there_goes_on_and_who_waits_for_it_is_told_until_its_time_is_over(fleet):
+def test_running_jobs_go_on_and_waiting_jobs_show_the_end_of_the_quarantine(fleet):
     pin(fleet)
     fleet.engine.script("worker", ECC, FOREVER, index=0)
     bad, good = fleet.submit("bad", cpu=4, max_restarts=0, **only()), fleet.submit("good", cpu=4, **only())
@@ -98,10 +98,10 @@ def test_what_runs_there_goes_on_and_who_waits_for_it_is_told_until_its_time_is_
     fleet.advance((until - fleet.engine.now).total_seconds() + 1)
     assert not shut(fleet)
     assert fleet.state(waits) == "running"
-    assert told(fleet, "node.released") == ["Node node-0 takes work again: its time is over."]
+    assert described(fleet, "node.released") == ["Node node-0 takes work again: its time is over."]
 
 
-def test_who_waits_for_room_elsewhere_is_told_of_the_node_besides(fleet):
+def test_a_job_that_waits_for_other_nodes_also_shows_the_quarantined_one(fleet):
     fleet.submit("a", cpu=8, max_restarts=0)
     fleet.settle()
     fleet.advance(11)
@@ -132,7 +132,7 @@ def test_three_suspicious_ends_of_different_jobs_quarantine_and_a_users_own_neve
     )
 
 
-def test_an_xid_is_certain_only_of_who_had_a_gpu(plane):
+def test_an_xid_is_certain_only_of_a_replica_with_a_gpu(plane):
     plane.engine.script("worker", Script(exit_code=1, log_tail="NVRM: Xid (PCI:0000:3b:00): 79, fallen off the bus"))
     plane.submit("a", cpu=1, max_restarts=0)
     plane.submit("b", cpu=1, gpus=1, max_restarts=0)
@@ -150,7 +150,7 @@ def test_a_job_that_fails_everywhere_leaves_all_nodes_open(fleet):
     assert fleet.state("job-a") == "failed"
     assert len(set(on(fleet, "job-a"))) > 1
     assert not shut(fleet)
-    (first,) = told(fleet, "node.released")
+    (first,) = described(fleet, "node.released")
     assert "failed so on " in first
     assert fleet.one(Node, name="node-0").quarantine_count == 0
 
@@ -168,7 +168,7 @@ def test_killed_between_the_end_and_the_quarantine_the_next_control_plane_decide
     assert set(shut(fleet)) == {"node-0"}
     fleet.start()
     fleet.advance(30)
-    assert len(told(fleet, "node.quarantined")) == 1
+    assert len(described(fleet, "node.quarantined")) == 1
     assert on(fleet, "job-a") == ["node-0", "node-1"]
 
 
@@ -233,7 +233,7 @@ def test_two_that_decide_at_once_write_it_once(fleet):
         assert decide(session, now) == ["node-0"]
     with unit_of_work(fleet.sessions) as session:
         assert decide(session, now) == []
-    assert len(told(fleet, "node.quarantined")) == 1
+    assert len(described(fleet, "node.quarantined")) == 1
 
 
 def test_a_lost_node_is_suspected_once_for_all_that_ran_there(fleet):
@@ -261,7 +261,7 @@ def test_the_only_node_is_suspected_in_words_and_stays_open(plane):
     node = plane.one(Node)
     assert node.quarantined_at is None
     assert "it is the last node of its kind that takes work" in node.suspicion["sentence"]
-    assert told(plane, "node.suspected") == [node.suspicion["sentence"]]
+    assert described(plane, "node.suspected") == [node.suspicion["sentence"]]
     plane.advance(3700)
     assert plane.one(Node).suspicion is None
 
@@ -287,19 +287,19 @@ def test_it_survives_restarts_and_another_look_at_the_nodes_and_an_elapsed_suspe
     assert set(shut(fleet)) == {"node-1"}
 
 
-def test_a_suspicion_is_told_once_and_keeps_the_newest_causes(plane):
+def test_a_suspicion_is_reported_once_and_has_the_newest_causes(plane):
     plane.engine.script("worker", EIO)
     for number in range(4):
         plane.submit(f"io-{number}", cpu=1, max_restarts=0)
     plane.settle()
     plane.advance(11)
-    (first,) = told(plane, "node.suspected")
+    (first,) = described(plane, "node.suspected")
     for number in range(4, 6):
         plane.submit(f"io-{number}", cpu=1, max_restarts=0)
         plane.settle()
         plane.advance(11)
     assert len(plane.one(Node).suspicion["causes"]) == 6
-    assert told(plane, "node.suspected") == [first]
+    assert described(plane, "node.suspected") == [first]
 
 
 def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(fleet):
@@ -314,7 +314,7 @@ def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(
     node = fleet.one(Node, name="node-0")
     assert not shut(fleet)
     assert "it is the last node of its kind that takes work" in node.suspicion["sentence"]
-    (told_so,) = told(fleet, "node.released")
+    (told_so,) = described(fleet, "node.released")
     assert "no other node of its kind does" in told_so
     fleet.advance(2 * 3600)  # longer than the window
     assert fleet.one(Node, name="node-0").suspicion == node.suspicion

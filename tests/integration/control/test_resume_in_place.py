@@ -33,7 +33,7 @@ def second_attempt(plane, job: str) -> str:
     return str(second.id)
 
 
-def told(plane, job: str, attempt: str, index: int, generation: int) -> str:
+def described(plane, job: str, attempt: str, index: int, generation: int) -> str:
     order = plane.engine.order_of(ReplicaKey(job, attempt, "worker", index, generation))
     return str(order.env["TRAINMASTER_RESUME_FROM"])
 
@@ -46,7 +46,7 @@ def test_all_of_a_new_world_go_on_from_the_newest_checkpoint(plane):
     plane.engine.end(ReplicaKey(job, attempt, "worker", 0), 137, ExitCause.SIGNALLED)
     plane.settle()
     assert plane.one(Attempt, id=attempt).world == 3
-    newest = [told(plane, job, attempt, *who) for who in ((1, 1), (2, 1), (0, 2))]
+    newest = [described(plane, job, attempt, *who) for who in ((1, 1), (2, 1), (0, 2))]
     assert newest == [_PATH.format(5000)] * 3
 
 
@@ -60,4 +60,4 @@ def test_a_replica_that_starts_again_alone_goes_on_from_the_newest_checkpoint(pl
         plane.engine.end(ReplicaKey(job, attempt, "worker", 1, generation), 137, ExitCause.SIGNALLED)
         plane.settle()
         plane.advance(120)
-        assert told(plane, job, attempt, 1, generation + 1) == _PATH.format(step)
+        assert described(plane, job, attempt, 1, generation + 1) == _PATH.format(step)

@@ -307,7 +307,7 @@ def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_a
     assert lab.alarms == []  # all is well
 
 
-def test_looks_between_the_rings_of_beat_ask_no_replica_that_is_ready_whichever_process_has_them(lab: Lab) -> None:
+def test_timer_wakeups_probe_no_ready_replica_in_any_process(lab: Lab) -> None:
     lab.create(replicas=1)
     lab.until([1])
     (ready,) = [one.address for one in lab.targets]

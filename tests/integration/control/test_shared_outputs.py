@@ -36,7 +36,7 @@ def resumed_after_a_loss(plane, job: str) -> str | None:
     return found
 
 
-def test_a_clone_goes_on_from_its_own_while_its_original_still_writes_beside_it(plane):
+def test_a_clone_resumes_from_its_own_while_its_original_still_writes_next_to_it(plane):
     plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
     original = plane.submit("first", max_restarts=9)
     clone = plane.submit("second", max_restarts=9)

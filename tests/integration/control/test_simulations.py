@@ -29,7 +29,7 @@ from scheduler.control.questions.simulations import SimulationRunner
 from scheduler.control.questions.what_if import load_what_if, run_what_if
 
 
-class NoBell:
+class NoWakeup:
     def notify(self, topic: str, key: str = "") -> None:
         pass
 
@@ -54,7 +54,7 @@ def worker(plane, sessions) -> SimulationRunner:
 @pytest.fixture
 def app(settings: Settings, sessions: SessionFactory, plane) -> FastAPI:
     prepare_home(sessions, settings, plane.engine.now)
-    return create_app(settings, sessions=sessions, wakeup=NoBell(), clock=lambda: plane.engine.now)
+    return create_app(settings, sessions=sessions, wakeup=NoWakeup(), clock=lambda: plane.engine.now)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_policy_is_tried_on_the_platform_s_own_history(plane, client, worker, 
     assert client.get("/api/v1/simulations/none").status_code == 404
 
 
-def test_both_sides_are_measured_over_the_same_time_and_jobs_that_never_run_are_told_first(
+def test_both_runs_have_the_same_time_and_jobs_that_never_run_come_first(
     plane, client, worker, sessions
 ) -> None:
     def tried(**cluster):
@@ -132,7 +132,7 @@ def test_both_sides_are_measured_over_the_same_time_and_jobs_that_never_run_are_
     assert [after[name] for name in nothing] == [None] * len(nothing)
 
 
-def test_what_does_not_change_is_not_told_as_if_it_did(plane, client, worker, sessions) -> None:
+def test_equal_figures_are_not_reported_as_changes(plane, client, worker, sessions) -> None:
     finished_jobs(plane, sessions, 1)
     address = begin(client)
     worker.work()
@@ -160,7 +160,7 @@ def begin(client: TestClient) -> str:
     return f"/api/v1/simulations/{began.json()['id']}"
 
 
-def test_one_whose_scheduler_died_is_taken_up_by_the_next_within_seconds(plane, client, worker) -> None:
+def test_a_simulation_of_a_dead_scheduler_is_taken_over_within_seconds(plane, client, worker) -> None:
     address = begin(client)
 
     def dies(_ask):
@@ -198,7 +198,7 @@ def test_a_scheduler_of_the_same_name_takes_up_what_it_left_at_once_and_not_for_
     assert "ended 3 times while it worked on this simulation" in told.json()["detail"]
 
 
-def test_one_that_is_stopped_in_order_is_left_to_the_next_as_if_never_begun(plane, client) -> None:
+def test_a_stopped_simulation_is_given_back_without_a_counted_try(plane, client) -> None:
     address = begin(client)
 
     def work(_ask):
@@ -211,7 +211,7 @@ def test_one_that_is_stopped_in_order_is_left_to_the_next_as_if_never_begun(plan
     assert client.get(address).json()["state"] == "waiting"
 
 
-def test_a_process_that_is_killed_is_told_of_at_once_and_the_next_one_works(plane, client, sessions) -> None:
+def test_a_killed_process_is_reported_at_once_and_the_next_simulation_works(plane, client, sessions) -> None:
     finished_jobs(plane, sessions, 1)
     address, simulations = begin(client), SimulationRunner(plane.control)
     simulations.start()

@@ -57,7 +57,7 @@ def running(plane):
     return plane.one(Attempt, job_id=job)
 
 
-def test_what_was_kept_is_taken_and_gone_when_the_job_has_ended(plane, running):
+def test_spooled_reports_are_ingested_and_deleted_when_the_job_has_ended(plane, running):
     path = keep(
         plane,
         running,
@@ -128,7 +128,7 @@ def test_an_error_in_taking_what_a_job_wrote_holds_up_no_end(plane, running, mon
     assert plane.state(running.job_id) == "succeeded"
 
 
-def test_the_lease_is_kept_while_lines_are_read_that_are_no_items(plane, running, monkeypatch):
+def test_the_lease_is_renewed_while_lines_without_items_are_read(plane, running, monkeypatch):
     keep(plane, running, *[b"{}\n"] * 5_000, progress(1, loss=0.5))
     left = []
 
@@ -147,7 +147,7 @@ def test_the_lease_is_kept_while_lines_are_read_that_are_no_items(plane, running
 
 
 @pytest.mark.parametrize(("bound", "value"), [("ATTEMPT_LINES", 3), ("ATTEMPT_BYTES", 800)])
-def test_all_that_an_attempt_kept_is_read_up_to_a_bound(plane, bound, value, monkeypatch):
+def test_the_spool_of_an_attempt_is_read_up_to_a_limit(plane, bound, value, monkeypatch):
     monkeypatch.setattr(taking_kept, bound, value)
     job = plane.submit(workers=3)
     plane.settle()
@@ -195,7 +195,7 @@ def test_a_kill_between_the_reports_and_the_end_takes_none_of_them_twice(plane, 
     assert (points(plane, running.job_id, "loss"), points(plane, running.job_id, "x")) == ([(1, 0.5)], [(1, 2.0)])
 
 
-def test_what_another_one_wrote_is_no_report_and_delays_nothing(plane, running):
+def test_unsigned_files_are_no_reports_and_delay_nothing(plane, running):
     keep(plane, running, progress(1, loss=0.5), key=b"x" * 32)
     keep(plane, running, progress(1, loss=0.5), index=7)
     keep(plane, running, progress(1, loss=0.5), generation=2)  # never started

@@ -25,7 +25,7 @@ from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
 from scheduler.control.studies.decide import METRIC_GRACE
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.tuning import Proposal, Question, propose
+from scheduler.tuning import Proposal, ProposalRequest, propose
 from scheduler.tuning.proposers import Proposers
 from tests.integration.control.study_lab import Lab
 
@@ -89,7 +89,7 @@ def test_a_trial_without_its_metric_says_where_it_was_looked_for(lab: Lab) -> No
 
 
 @pytest.mark.parametrize("who", ["all", "one of two"])
-def test_nobody_waits_for_a_metric_where_all_replicas_have_told_what_came(lab: Lab, who: str) -> None:
+def test_no_metric_is_waited_for_where_all_replicas_have_fully_reported(lab: Lab, who: str) -> None:
     roles = {"worker": {"replicas": 1 if who == "all" else 2, "resources": {"cpu": "1"}}}
     lab.create(budget={"trials": 1}, template={"command": "train", "roles": roles})
     lab.curve = lambda _point: [(1, float("nan"))]
@@ -118,7 +118,7 @@ def test_a_trial_without_its_metric_names_its_own_patterns_and_what_came(lab: La
     assert "; it reported acc. Looked for it in" in reason
 
 
-def test_a_trial_that_told_nothing_but_its_resources_was_looked_at(lab: Lab) -> None:
+def test_a_trial_with_resource_samples_only_was_observed(lab: Lab) -> None:
     template = {"command": "train", "cpu": "1", "metric_patterns": "acc {score}"}
     lab.create(budget={"trials": 1}, template=template)
     lab.curve, lab.metrics = lambda _point: [(1, 0.5)], ("system/cpu",)
@@ -144,14 +144,14 @@ def test_a_trial_that_diverged_keeps_its_best_and_says_so(lab: Lab, last: str, s
     assert trial.reason == f"Its last value of the metric 'score' is {said}: it diverged after step 1."
 
 
-def test_an_infinite_metric_is_told_as_such(lab: Lab) -> None:
+def test_an_infinite_metric_is_reported_as_such(lab: Lab) -> None:
     lab.create(budget={"trials": 1})
     lab.curve = lambda _point: [(1, float("-inf"))]
     lab.run()
     assert lab.trials[0].reason == "its last value of the metric 'score' is infinite"
 
 
-def test_a_study_of_which_all_fails_ends_soon_and_says_what_most_said(lab: Lab) -> None:
+def test_a_study_whose_trials_all_fail_ends_soon_with_the_most_frequent_reason(lab: Lab) -> None:
     lab.create(budget={"trials": 100, "parallel": 2}, template={"command": "train", "cpu": "1", "max_restarts": 0})
     lab.script = lambda _point: Script(run_for=timedelta(seconds=1), exit_code=1, log_tail="ValueError: no such file")
     ended = lab.run()
@@ -184,7 +184,7 @@ def test_a_paused_study_begins_nothing_but_collects(lab: Lab) -> None:
     assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded"]
 
 
-def test_a_lost_bell_is_made_good_however_many_studies_there_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_wakeup_is_made_up_for_however_many_studies_there_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.create()
     with unit_of_work(lab.plane.sessions) as session:
         first = session.get_one(Study, "study-1")
@@ -197,7 +197,7 @@ def test_a_lost_bell_is_made_good_however_many_studies_there_are(lab: Lab, monke
     assert rings == [(TOPIC_STUDY, f"study-{number}") for number in range(1, 8)]
 
 
-def test_trials_that_fit_nowhere_are_told(lab: Lab) -> None:
+def test_trials_that_fit_nowhere_are_in_the_note(lab: Lab) -> None:
     lab.create(template={"command": "train", "gpus": 64})
     for _ in range(3):
         lab.turn()
@@ -220,7 +220,7 @@ def test_gpu_hours_of_a_trial_that_was_started_again_count_while_it_runs(lab: La
     assert "0.02 GPU-hours are spent" in ended.reason
 
 
-def test_points_of_the_user_that_nobody_got_before_the_end_come_first_when_it_is_extended(lab: Lab) -> None:
+def test_untried_initial_points_come_first_when_the_study_is_extended(lab: Lab) -> None:
     own = [{"x": 0.1}, {"x": 0.2}]
     lab.create(template=None, initial=own)
     lab.keeper.keep("study-1")
@@ -306,10 +306,10 @@ def test_another_process_writes_nothing_while_this_one_is_at_it(lab: Lab) -> Non
 
 
 def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> None:
-    asked: list[Question] = []
+    asked: list[ProposalRequest] = []
 
     class Slow(Proposers):
-        def __call__(self, question: Question) -> list[Proposal]:
+        def __call__(self, question: ProposalRequest) -> list[Proposal]:
             asked.append(question)
             return propose(replace(question, algorithm=Algorithm.RANDOM))
 

@@ -98,7 +98,7 @@ def test_the_best_of_a_rung_go_on_from_their_checkpoints_with_more(lab: Lab) -> 
     assert longest.parameters["x"] in sorted((trial.parameters["x"] for trial in small), reverse=True)[:3]
 
 
-def test_who_kept_no_checkpoint_is_promoted_from_the_start(lab: Lab) -> None:
+def test_without_a_checkpoint_a_promotion_trains_from_the_start(lab: Lab) -> None:
     lab.create(**HALVING)
     lab.run(turns=80)
     heirs = [trial for trial in lab.trials if "parent" in trial.memo]
@@ -126,7 +126,7 @@ def test_where_the_parent_made_room_meanwhile_the_next_one_is_gone_on_from(lab: 
     assert lab.orders[heirs[0].job_id or ""].env["TRAINMASTER_RESUME_FROM"] == "/data/resume/checkpoints/step-2"
 
 
-def test_an_heir_without_a_metric_is_told_what_may_be_the_reason(lab: Lab) -> None:
+def test_a_promoted_trial_without_a_metric_shows_the_likely_reason(lab: Lab) -> None:
     lab.create(**HALVING)
     lab.curve = lambda point: [(1, point["x"])] if point["epochs"] == 1 else []
     run_halving(lab)
@@ -185,7 +185,7 @@ class Nursery:
         add_metrics(session, StreamKey(trial.job_id, 1, "worker", 0), {"score": points}, now=self.lab.plane.engine.now)
 
 
-def test_the_worst_of_a_population_give_way_to_heirs_of_the_best(lab: Lab) -> None:
+def test_the_worst_of_a_population_are_replaced_from_the_best(lab: Lab) -> None:
     lab.create(**POPULATION)
     nursery = Nursery(lab)
     for _ in range(12):
@@ -211,10 +211,10 @@ def test_the_worst_of_a_population_give_way_to_heirs_of_the_best(lab: Lab) -> No
     assert len({heir.memo["replaces"] for heir in heirs}) == len(heirs)
 
 
-def test_nobody_gives_way_where_no_better_one_has_a_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_member_is_replaced_where_no_better_one_has_a_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.create(**POPULATION)
     nursery = Nursery(lab)
-    monkeypatch.setattr("tests.integration.control.test_study_heirs.save", lambda *_: None)
+    monkeypatch.setattr("tests.integration.control.test_study_promotions.save", lambda *_: None)
     for _ in range(6):
         nursery.turn()
     assert [trial.state for trial in lab.trials] == ["running"] * 4
@@ -225,7 +225,7 @@ def test_where_the_checkpoints_are_gone_a_new_member_takes_the_place(lab: Lab, m
     nursery = Nursery(lab)
     while all(trial.stop is None for trial in lab.trials):
         nursery.turn()
-    monkeypatch.setattr("tests.integration.control.test_study_heirs.save", lambda *_: None)
+    monkeypatch.setattr("tests.integration.control.test_study_promotions.save", lambda *_: None)
     for job_id in nursery.told:
         shutil.rmtree(folder_of(lab, job_id))
     with unit_of_work(lab.plane.sessions) as session:
@@ -238,7 +238,7 @@ def test_where_the_checkpoints_are_gone_a_new_member_takes_the_place(lab: Lab, m
     assert not any("parent" in trial.memo for trial in trials)
 
 
-def test_of_who_came_to_its_end_meanwhile_nobody_goes_on(lab: Lab) -> None:
+def test_no_replacement_goes_on_from_a_member_that_has_ended(lab: Lab) -> None:
     lab.create(**POPULATION)
     nursery = Nursery(lab)
     while all(trial.stop is None for trial in lab.trials):
@@ -257,7 +257,7 @@ def test_of_who_came_to_its_end_meanwhile_nobody_goes_on(lab: Lab) -> None:
     assert not any("parent" in trial.memo for trial in trials)
 
 
-def test_a_process_that_dies_between_the_end_and_the_heir_makes_one_heir(lab: Lab) -> None:
+def test_a_kill_between_end_and_replacement_leaves_one_replacement(lab: Lab) -> None:
     lab.create(**POPULATION)
     nursery = Nursery(lab)
     for turn in range(12):

@@ -93,7 +93,7 @@ def test_a_trial_whose_script_has_finished_is_not_stopped_early(
 
 
 @pytest.mark.parametrize("other", ["restarted", "second"])
-def test_who_was_let_pass_a_rung_is_not_asked_there_again_by_another_process(lab: Lab, other: str) -> None:
+def test_a_passed_rung_is_not_judged_again_by_another_process(lab: Lab, other: str) -> None:
     values = (0.1, 0.9, 0.8, 0.4, 0.3, 0.2)
     lab.create(
         budget={"trials": 6, "parallel": 6},

@@ -117,7 +117,7 @@ def test_layouts_are_read_once_and_forgotten_with_their_attempts(plane, sessions
         assert taken.read(session) == of_each[0] | of_each[1]
 
 
-def test_where_attempts_share_no_host_nobody_asks_for_ports(plane, monkeypatch):
+def test_no_ports_are_allocated_where_attempts_share_no_host(plane, monkeypatch):
     monkeypatch.setattr(FakeExecutor, "shares_hosts", False)
     monkeypatch.setattr(plane.reconciler._taken, "read", lambda *_, **__: 1 / 0)
     job = plane.submit()
@@ -136,7 +136,7 @@ def test_an_engine_that_is_away_says_nothing_about_its_nodes(plane):
     assert plane.one(Node).is_ready
 
 
-def test_who_comes_late_with_the_nodes_leaves_them_to_the_other(plane):
+def test_a_late_sync_of_nodes_leaves_them_to_the_other_process(plane):
     plane.start()
     other = replace(plane.control, holder="other")
     real = plane.control.executor

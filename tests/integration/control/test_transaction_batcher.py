@@ -77,7 +77,7 @@ class Hanging:
         assert not self._thread.is_alive()
 
 
-def test_one_whose_rows_cannot_be_read_fails_alone(plane, placed):
+def test_an_attempt_with_unreadable_rows_fails_alone(plane, placed):
     newer = {"cause": "tomorrow", "sentence": "x", "at": "2026-01-01T00:00:00+00:00"}
     with unit_of_work(plane.sessions) as session:
         session.execute(update(Attempt).where(Attempt.id == placed[1]).values(stop=newer))
@@ -87,7 +87,7 @@ def test_one_whose_rows_cannot_be_read_fails_alone(plane, placed):
     assert states(plane) == ["running", "starting", "running"]
 
 
-def test_the_others_go_on_without_one_that_hangs_and_it_goes_on_when_it_is_answered(plane, placed, monkeypatch):
+def test_other_passes_go_on_without_a_hanging_one_until_it_is_answered(plane, placed, monkeypatch):
     with Hanging(plane, placed, {placed[1]}, monkeypatch) as hanging:
         assert states(plane) == ["running", "starting", "running"]
         assert {look.outcome for look in hanging.told.values()} == {ReconcileOutcome.IN_SYNC}
@@ -117,7 +117,7 @@ def test_leases_are_renewed_while_a_look_is_slow(plane, placed, monkeypatch):
         )
 
 
-def test_one_that_is_silent_for_longer_than_a_lease_is_left_to_others_and_writes_nothing(plane, placed, monkeypatch):
+def test_a_pass_stuck_for_longer_than_a_lease_loses_it_and_writes_nothing(plane, placed, monkeypatch):
     with Hanging(plane, placed, {placed[1]}, monkeypatch, lease_ttl=timedelta(seconds=0.2)) as hanging:
         time.sleep(0.3)
         plane.engine.advance(timedelta(seconds=1))
@@ -136,7 +136,7 @@ def test_one_that_is_silent_for_longer_than_a_lease_is_left_to_others_and_writes
         assert plane.story("job-j1") == story
 
 
-def test_one_whose_rows_are_locked_is_left_for_later_and_the_others_are_written(plane, placed, monkeypatch):
+def test_locked_rows_of_one_attempt_do_not_stop_writes_of_others(plane, placed, monkeypatch):
     real = transaction_batcher.flush
 
     def flush(session, all_writes):
@@ -151,7 +151,7 @@ def test_one_whose_rows_are_locked_is_left_for_later_and_the_others_are_written(
     assert looks[placed[0]].outcome is looks[placed[2]].outcome is ReconcileOutcome.IN_SYNC
 
 
-def test_what_fails_when_it_is_told_takes_no_other_from_its_teller(plane, placed):
+def test_a_failing_callback_does_not_affect_other_attempts(plane, placed):
     told = []
 
     def tell(attempt_id, _outcome):

@@ -38,7 +38,7 @@ def test_cancel_and_pause_reach_what_runs(plane):
     assert not plane.engine.live()
 
 
-def test_a_wish_of_the_moment_between_two_states_is_not_forgotten(plane):
+def test_a_user_request_between_two_states_is_not_forgotten(plane):
     job = plane.submit()
     plane.want(job, "cancel")
     plane.settle()
@@ -126,7 +126,7 @@ def test_another_processs_attempt_is_left_alone(plane):
     assert not plane.engine.starts
 
 
-def test_beat_rings_for_what_was_forgotten(plane):
+def test_the_resync_wakes_up_forgotten_attempts(plane):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()
     plane.ticker.tick()

@@ -8,7 +8,7 @@ from core.settings import Settings
 from scheduler.volume_check import refused_volumes
 
 
-def test_local_volumes_outside_of_the_allowed_folders_are_told(plane, monkeypatch):
+def test_local_volumes_outside_of_the_allowed_folders_are_reported(plane, monkeypatch):
     monkeypatch.setenv("TRAINMASTER_EXECUTOR", "kubernetes")
     with unit_of_work(plane.sessions) as session:
         now = plane.engine.now
@@ -20,15 +20,15 @@ def test_local_volumes_outside_of_the_allowed_folders_are_told(plane, monkeypatc
             session.add(Volume(id=f"vol-{name}", name=name, kind=kind, root=root, config=config, created_at=now))
     before = {volume.name for volume in plane.all(Volume) if volume.kind == "local"} - {"here", "elsewhere"}
 
-    def told(host_paths):
+    def sentences(host_paths):
         monkeypatch.setenv("TRAINMASTER_HOST_PATHS", host_paths)
         sentences = refused_volumes(plane.sessions, Settings())
         return [s for s in sentences if not any(f"Volume {name} " in s for name in before)]
 
-    (sentence,) = told("/srv")
+    (sentence,) = sentences("/srv")
     assert "Volume elsewhere lies at /mnt/elsewhere" in sentence
     assert "TRAINMASTER_HOST_PATHS=/mnt/elsewhere" in sentence
-    assert told("/srv:/mnt") == []
-    assert len(told("")) == 2, "empty allows none"
+    assert sentences("/srv:/mnt") == []
+    assert len(sentences("")) == 2, "empty allows none"
     monkeypatch.setenv("TRAINMASTER_EXECUTOR", "docker")
-    assert told("/srv") == [], "an engine of its own rules"
+    assert sentences("/srv") == [], "an engine of its own rules"

@@ -20,7 +20,7 @@ from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.tuning import Proposal, Question, propose
+from scheduler.tuning import Proposal, ProposalRequest, propose
 from scheduler.tuning.proposers import Proposers
 from tests.unit.api_core.test_studies_api import OWN, SPEC, URL, create
 
@@ -111,7 +111,7 @@ class Asking:
         self.ask, self.asked = ask, 0
         self.answers: list[Any] = []
 
-    def __call__(self, question: Question) -> list[Proposal]:
+    def __call__(self, question: ProposalRequest) -> list[Proposal]:
         self.asked += 1
         if self.asked == 2:
             self.answers.append(self.ask())

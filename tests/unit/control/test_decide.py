@@ -158,7 +158,7 @@ def test_without_a_chief_all_workers_decide():
 
 
 @pytest.mark.parametrize(("grace", "seconds"), [({}, 30), ({"exit": 90}, 90)])
-def test_the_chief_decides_and_the_workers_beside_it_may_finish_what_they_write(grace, seconds):
+def test_the_chief_decides_and_the_workers_next_to_it_may_finish_writing(grace, seconds):
     seen = show(snapshot({"chief": 1, "worker": 2}, grace=grace), chief_0=DONE)
     decision = decide(seen)
     assert decision.is_decided
@@ -299,7 +299,7 @@ def test_a_replica_that_vanished_was_lost_and_does_not_count():
     assert (decision.end.event, decision.end.is_counted) == (JobEvent.REQUEUE, False)
 
 
-def test_what_was_told_of_a_replica_before_it_vanished_is_the_reason():
+def test_the_last_detail_of_a_vanished_replica_is_the_reason():
     """As of a pod that somebody deletes: while it ends there is time to say so, then it is gone."""
     running = snapshot({"worker": 1})
     member = replace(running.members[0], detail="Pod p is gone: somebody deleted it in the cluster.")
@@ -397,7 +397,7 @@ def test_max_run_time_expires_the_job_by_the_runtime_or_by_us():
     assert late.event is JobEvent.EXPIRE
 
 
-def test_what_the_executor_refuses_fails_the_job_with_its_words():
+def test_a_refusal_of_the_executor_fails_the_job_with_its_message():
     seen = snapshot({"worker": 1}, attempt_state=AttemptState.STARTING, refusal="There is no such image.")
     end = end_of(seen)
     assert (end.event, end.sentence) == (JobEvent.FAIL, "There is no such image.")

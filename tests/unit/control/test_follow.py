@@ -52,7 +52,7 @@ def read_new(session: Session, followers: TraceFollower, jobs: dict[int, str] | 
     raise AssertionError("it never came to the end")
 
 
-def told(trace: Trace) -> dict[int, float]:
+def traces(trace: Trace) -> dict[int, float]:
     return dict(zip(trace.steps, trace.values, strict=True))
 
 
@@ -72,7 +72,7 @@ def test_a_look_reads_only_what_is_new(session: Session, monkeypatch: pytest.Mon
     assert read == [], "nothing has come"
     report(session, range(9_000, 9_010))
     report(session, [9_005], 3.0)
-    assert told(read_new(session, followers))[9_005] == 3.0
+    assert traces(read_new(session, followers))[9_005] == 3.0
     assert read == [], "what waits in segments is known from the last one on"
     report(session, range(9_010, 50_000))  # so many that they move into chunks
     trace = read_new(session, followers)
@@ -118,7 +118,7 @@ def test_a_new_process_reads_all_in_parts_and_knows_the_same(session: Session) -
     report(session, range(2_000), 7.0, job="job-2")
     jobs = {1: "job-1", 2: "job-2"}
     long, again = TraceFollower(), TraceFollower(most_points=1_000)
-    assert told(read_new(session, again, jobs)) == told(read_new(session, long, jobs))
+    assert traces(read_new(session, again, jobs)) == traces(read_new(session, long, jobs))
     assert len(again.read_new(session, jobs, "loss", Goal.MINIMIZE)[0][2].steps) == 2_000
 
 
@@ -127,9 +127,9 @@ def test_what_comes_late_and_steps_that_go_back_are_learnt(session: Session) -> 
     report(session, range(10))
     read_new(session, followers)
     report(session, [4, 3, 20], 2.0)
-    assert told(read_new(session, followers)) == {**dict.fromkeys(range(10), 1.0), 3: 2.0, 4: 2.0, 20: 2.0}
+    assert traces(read_new(session, followers)) == {**dict.fromkeys(range(10), 1.0), 3: 2.0, 4: 2.0, 20: 2.0}
     report(session, range(5, 8), 3.0, attempt=2)  # it went on from a checkpoint of step 5
-    known = told(read_new(session, followers))
+    known = traces(read_new(session, followers))
     assert [known[step] for step in (4, 5, 7, 8)] == [2.0, 3.0, 3.0, 1.0]
 
 
@@ -139,18 +139,18 @@ def test_a_late_word_of_an_earlier_attempt_is_not_the_last_one(session: Session)
     report(session, range(3), 2.0, attempt=2)
     read_new(session, followers)
     report(session, [1, 9], 8.0)  # of the first attempt, which had kept them while the API was away
-    assert told(read_new(session, followers)) == {0: 2.0, 1: 2.0, 2: 2.0, 3: 1.0, 4: 1.0, 9: 8.0}
+    assert traces(read_new(session, followers)) == {0: 2.0, 1: 2.0, 2: 2.0, 3: 1.0, 4: 1.0, 9: 8.0}
 
 
 def test_the_first_replica_is_believed_also_when_it_is_heard_later(session: Session) -> None:
     followers = TraceFollower()
     report(session, range(5), 5.0, index=1)
-    assert told(read_new(session, followers))[0] == 5.0
+    assert traces(read_new(session, followers))[0] == 5.0
     report(session, range(3), 1.0, index=0)
-    assert told(read_new(session, followers)) == dict.fromkeys(range(3), 1.0)
+    assert traces(read_new(session, followers)) == dict.fromkeys(range(3), 1.0)
 
 
-def test_who_runs_no_more_is_forgotten(session: Session) -> None:
+def test_a_trial_that_runs_no_more_is_forgotten(session: Session) -> None:
     followers = TraceFollower()
     report(session, range(5))
     read_new(session, followers)

@@ -41,7 +41,7 @@ class Fails:
         return plan(snapshot)
 
 
-def test_broken_jobs_are_set_aside_and_told_and_the_others_start() -> None:
+def test_poison_jobs_are_isolated_with_a_reason_and_the_others_start() -> None:
     snapshot = queue()
     generations = {job.job_id: 1 for job in snapshot.queued}
     planned = PoisonJobFilter().plan(snapshot, generations, Fails("j03", "j17"))
@@ -90,7 +90,7 @@ def test_one_that_failed_for_a_reason_that_has_ended_is_tried_again_some_minutes
 
 @pytest.mark.parametrize("waiting", [1, 3, 20, 40])
 @pytest.mark.parametrize("least", [0, 1])  # with an empty queue too, or as soon as anybody waits
-def test_what_no_waiting_job_causes_is_told_as_it_is_and_sets_nobody_aside(waiting: int, least: int) -> None:
+def test_an_error_that_no_waiting_job_causes_is_raised_and_isolates_no_job(waiting: int, least: int) -> None:
     def failing(seen: Snapshot) -> Plan:
         if len(seen.queued) >= least:
             raise ValueError("a node")
@@ -104,7 +104,7 @@ def test_what_no_waiting_job_causes_is_told_as_it_is_and_sets_nobody_aside(waiti
     assert aside.plan(snapshot, generations, plan) == FilteredPlan(snapshot, plan(snapshot))
 
 
-def test_nobody_is_set_aside_for_a_plan_that_fails_without_them_too() -> None:
+def test_no_job_is_isolated_for_a_plan_that_also_fails_without_it() -> None:
     snapshot, aside = queue(), PoisonJobFilter()
     generations = {job.job_id: 1 for job in snapshot.queued}
 
@@ -118,7 +118,7 @@ def test_nobody_is_set_aside_for_a_plan_that_fails_without_them_too() -> None:
     assert aside.without_known(snapshot, generations) is snapshot
 
 
-def test_jobs_that_are_broken_are_set_aside_where_nobody_else_waits() -> None:
+def test_poison_jobs_are_isolated_where_no_other_job_waits() -> None:
     snapshot = replace(queue(), queued=queue().queued[:2])
     generations = {job.job_id: 1 for job in snapshot.queued}
     planned = PoisonJobFilter().plan(snapshot, generations, Fails("j00", "j01"))

@@ -51,7 +51,7 @@ def test_what_is_written_stays_while_it_is_anybodys():
     assert (dict(news.shapes), news.gone) == ({"shape": ROOM}, ("shape/p/ann",))
 
 
-def test_what_names_a_project_or_a_user_is_never_told_to_another_one():
+def test_a_reason_with_a_project_or_user_is_never_shown_to_others():
     news = changed_reasons(loaded({"a": "ann"}), waits(a=QUOTA))
     assert dict(news.shapes) == {"shape/p/ann": QUOTA}
     both = changed_reasons(loaded(USERS), waits(a=QUOTA, b=QUOTA, c=ROOM, d=ROOM))

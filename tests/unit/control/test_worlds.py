@@ -64,7 +64,7 @@ def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
     assert decision.counted_restarts == 1
 
 
-def test_whoever_has_not_heard_of_the_new_world_is_told_until_all_have():
+def test_members_that_do_not_know_the_new_world_are_updated_until_all_do():
     before = show(elastic(), worker_1=KILLED)
     after = knows(entered(before, decide(before)), 1, "worker-0", "worker-2", "worker-3")
     told = decide(after)
@@ -96,13 +96,13 @@ def test_a_loss_too_many_ends_the_gang():
     assert decision.stop.cause is StopCause.FAILURE
 
 
-def test_before_it_runs_and_where_the_engine_reaches_nobody_a_loss_ends_the_gang():
+def test_before_it_runs_or_without_world_updates_a_loss_ends_the_gang():
     starting = elastic(attempt_state=AttemptState.STARTING)
     assert decide(show(starting, worker_1=KILLED)).stop is not None
     assert decide(show(replace(elastic(), can_change_worlds=False), worker_1=KILLED)).stop is not None
 
 
-def test_when_one_has_finished_nobody_is_done_without():
+def test_when_a_replica_has_finished_no_loss_is_tolerated():
     assert decide(show(elastic(), worker_0=DONE, worker_1=KILLED)).stop.cause is StopCause.FAILURE
 
 
@@ -134,7 +134,7 @@ def test_one_that_joins_is_created_and_taken_in_when_it_is_ready_behind_all_othe
     assert ready.world.reason == "worker-4 joined. 5 of 2 to 5 workers go on."
 
 
-def test_one_that_fails_while_it_joins_gives_its_place_back_and_nobody_else_notices():
+def test_a_replica_that_fails_while_joining_gives_its_place_back_unnoticed():
     decision = decide(show(joining(elastic()), worker_4=KILLED))
     assert decision.stop is None
     assert decision.world is None
@@ -156,7 +156,7 @@ def test_when_the_work_is_done_one_that_still_waits_to_join_is_stopped_at_once()
     assert named(decision.stops) == ["worker-4"]
 
 
-def test_whoever_was_given_up_and_still_is_there_is_ended():
+def test_a_lost_replica_that_still_exists_is_discarded():
     cut_off = replace(show(elastic(), worker_1=Phase.RUNNING), lost_nodes={})
     cut_off = replace(
         cut_off, members=tuple(replace(m, state=ReplicaState.LOST) if m.index == 1 else m for m in cut_off.members)
@@ -206,7 +206,7 @@ def first_seen(before: AttemptSnapshot):
     return show(before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING).observed  # fmt: skip
 
 
-def test_a_place_is_kept_only_as_long_as_a_call_for_it_may_be_under_way():
+def test_resources_are_held_only_while_a_create_call_may_be_under_way():
     waiting = joining(elastic(), ReplicaState.PENDING)
     seen = first_seen(waiting)
 

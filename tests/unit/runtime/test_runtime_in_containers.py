@@ -53,13 +53,13 @@ def test_a_copy_that_cannot_be_written_is_let_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "name"), [("memory", "memory.oom_control"), ("unified", "memory.events")], ids=["version 1", "version 2"]
+    ("job_folder", "name"), [("memory", "memory.oom_control"), ("unified", "memory.events")], ids=["version 1", "version 2"]
 )
 def test_kills_are_counted_in_the_containers_own_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_folder: str, name: str
 ) -> None:
     (tmp_path / name).write_text("oom 3\noom_kill_disable 0\noom_kill 2\n")
-    monkeypatch.setattr(cgroups, "own_groups", lambda: {own: str(tmp_path)})
+    monkeypatch.setattr(cgroups, "own_groups", lambda: {job_folder: str(tmp_path)})
     assert cgroups.own_oom_kills() == 2
     monkeypatch.setattr(cgroups, "own_groups", dict)
     assert cgroups.own_oom_kills() is None
@@ -166,10 +166,10 @@ def test_horovods_processes_get_the_interface_and_a_named_one_stays(monkeypatch)
     from trainmaster_runtime.limits.cgroups import Groups
 
     monkeypatch.setattr(prepare, "own_interface", lambda: "ens5")
-    ground = prepare.PreparedReplica(own="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
+    prepared = prepare.PreparedReplica(job_folder="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
     address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0"}
     extras = [address, {**address, "HOROVOD_GLOO_IFACE": "ib0"}, {}]
     order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m", world=None)
     monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
-    reported = [program.env.get("HOROVOD_GLOO_IFACE") for program in ground.programs(order)]
+    reported = [program.env.get("HOROVOD_GLOO_IFACE") for program in prepared.programs(order)]
     assert reported == ["ens5", "ib0", None]

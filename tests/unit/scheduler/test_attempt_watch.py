@@ -46,14 +46,14 @@ def look(seen, **changes):
     return ReconcileResult(ReconcileOutcome.IN_SYNC, fingerprint=fingerprint(seen.observe(ATTEMPT)), **changes)
 
 
-def test_a_change_rings(watched):
+def test_a_change_sends_a_wakeup(watched):
     seen, rung, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.phase = Phase.FAILED
     assert rung.acquire(timeout=10)
 
 
-def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypatch):
+def test_a_new_detail_alone_waits_for_a_while_and_an_end_does_not(watched, monkeypatch):
     seen, rung, watch = watched
     monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 3600)
     watch.note_reconciled(ATTEMPT, look(seen))
@@ -63,7 +63,7 @@ def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypat
     assert rung.acquire(timeout=30)
 
 
-def test_new_words_ring_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
+def test_a_new_detail_sends_a_wakeup_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
     seen, rung, watch = watched
     monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 0)
     watch.note_reconciled(ATTEMPT, look(seen))
@@ -71,20 +71,20 @@ def test_new_words_ring_when_the_last_reconcile_is_old_enough(watched, monkeypat
     assert rung.acquire(timeout=30)
 
 
-def test_an_engine_that_is_away_rings_so_that_the_reconcile_sees_it(watched):
+def test_an_engine_that_is_away_sends_a_wakeup_for_the_reconcile(watched):
     seen, rung, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.error = ExecutorTryAgain("away")
     assert rung.acquire(timeout=10)
 
 
-def test_an_appointment_is_kept_without_a_change(watched):
+def test_a_recheck_time_sends_a_wakeup_without_a_change(watched):
     seen, rung, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen, recheck_at=NOW - timedelta(seconds=1)))
     assert rung.acquire(timeout=10)
 
 
-def test_what_is_gone_or_somebody_elses_is_not_watched(watched):
+def test_gone_or_busy_attempts_are_not_watched(watched):
     seen, rung, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
     watch.note_reconciled(ATTEMPT, ReconcileResult(ReconcileOutcome.GONE))
@@ -100,20 +100,20 @@ class Telling(Seen):
 
     def __init__(self):
         super().__init__()
-        self.told = queue.Queue()
+        self.message = queue.Queue()
 
     def wait_for_change(self, timeout_s):
         try:
-            told = self.told.get(timeout=min(timeout_s, 0.05))
+            message = self.message.get(timeout=min(timeout_s, 0.05))
         except queue.Empty:
             return frozenset()
-        if isinstance(told, Exception):
-            raise told
-        return frozenset({told})
+        if isinstance(message, Exception):
+            raise message
+        return frozenset({message})
 
 
 @pytest.fixture
-def told():
+def message():
     seen, rung = Telling(), threading.Semaphore(0)
     watch = AttemptWatch(seen, timedelta(hours=1), lambda _: rung.release(), lambda: NOW)
     watch.start()
@@ -121,48 +121,48 @@ def told():
     watch.stop()
 
 
-def test_what_the_engine_tells_is_looked_at_at_once_and_not_before(told):
-    seen, rung, watch = told
+def test_a_pushed_change_is_polled_at_once_and_not_before(message):
+    seen, rung, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
     looks = seen.looks
     assert not rung.acquire(timeout=0.1)
     assert seen.looks == looks
     seen.phase = Phase.FAILED
-    seen.told.put(ATTEMPT)
+    seen.message.put(ATTEMPT)
     assert rung.acquire(timeout=0.9)
 
 
-def test_a_hint_without_a_change_rings_nobody(told):
-    seen, rung, watch = told
+def test_a_hint_without_a_change_sends_no_wakeup(message):
+    seen, rung, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
-    seen.told.put(ATTEMPT)
-    seen.told.put(AttemptId("att-unknown"))
+    seen.message.put(ATTEMPT)
+    seen.message.put(AttemptId("att-unknown"))
     assert not rung.acquire(timeout=0.3)
     assert seen.looks >= 2
 
 
-def test_a_listener_that_fails_listens_again(told):
-    seen, rung, watch = told
+def test_a_listener_that_fails_listens_again(message):
+    seen, rung, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
-    seen.told.put(RuntimeError("oops"))
+    seen.message.put(RuntimeError("oops"))
     seen.phase = Phase.FAILED
-    seen.told.put(ATTEMPT)
+    seen.message.put(ATTEMPT)
     assert rung.acquire(timeout=10)
 
 
-def test_where_the_engine_tells_of_changes_its_absence_rings_nobody(told):
-    seen, rung, watch = told
+def test_where_changes_are_pushed_an_absent_engine_sends_no_wakeup(message):
+    seen, rung, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.error = ExecutorTryAgain("away")
-    seen.told.put(ATTEMPT)
+    seen.message.put(ATTEMPT)
     assert not rung.acquire(timeout=0.3)
     seen.error, seen.phase = None, Phase.FAILED
-    seen.told.put(ATTEMPT)
+    seen.message.put(ATTEMPT)
     assert rung.acquire(timeout=10)
 
 
-def test_a_hint_for_what_is_noted_a_moment_later_is_not_lost(told):
-    seen, rung, watch = told
+def test_a_hint_during_a_reconcile_is_not_lost(message):
+    seen, rung, watch = message
     before = look(seen)
     seen.phase = Phase.FAILED
     watch.hint(ATTEMPT)
@@ -170,8 +170,8 @@ def test_a_hint_for_what_is_noted_a_moment_later_is_not_lost(told):
     assert rung.acquire(timeout=10)
 
 
-def test_a_hint_that_waits_for_its_turn_survives_that_the_attempt_is_noted_anew(told):
-    seen, rung, watch = told
+def test_a_pending_hint_survives_another_reconcile_of_the_attempt(message):
+    seen, rung, watch = message
     before = look(seen)
     watch.note_reconciled(ATTEMPT, before)
     with watch._wake:
@@ -182,8 +182,8 @@ def test_a_hint_that_waits_for_its_turn_survives_that_the_attempt_is_noted_anew(
     assert rung.acquire(timeout=10)
 
 
-def test_hints_for_other_processes_attempts_are_forgotten(told):
-    _, _, watch = told
+def test_hints_for_other_processes_attempts_are_forgotten(message):
+    _, _, watch = message
     with watch._wake:
         watch._hinted = {AttemptId("att-old"): time.monotonic() - 60.0}
     watch.hint(ATTEMPT)

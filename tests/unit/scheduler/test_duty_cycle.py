@@ -57,7 +57,7 @@ def test_a_run_that_fails_rests_too():
     assert pace.rest_s == pytest.approx(0.4)
 
 
-def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
+def test_wakeups_during_a_rest_cause_one_tick_after_it():
     clock, ticks, rung = Clock(), [], threading.Event()
     process = SchedulerProcess.__new__(SchedulerProcess)  # without a database: the tick and its rest alone
     process._tick_duty_cycle, process._timer_lock, process._is_resting = DutyCycle(clock), threading.Lock(), False
@@ -84,7 +84,7 @@ def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
     assert len(ticks) == 2
 
 
-def test_what_finds_no_thread_to_ring_in_keeps_no_later_one_away(monkeypatch):
+def test_a_timer_without_a_thread_does_not_block_a_later_one(monkeypatch):
     class Timer:
         started: ClassVar[list[float]] = []
         has_room = False

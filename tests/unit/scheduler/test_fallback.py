@@ -24,7 +24,7 @@ def until(holds) -> None:
         time.sleep(0.005)
 
 
-def test_a_beat_rings_only_while_it_leads():
+def test_a_beat_sends_only_while_it_is_the_leader():
     rung: list[str] = []
     is_leading = False
     beat = Beat(rung.append, {"often": 0.01, "seldom": 3600.0}, lambda: is_leading)
@@ -39,7 +39,7 @@ def test_a_beat_rings_only_while_it_leads():
     assert rung.count("seldom") == 0  # its first time was the other's; the next one comes in an hour
 
 
-def test_a_worker_that_hears_no_beat_keeps_its_own_time_until_it_hears_one(monkeypatch: pytest.MonkeyPatch):
+def test_without_messages_the_fallback_beat_runs_tasks_until_messages_come_back(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_CHECK_S", 0.01)
     monkeypatch.setattr(module, "_SILENT_S", 0.2)
     done: list[str] = []
@@ -52,7 +52,7 @@ def test_a_worker_that_hears_no_beat_keeps_its_own_time_until_it_hears_one(monke
     clock.stop()
 
 
-def test_a_worker_whose_fellows_take_one_task_s_messages_still_hears_the_beat(monkeypatch: pytest.MonkeyPatch):
+def test_other_workers_may_take_all_messages_of_one_task(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_SILENT_S", 10.0)
     clock = FallbackBeat({"tick": 1.0, "sync": 5.0}, lambda _: None)
     now_s = time.monotonic()
@@ -65,7 +65,7 @@ def test_a_worker_whose_fellows_take_one_task_s_messages_still_hears_the_beat(mo
         assert [name for name, every_s in clock._every.items() if clock._is_missed(name, every_s, now_s)] == missed
 
 
-def test_equal_work_that_waits_is_done_once():
+def test_equal_pending_work_runs_once():
     task_pool, deduplicator, done = LocalTaskPool(1), threading.Event(), []
     task_pool.submit("other", "", lambda: deduplicator.wait(5))
     for _ in range(5):
@@ -79,7 +79,7 @@ def test_equal_work_that_waits_is_done_once():
     assert "late" not in done
 
 
-def test_a_probe_tells_life_from_readiness():
+def test_a_probe_distinguishes_liveness_from_readiness():
     said = {"dead": "", "not_ready": "the database does not answer"}
     probe = ProcessProbe(lambda: said["dead"], lambda: said["not_ready"], CollectorRegistry())
     server = serve_probe(probe, "127.0.0.1", 0)

@@ -54,7 +54,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
     return Timer.made
 
 
-def test_the_earliest_is_rung_once_and_then_the_next_may_be_set(timers: list[Timer]) -> None:
+def test_the_earliest_timer_fires_once_and_then_the_next_may_be_set(timers: list[Timer]) -> None:
     clock = Clock()
     clock.set("a", 5)
     clock.set("a", 1)

@@ -66,7 +66,7 @@ def test_keys_are_worked_on_one_by_one_and_together_where_they_pile_up():
     assert seen[-1] == ["a"]
 
 
-def test_what_fails_for_some_keys_is_told_when_the_others_are_done():
+def test_a_failure_of_some_keys_is_raised_when_the_others_are_done():
     seen = []
 
     def work(keys):
@@ -142,7 +142,7 @@ def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
     assert app.sent == [(TICK, ()), (RECONCILE, ("att-1",))]
 
 
-def test_a_ring_that_the_broker_does_not_take_may_be_rung_again():
+def test_a_wakeup_that_the_broker_refuses_may_be_sent_again():
     app = RecordingApp(OSError("away"))
     wakeup = AppWakeup(app, PendingDeduplicator(is_local=True))
     wakeup.notify("tick")
@@ -162,7 +162,7 @@ def test_while_the_broker_takes_no_ring_the_work_is_done_here():
     assert wakeup.is_broker_away
 
 
-def test_the_clock_rings_for_everything_and_its_rings_expire():
+def test_the_beat_sends_every_task_and_its_messages_expire():
     app = make_app(Settings())
     every = schedule(Settings())
     assert set(every) >= {TICK, "trainmaster.reconcile_due"}
@@ -173,7 +173,7 @@ def test_the_clock_rings_for_everything_and_its_rings_expire():
     assert app.conf.worker_redirect_stdouts is False
 
 
-def test_a_cluster_that_nobody_named_is_asked_for(monkeypatch, tmp_path):
+def test_a_missing_cluster_setting_is_reported(monkeypatch, tmp_path):
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

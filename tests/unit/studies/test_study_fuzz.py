@@ -12,7 +12,7 @@ from trainmaster.spec import SpecError
 from trainmaster.studies import Algorithm, Space, parse_study
 
 from core.domain.studies.trials import trial_spec
-from scheduler.tuning import Question, chosen_algorithm
+from scheduler.tuning import ProposalRequest, chosen_algorithm
 from scheduler.tuning.propose import propose
 
 _BASES: list[dict[str, Any]] = [
@@ -96,7 +96,7 @@ def test_a_spec_with_something_strange_gives_a_study_or_mistakes_with_their_fiel
     algorithm = chosen_algorithm(space, spec.algorithm, spec.goals, spec.budget.trials)
     if algorithm is Algorithm.GP or algorithm is Algorithm.CMA_ES:  # they take their time, and know no other points
         algorithm = Algorithm.RANDOM
-    asked = Question(space=space, algorithm=algorithm, goals=spec.goals, seed=1, index=0, count=2, initial=spec.initial)
+    asked = ProposalRequest(space=space, algorithm=algorithm, goals=spec.goals, seed=1, index=0, count=2, initial=spec.initial)
     for proposal in propose(asked):
         assert space.fault(proposal.parameters) is None
         if spec.template is not None:

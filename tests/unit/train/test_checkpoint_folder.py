@@ -185,11 +185,11 @@ def test_a_resume_point_that_made_room_for_newer_ones_is_followed_by_the_newest(
 
     assert found is not None
     assert found.path == output / "checkpoints" / "step-00000300"
-    assert capsys.readouterr().err.count("step-00000200 made room for newer ones") == 2
+    assert capsys.readouterr().err.count("step-00000200 was pruned in favour of newer ones") == 2
     monkeypatch.setenv("TRAINMASTER_RESUME_FROM", str(output / "checkpoints" / "step-00000400"))
     with pytest.raises(tm.CheckpointError, match="step-00000400 is not a complete checkpoint"):
         tm.latest()
-    with pytest.raises(tm.CheckpointError, match="step-00000400 is not there"):
+    with pytest.raises(tm.CheckpointError, match="step-00000400 does not exist"):
         tm.find_checkpoint()
 
 

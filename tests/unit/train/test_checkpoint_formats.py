@@ -307,7 +307,7 @@ def test_an_unfinished_file_that_the_platform_names_is_passed_over(
     assert resumed.path == older
     assert "model-9.pt was never finished" in capsys.readouterr().err
     monkeypatch.setenv("TRAINMASTER_RESUME_FROM", str(folder / "model-10.pt"))
-    with pytest.raises(tm.CheckpointError, match=r"model-10\.pt is not there"):
+    with pytest.raises(tm.CheckpointError, match=r"model-10\.pt does not exist"):
         tm.resume()
 
 

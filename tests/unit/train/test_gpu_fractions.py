@@ -23,7 +23,7 @@ def asked(monkeypatch):
     return shares
 
 
-@pytest.mark.parametrize(("told", "processes", "share"), [("0.5", 1, 0.5), ("0.5", 2, 0.25), ("", 1, None)])
+@pytest.mark.parametrize(("results", "processes", "share"), [("0.5", 1, 0.5), ("0.5", 2, 0.25), ("", 1, None)])
 def test_the_processes_of_a_replica_divide_its_part(monkeypatch, results, processes, share):
     monkeypatch.setenv("TRAINMASTER_GPU_FRACTION", results)
     assert group._gpu_share(processes) == share
@@ -39,7 +39,7 @@ def test_whole_gpus_have_no_limit(asked):
     assert asked == []
 
 
-@pytest.mark.parametrize("told", ["half", "0", "-1", "2", "nan"])
+@pytest.mark.parametrize("results", ["half", "0", "-1", "2", "nan"])
 def test_a_share_that_is_none_is_told(monkeypatch, results):
     monkeypatch.setenv("TRAINMASTER_GPU_FRACTION", results)
     with pytest.raises(ContextError, match="TRAINMASTER_GPU_FRACTION"):

@@ -182,7 +182,7 @@ def test_a_full_volume_is_named_and_the_older_checkpoint_stays(
     monkeypatch.setattr(manifest.os, "write", FullDisk(200_000))
     sentence = (
         f"the checkpoint of step 2 was not written to {folder}: the output volume is full: free space there, "
-        "or keep fewer checkpoints; earlier checkpoints are whole"
+        "or keep fewer checkpoints; earlier checkpoints are intact"
     )
     with pytest.raises(tm.CheckpointNotWrittenError) as caught:
         tm.save_checkpoint(state, 2)

@@ -140,12 +140,12 @@ def test_a_checkpoint_that_takes_the_place_of_another_one_is_told(capsys: pytest
     assert capsys.readouterr().err == ""
     path = tm.save_checkpoint({"value": 2}, 5)
 
-    assert f"{path}: a checkpoint of this step was there already" in capsys.readouterr().err
+    assert f"{path}: a checkpoint of this step existed already" in capsys.readouterr().err
     assert tm.load_checkpoint(path).state == {"value": 2}
 
 
 def test_a_checkpoint_that_is_not_there_is_no_damaged_one(tmp_path: Path) -> None:
-    with pytest.raises(tm.CheckpointError, match=r"gone\.pt: is not there"):
+    with pytest.raises(tm.CheckpointError, match=r"gone\.pt: does not exist"):
         tm.load_checkpoint(tmp_path / "gone.pt")
 
 

@@ -12,10 +12,10 @@ from trainmaster.studies import Algorithm, Goal, Parameter, Space
 from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
-from scheduler.tuning import Observed, Question
-from scheduler.tuning.encoding import Places
+from scheduler.tuning import Observation, ProposalRequest
+from scheduler.tuning.encoding import UnitCube
 from scheduler.tuning.expected_improvement import _log_expected, _told, improving
-from scheduler.tuning.gaussian_process import Process, _unlikely, apart, evened, fitted
+from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, apart, evened, fitted
 from scheduler.tuning.propose import key_of
 
 MIN = (Goal.MINIMIZE,)
@@ -42,14 +42,14 @@ def spread(where: Space, count: int) -> list[dict[str, Any]]:
     return [where.from_unit(chance.random(len(where.parameters)).tolist()) for _ in range(count)]
 
 
-def drawn(where: Space, finished: list[Observed], count: int, goals: tuple[Goal, ...] = MIN) -> list[dict[str, Any]]:
-    points = improving(Question(where, Algorithm.GP, goals, 7, len(finished), count, finished))
+def drawn(where: Space, finished: list[Observation], count: int, goals: tuple[Goal, ...] = MIN) -> list[dict[str, Any]]:
+    points = improving(ProposalRequest(where, Algorithm.GP, goals, 7, len(finished), count, finished))
     return [next(points).parameters for _ in range(count)]
 
 
 def test_a_place_and_its_point_are_each_others() -> None:
     where = space(**ALL)
-    places = Places(where)
+    places = UnitCube(where)
     for point in spread(where, 200):
         (row,) = places.rows([point])
         again = places.point(row)
@@ -70,7 +70,7 @@ def test_the_slopes_of_likelihood_and_expectation_are_those_of_their_values() ->
     _, slope = _unlikely(logs, squares, values)
     assert slope == pytest.approx(approx_fprime(logs, lambda at: _unlikely(at, squares, values)[0], 1e-6), abs=1e-3)
 
-    told = _told(Process(fitted(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance)
+    told = _told(GaussianProcess(fitted(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance)
     for _ in range(4):
         row = np.array([*chance.random(2), 1.0])
         value, slope = told.slope(row)
@@ -96,9 +96,9 @@ def test_its_points_come_near_the_best_one() -> None:
     def cost(point: dict[str, Any]) -> float:
         return float((point["x"] - 1) ** 2 + (point["y"] + 2) ** 2 + 3 * (math.log10(point["lr"]) + 3) ** 2)
 
-    finished = [Observed(point, (cost(point),)) for point in spread(where, 8)]
+    finished = [Observation(point, (cost(point),)) for point in spread(where, 8)]
     for _ in range(5):
-        finished += [Observed(point, (cost(point),)) for point in drawn(where, finished, 4)]
+        finished += [Observation(point, (cost(point),)) for point in drawn(where, finished, 4)]
     by_chance = min(cost(point) for point in spread(where, 1000))
     assert min(one.values[0] for one in finished) < by_chance
 
@@ -106,7 +106,7 @@ def test_its_points_come_near_the_best_one() -> None:
 def test_points_side_by_side_differ_and_satisfy_constraints() -> None:
     where = space("layers * batch <= 128", **ALL)
     points = [point for point in spread(where, 60) if where.holds(point)][:20]
-    finished = [Observed(point, (point["lr"] + point["layers"],)) for point in points]
+    finished = [Observation(point, (point["lr"] + point["layers"],)) for point in points]
     found = drawn(where, finished, 6, (Goal.MAXIMIZE,))
     assert all(where.fault(point) is None for point in found)
     assert len({key_of(point) for point in found}) == 6
@@ -116,11 +116,11 @@ def test_points_side_by_side_differ_and_satisfy_constraints() -> None:
 @pytest.mark.parametrize("values", [[1.0] * 12, [1e300 * (-1) ** n for n in range(12)], [10.0**n for n in range(12)]])
 def test_results_that_say_little_or_much_are_no_obstacle(values: list[float]) -> None:
     where = space(x=REAL, kind=ALL["kind"])
-    finished = [Observed(point, (value,)) for point, value in zip(spread(where, 12), values, strict=True)]
+    finished = [Observation(point, (value,)) for point, value in zip(spread(where, 12), values, strict=True)]
     assert all(where.fault(point) is None for point in drawn(where, finished, 2))
 
 
 def test_only_words_to_choose_from() -> None:
     where = space(a={"type": "categorical", "values": ["x", "y", "z"]}, b={"type": "categorical", "values": [True, 1]})
-    finished = [Observed(point, (float(point["a"] != "y"),)) for point in spread(where, 10)]
+    finished = [Observation(point, (float(point["a"] != "y"),)) for point in spread(where, 10)]
     assert drawn(where, finished, 1)[0]["a"] == "y"

@@ -17,7 +17,7 @@ from trainmaster.studies import Algorithm, Goal, Parameter, Space
 from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
-from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm, interleaved, propose
+from scheduler.tuning import Observation, Proposal, ProposalRequest, choose_algorithm, chosen_algorithm, interleaved, propose
 from scheduler.tuning.propose import gp_is_there, key_of, startup_trials
 from scheduler.tuning.proposers import Proposers
 from scheduler.tuning.shuffle import shuffled
@@ -47,25 +47,25 @@ def cost(point: dict[str, Any]) -> tuple[float]:
     return ((point["x"] - 1) ** 2 + (point["y"] + 2) ** 2,)
 
 
-def observed(points: Sequence[Proposal]) -> list[Observed]:
-    return [Observed(one.parameters, cost(one.parameters), one.memo) for one in points]
+def observed(points: Sequence[Proposal]) -> list[Observation]:
+    return [Observation(one.parameters, cost(one.parameters), one.memo) for one in points]
 
 
-def searched(algorithm: Algorithm, rounds: int, *, parallel: int = 4, where: Space = PLAIN) -> list[Observed]:
-    finished: list[Observed] = []
+def searched(algorithm: Algorithm, rounds: int, *, parallel: int = 4, where: Space = PLAIN) -> list[Observation]:
+    finished: list[Observation] = []
     for number in range(rounds):
-        question = Question(where, algorithm, MIN, 7, number * parallel, parallel, finished)
+        question = ProposalRequest(where, algorithm, MIN, 7, number * parallel, parallel, finished)
         finished = [*finished, *observed(propose(question))]
     return finished
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_question_has_the_same_answer_and_no_point_is_there_twice(algorithm: Algorithm) -> None:
-    finished: list[Observed] = []
+    finished: list[Observation] = []
     seen: set[str] = set()
     pending: list[Proposal] = []
     for number in range(8):
-        question = Question(MIXED, algorithm, MIN, 3, number * 3, 3, finished, pending)
+        question = ProposalRequest(MIXED, algorithm, MIN, 3, number * 3, 3, finished, pending)
         found = propose(question)
         assert found == propose(question)
         assert len(found) == 3
@@ -74,7 +74,7 @@ def test_the_same_question_has_the_same_answer_and_no_point_is_there_twice(algor
         assert len(keys) == 3
         assert not keys & seen
         seen |= keys
-        finished = [*finished, *(Observed(one.parameters, (one.parameters["lr"],), one.memo) for one in pending)]
+        finished = [*finished, *(Observation(one.parameters, (one.parameters["lr"],), one.memo) for one in pending)]
         pending = found
 
 
@@ -93,7 +93,7 @@ def test_gp_learns_too_and_keeps_away_from_what_is_pending(monkeypatch: pytest.M
     # The package's function of this name hides the module.
     monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: with_torch)
     finished = searched(Algorithm.QMC, 3)
-    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, finished)
+    question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, finished)
     first = propose(question)
     assert len({key_of(one.parameters) for one in first}) == 2
     again = propose(replace(question, count=1, pending=first))
@@ -102,7 +102,7 @@ def test_gp_learns_too_and_keeps_away_from_what_is_pending(monkeypatch: pytest.M
 
 def test_points_of_the_user_come_first() -> None:
     given = ({"x": 1.0, "y": 1.0}, {"x": 2.0, "y": 2.0})
-    question = Question(PLAIN, Algorithm.RANDOM, MIN, 1, 0, 3, initial=given)
+    question = ProposalRequest(PLAIN, Algorithm.RANDOM, MIN, 1, 0, 3, initial=given)
     found = propose(question)
     assert [one.parameters for one in found[:2]] == list(given)
     assert found[0].memo == {"origin": "initial"}
@@ -114,10 +114,10 @@ def test_points_of_the_user_come_first() -> None:
 def test_a_finite_space_is_tried_once_and_then_no_more(algorithm: Algorithm) -> None:
     small = space("a + b < 8", a={"type": "integer", "min": 1, "max": 4}, b={"type": "discrete", "values": [1, 2, 4]})
     points = list(small.grid())
-    question = Question(small, algorithm, MIN, 5, 0, 100)
+    question = ProposalRequest(small, algorithm, MIN, 5, 0, 100)
     found = [one.parameters for one in propose(question)]
     assert sorted(map(key_of, found)) == sorted(map(key_of, points))
-    tried = [Observed(point, (1.0,)) for point in points[:5]]
+    tried = [Observation(point, (1.0,)) for point in points[:5]]
     rest = replace(question, finished=tried, pending=[Proposal(points[5])], spoilt=points[6:8])
     assert sorted(key_of(one.parameters) for one in propose(rest)) == sorted(map(key_of, points[8:]))
 
@@ -125,7 +125,7 @@ def test_a_finite_space_is_tried_once_and_then_no_more(algorithm: Algorithm) -> 
 def test_a_grid_comes_in_an_order_of_the_seed() -> None:
     small = space(a={"type": "integer", "min": 1, "max": 9})
     orders = {
-        tuple(one.parameters["a"] for one in propose(Question(small, Algorithm.GRID, MIN, seed, 0, 9)))
+        tuple(one.parameters["a"] for one in propose(ProposalRequest(small, Algorithm.GRID, MIN, seed, 0, 9)))
         for seed in range(4)
     }
     assert len(orders) == 4
@@ -135,7 +135,7 @@ def test_cma_es_goes_on_from_what_its_trials_keep() -> None:
     finished = searched(Algorithm.CMA_ES, 4)
     assert any(one.memo for one in finished)
     bare = [replace(one, memo={}) for one in finished]
-    question = Question(PLAIN, Algorithm.CMA_ES, MIN, 7, 16, 1, finished)
+    question = ProposalRequest(PLAIN, Algorithm.CMA_ES, MIN, 7, 16, 1, finished)
     assert propose(question) == propose(question)
     assert propose(question) != propose(replace(question, finished=bare))
 
@@ -169,7 +169,7 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
     told: list[tuple[str, list[str]]] = []
 
     def source(name: str) -> Any:
-        def points(_: Question, others: Sequence[Proposal]) -> Iterator[Proposal]:
+        def points(_: ProposalRequest, others: Sequence[Proposal]) -> Iterator[Proposal]:
             for number in count():
                 told.append((name, [one.parameters["who"] for one in others]))
                 yield Proposal({"who": name, "number": number})
@@ -180,7 +180,7 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
     monkeypatch.setattr(interleaved, "improving", source("process"))
 
     def names(index: int, length: int) -> list[str]:
-        found = interleaved.in_turns(Question(PLAIN, Algorithm.AUTO, MIN, 7, index))
+        found = interleaved.in_turns(ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, index))
         return [one.parameters["who"] for one in islice(found, length)]
 
     whole = names(0, 400)
@@ -198,7 +198,7 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
 
 def test_what_is_drawn_in_turns_is_the_same_again_and_keeps_away_from_what_is_pending() -> None:
     finished = searched(Algorithm.QMC, 3)
-    question = Question(PLAIN, Algorithm.AUTO, MIN, 7, 12, 4, finished)
+    question = ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, 12, 4, finished)
     first = propose(question)
     assert first == propose(question)
     again = propose(replace(question, index=16, pending=first))
@@ -207,9 +207,9 @@ def test_what_is_drawn_in_turns_is_the_same_again_and_keeps_away_from_what_is_pe
 
 def test_several_metrics_are_learnt_from_together() -> None:
     goals = (Goal.MINIMIZE, Goal.MAXIMIZE)
-    finished = [Observed(one.parameters, (one.values[0], -one.values[0])) for one in searched(Algorithm.QMC, 5)]
+    finished = [Observation(one.parameters, (one.values[0], -one.values[0])) for one in searched(Algorithm.QMC, 5)]
     assert len(finished) >= startup_trials(PLAIN)
-    assert len(propose(Question(PLAIN, Algorithm.TPE, goals, 1, 20, 2, finished))) == 2
+    assert len(propose(ProposalRequest(PLAIN, Algorithm.TPE, goals, 1, 20, 2, finished))) == 2
 
 
 class Failing:
@@ -228,7 +228,7 @@ def test_where_gp_fails_in_any_way_the_points_are_tpes(monkeypatch: pytest.Monke
     proposers = Proposers()
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
     monkeypatch.setattr(proposers, "_pool", Failing(error))
-    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
 
 
@@ -237,7 +237,7 @@ def test_without_torch_no_process_is_begun_for_gp_over_several_metrics(monkeypat
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: False)
     monkeypatch.setattr(proposers, "_pool", Failing(AssertionError("asked")))
     finished = [replace(one, values=(*one.values, 0.0)) for one in searched(Algorithm.QMC, 3)]
-    question = Question(PLAIN, Algorithm.GP, MIN * 2, 7, 12, 2, finished)
+    question = ProposalRequest(PLAIN, Algorithm.GP, MIN * 2, 7, 12, 2, finished)
     assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
 
 
@@ -252,7 +252,7 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
     proposers = Proposers()
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
     monkeypatch.setattr(proposers, "_pool", Dead())
-    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     found = proposers(question)
     assert [one.memo for one in found] == [{"instead_of": "gp"}] * 2
     assert [one.parameters for one in found] == [
@@ -316,7 +316,7 @@ def test_what_is_loaded_ahead_begins_no_process_once_all_is_closed(monkeypatch: 
             super()._load(algorithm)
 
     proposers = Late(loads_ahead=True)
-    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     for _ in range(2):  # one that breaks is begun anew
         assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
     assert len(begun) == 2
@@ -337,7 +337,7 @@ def test_a_sampler_that_fails_here_and_now_does_not_end_the_study(monkeypatch: p
         raise ValueError("`nan` is invalid value.")
 
     monkeypatch.setattr("scheduler.tuning.engine.sampled", fails)
-    question = Question(PLAIN, Algorithm.TPE, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    question = ProposalRequest(PLAIN, Algorithm.TPE, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     found = Proposers()(question)
     assert [one.memo for one in found] == [{"instead_of": "tpe"}] * 2
     assert len({key_of(one.parameters) for one in found}) == 2
@@ -347,8 +347,8 @@ def test_gp_makes_no_list_of_a_billion_whole_numbers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: True)
     monkeypatch.setattr("scheduler.tuning.engine.sampled", lambda *_: pytest.fail("Optuna was asked"))
     wide = space(x={"type": "integer", "min": 0, "max": 10**9})
-    known = [Observed({"x": number * 10**8}, (float(number),)) for number in range(9)]
-    (found,) = propose(Question(wide, Algorithm.GP, MIN, 1, 9, 1, known))
+    known = [Observation({"x": number * 10**8}, (float(number),)) for number in range(9)]
+    (found,) = propose(ProposalRequest(wide, Algorithm.GP, MIN, 1, 9, 1, known))
     assert 0 <= found.parameters["x"] <= 10**9
 
 
@@ -370,17 +370,17 @@ def test_of_a_large_grid_only_the_places_that_are_asked_for_are_looked_at(monkey
         return point_at(self, place)
 
     monkeypatch.setattr(Space, "grid_point", counted)
-    first = propose(Question(large, Algorithm.GRID, MIN, 1, 0, 25))
-    done = [Observed(one.parameters, (1.0,), one.memo) for one in first[:20]]
+    first = propose(ProposalRequest(large, Algorithm.GRID, MIN, 1, 0, 25))
+    done = [Observation(one.parameters, (1.0,), one.memo) for one in first[:20]]
     pending = first[20:]
-    then = propose(Question(large, Algorithm.GRID, MIN, 1, 25, 25, finished=done, pending=pending))
+    then = propose(ProposalRequest(large, Algorithm.GRID, MIN, 1, 25, 25, finished=done, pending=pending))
     assert len(looked) == 50
     assert len({key_of(one.parameters) for one in first + then}) == 50
 
 
 def test_a_point_of_the_grid_that_was_drawn_and_never_tried_comes_at_last() -> None:
     small = space(a={"type": "integer", "min": 1, "max": 3}, b={"type": "categorical", "values": ["x", "y"]})
-    all_six = propose(Question(small, Algorithm.GRID, MIN, 1, 0, 10))
-    tried = [Observed(one.parameters, (1.0,), one.memo) for one in (*all_six[:2], *all_six[3:])]
-    (last,) = propose(Question(small, Algorithm.GRID, MIN, 1, 5, 10, finished=tried))
+    all_six = propose(ProposalRequest(small, Algorithm.GRID, MIN, 1, 0, 10))
+    tried = [Observation(one.parameters, (1.0,), one.memo) for one in (*all_six[:2], *all_six[3:])]
+    (last,) = propose(ProposalRequest(small, Algorithm.GRID, MIN, 1, 5, 10, finished=tried))
     assert last.parameters == all_six[2].parameters

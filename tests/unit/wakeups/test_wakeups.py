@@ -7,7 +7,7 @@ from core.settings import Settings
 from core.wakeups import NoWakeup, ReportsProblem, SocketWakeup, WakeupSocket, make_wakeup, wakeup_socket_path
 
 
-def test_a_ring_arrives_with_its_topic_and_key(tmp_path):
+def test_a_wakeup_arrives_with_its_topic_and_key(tmp_path):
     listener = WakeupSocket(wakeup_socket_path(tmp_path))
     wakeup = SocketWakeup(wakeup_socket_path(tmp_path))
     wakeup.notify("tick")
@@ -17,12 +17,12 @@ def test_a_ring_arrives_with_its_topic_and_key(tmp_path):
     listener.close()
 
 
-def test_a_ring_with_nobody_there_is_lost_without_a_word(tmp_path):
+def test_a_wakeup_without_a_listener_is_lost_silently(tmp_path):
     SocketWakeup(wakeup_socket_path(tmp_path)).notify("tick")
     NoWakeup().notify("tick")
 
 
-def test_a_deep_folder_does_not_silence_the_bell(tmp_path):
+def test_a_deep_folder_does_not_stop_wakeups(tmp_path):
     folder = tmp_path / ("a" * 100) / ("b" * 100)
     listener = WakeupSocket(wakeup_socket_path(folder))
     SocketWakeup(wakeup_socket_path(folder)).notify("tick")
@@ -41,7 +41,7 @@ def test_a_restarted_scheduler_takes_the_socket_of_a_killed_one(tmp_path):
     listener.close()
 
 
-def test_more_rings_than_the_socket_holds_do_not_block(tmp_path):
+def test_more_wakeups_than_the_socket_holds_do_not_block(tmp_path):
     listener = WakeupSocket(wakeup_socket_path(tmp_path))
     wakeup = SocketWakeup(wakeup_socket_path(tmp_path))
     for _ in range(2000):
@@ -58,11 +58,11 @@ def test_a_broker_that_is_away_does_not_hold_the_caller_up():
     assert time.perf_counter() - begin < 1.0
 
 
-def test_the_embedded_platform_rings_by_socket(tmp_path):
+def test_the_embedded_platform_sends_by_socket(tmp_path):
     assert isinstance(make_wakeup(Settings(home=tmp_path)), SocketWakeup)
 
 
-def test_a_bell_whose_broker_refuses_or_hangs_says_so_without_having_rung():
+def test_a_refusing_or_hanging_broker_is_a_problem_without_a_wakeup():
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         port = hanging.getsockname()[1]
         for address in ("127.0.0.1:1", f"127.0.0.1:{port}"):

@@ -33,7 +33,7 @@ type ReadPage<F, Page> = (filters: F, cursor: string | null, limit: number, sign
 
 /** The pages of a list with the filters in its address, and functions that change these filters. */
 export function useFilteredPages<F extends object, Page extends { next_cursor?: string | null }>(
-  route: ListRoute<F>,
+  route: ListRoute<NoInfer<F>>,
   queryKey: readonly unknown[],
   read: ReadPage<F, Page>,
   liveMs: number,

@@ -59,12 +59,12 @@ class PreparedReplica:
     """What the user's processes need, once prepared.
 
     Attributes:
-        own: the real path of ``/data/.trainmaster``.
+        job_folder: the real path of ``/data/.trainmaster``.
         isolation: in words, for people.
     """
 
-    def __init__(self, *, own: str, cwd: str, view: View | None, paths: PathMap | None, groups: Groups) -> None:
-        self.own = own
+    def __init__(self, *, job_folder: str, cwd: str, view: View | None, paths: PathMap | None, groups: Groups) -> None:
+        self.job_folder = job_folder
         self.cwd = cwd
         self.view = view
         self.paths = paths
@@ -76,7 +76,7 @@ class PreparedReplica:
         base = dict(os.environ)
         base.update(order.env)
         base.pop("TRAINMASTER_TOKEN_FILE", None)
-        base.update(self._own_env(order, base))
+        base.update(self._runtime_env(order, base))
         command, args = order.command, order.args
         argv = spawn.argv_of(command, args)
         # In a container the engine has set it by what it knows of the whole node.
@@ -100,13 +100,13 @@ class PreparedReplica:
         """The folder of the programs that stand for launchers, as the job sees it."""
         from trainmaster_runtime.launchers import put_launchers
 
-        folder = self.own + "/bin"
+        folder = self.job_folder + "/bin"
         if not os.path.exists(folder):
             put_launchers(folder)
         return folder if self.paths is not None else OWN + "/bin"
 
-    def _own_env(self, order: RuntimeOrder, env: dict[str, str]) -> dict[str, str]:
-        own = {
+    def _runtime_env(self, order: RuntimeOrder, env: dict[str, str]) -> dict[str, str]:
+        runtime_env = {
             MARK_VARIABLE: order.mark,
             "PWD": self.cwd,
             "TRAINMASTER_REPORT_FILE": OWN + "/report.jsonl",
@@ -116,13 +116,13 @@ class PreparedReplica:
             "PYTHONFAULTHANDLER": env.get("PYTHONFAULTHANDLER", "1"),
         }
         if order.world is not None:
-            own["TRAINMASTER_WORLD"] = str(order.world)
-            own["TRAINMASTER_WORLD_FILE"] = OWN + "/world.json"
-        if os.path.exists(self.own + "/token"):
-            own["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
+            runtime_env["TRAINMASTER_WORLD"] = str(order.world)
+            runtime_env["TRAINMASTER_WORLD_FILE"] = OWN + "/world.json"
+        if os.path.exists(self.job_folder + "/token"):
+            runtime_env["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
         if env.get("TRAINMASTER_EXIT_HOOK", "1") != "0":
-            own.update(exit_hook_env(env, OWN + "/exits"))
-        return own
+            runtime_env.update(exit_hook_env(env, OWN + "/exits"))
+        return runtime_env
 
 
 def exit_hook_env(env: dict[str, str], notes: str) -> dict[str, str]:
@@ -175,11 +175,11 @@ def _prepare(
     check_stop: Callable[[float], None],
 ) -> PreparedReplica:
     work = WORK if order.view == "as_is" else state.file("work")
-    own = work + "/.trainmaster"
-    os.makedirs(own, mode=0o700, exist_ok=True)
+    job_folder = work + "/.trainmaster"
+    os.makedirs(job_folder, mode=0o700, exist_ok=True)
     if token:
-        _put_token(token, own)
-    os.close(os.open(own + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
+        _put_token(token, job_folder)
+    os.close(os.open(job_folder + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
     builder = _start_view(order, state, work, log)
     _unpack(order, state, token, work, log, check_stop)
     write_files(order, work)
@@ -190,7 +190,7 @@ def _prepare(
     if order.view != "as_is" and view is None:
         cwd = os.path.realpath(work)
         paths = _map_paths(order, cwd, log)
-    prepared = PreparedReplica(own=own, cwd=cwd, view=view, paths=paths, groups=groups)
+    prepared = PreparedReplica(job_folder=job_folder, cwd=cwd, view=view, paths=paths, groups=groups)
     if view is not None:
         prepared.isolation = view.description
     elif paths is not None:
@@ -200,8 +200,8 @@ def _prepare(
     return prepared
 
 
-def _put_token(token: str, own: str) -> None:
-    fd = os.open(own + "/token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _put_token(token: str, job_folder: str) -> None:
+    fd = os.open(job_folder + "/token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.write(fd, token.encode())
     finally:

@@ -145,11 +145,11 @@ class ReplicaRun:
         prepared.groups.limit(
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
         )
-        self._notes = ExitNotes(prepared.own + "/exits")
+        self._notes = ExitNotes(prepared.job_folder + "/exits")
         if order.world is not None:
             # Where an executor sees no status: a joining replica learns from the others' folder how they change worlds.
             shared = os.path.dirname(self._log_shown) if order.view == "as_is" else None
-            self._worlds = WorldChanges(order, self._state, prepared.own, shared)
+            self._worlds = WorldChanges(order, self._state, prepared.job_folder, shared)
             self._worlds.publish()
             self._wait_for_world(self._worlds)
         self._state.tell(phase="pending", detail="Starting the command.")
@@ -189,7 +189,7 @@ class ReplicaRun:
         worlds.publish()
         prepared = self._prepared
         assert prepared is not None  # noqa: S101 - set by _run before
-        write_files(self._order, os.path.dirname(prepared.own))
+        write_files(self._order, os.path.dirname(prepared.job_folder))
 
     def _check_stop(self, wait_s: float) -> None:
         self._outputs.wait_for_signal(wait_s)

@@ -28,7 +28,7 @@ def start_reporter(
         api_url=order.api_url,
         token=token,
         replica={"role": order.role, "index": order.index, "generation": order.generation},
-        source=prepared.own + "/report.jsonl",
+        source=prepared.job_folder + "/report.jsonl",
         spool_path=state.file("spool"),
         say=log.say,
         api_file=order.api_file or state.file("api.json"),

@@ -24,7 +24,7 @@ _COVER = "cover:"  # instead of a source: an empty read-only folder
 
 
 class ViewRefused(Exception):
-    """The kernel allows no view; the sentence says what it said."""
+    """The kernel allows no view; the sentence holds its reason."""
 
 
 class ViewFailed(Exception):

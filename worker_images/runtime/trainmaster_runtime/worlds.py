@@ -58,7 +58,7 @@ class WorldChanges:
     """Receives worlds from the platform, and tracks how the processes change to them.
 
     Args:
-        own: the real path of ``/data/.trainmaster``.
+        job_folder: the real path of ``/data/.trainmaster``.
         shared: a folder that all replicas of the attempt see, where the executor does not tell one of the others.
     """
 

@@ -94,7 +94,9 @@ def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
     found = {}
     for name in names:
         inside = sorted(os.listdir(os.path.join(folder, name)))
-        own = [os.path.join(folder, name, file_name) for file_name in inside if file_name.lower().endswith(IMAGE_SUFFIXES)]
+        own = [
+            os.path.join(folder, name, file_name) for file_name in inside if file_name.lower().endswith(IMAGE_SUFFIXES)
+        ]
         if own:
             found[name] = own
     if len(found) < 2:

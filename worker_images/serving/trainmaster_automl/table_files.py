@@ -89,7 +89,9 @@ def _tables_of(folder: str) -> list[str]:
     except OSError as error:
         raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
     if not found:
-        raise DataProblem("The data's folder has no table: %s are known." % ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES)))
+        raise DataProblem(
+            "The data's folder has no table: %s are known." % ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
+        )
     return [os.path.join(folder, name) for name in found]
 
 

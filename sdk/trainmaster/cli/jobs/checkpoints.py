@@ -272,10 +272,7 @@ def retention(
             view = client.set_retention(job, last=last, best=best, metric=metric, mode=mode, every=every)
         else:
             view = client.get_retention(job)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(_words(view))
+    output.print_result(view, _words(view), as_json=json)
 
 
 def _words(view: RetentionView) -> str:
@@ -291,10 +288,7 @@ def _words(view: RetentionView) -> str:
 
 
 def _done(told: Mapping[str, str], sentence: str, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(dict(told))
-    else:
-        output.say(sentence)
+    output.print_result(dict(told), sentence, as_json=as_json)
 
 
 def _shape(shape: list[int] | None) -> str | None:

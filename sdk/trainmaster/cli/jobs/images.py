@@ -118,10 +118,11 @@ def _show(engine: str, tag: str, *, as_json: bool, done: str) -> None:
     )
     identity, _, size = found.stdout.strip().partition(" ")
     size_bytes = int(size) if size.isdigit() else None
-    if as_json:
-        output.print_json({"image": tag, "id": identity or None, "size_bytes": size_bytes})
-    else:
-        output.say(f"{done} {tag} ({output.size(size_bytes)}). Use it with `image: {tag}`.")
+    output.print_result(
+        {"image": tag, "id": identity or None, "size_bytes": size_bytes},
+        f"{done} {tag} ({output.size(size_bytes)}). Use it with `image: {tag}`.",
+        as_json=as_json,
+    )
 
 
 def _engine() -> str:

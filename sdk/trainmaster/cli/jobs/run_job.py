@@ -9,15 +9,13 @@ import typer
 
 from trainmaster.cli.terminal import options, session
 from trainmaster.cli.terminal.completion import complete_contract
-from trainmaster.cli.terminal.values import pairs
 
 if TYPE_CHECKING:
     from trainmaster.client import RunOptions
 
 _GANG = "Gang"
-_RESOURCES = "Resources of each replica"
-_DATA = "Code, data and environment"
-_POLICY = "Policy"
+_DATA = options.DATA_PANEL
+_POLICY = options.POLICY_PANEL
 
 
 def register(root: typer.Typer) -> None:
@@ -49,31 +47,21 @@ def run(
         int | None,
         typer.Option("--processes", min=1, help="Processes per replica; else one per GPU.", rich_help_panel=_GANG),
     ] = None,
-    gpus: Annotated[
-        float,
-        typer.Option("--gpus", "-g", min=0, metavar="N", help="Such as 2, or 0.5 of one.", rich_help_panel=_RESOURCES),
-    ] = 0,
-    gpu_type: Annotated[str | None, typer.Option("--gpu-type", rich_help_panel=_RESOURCES)] = None,
-    cpu: Annotated[str | None, typer.Option("--cpu", help="Such as 2 or 500m.", rich_help_panel=_RESOURCES)] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Such as 4Gi.", rich_help_panel=_RESOURCES)] = None,
+    gpus: options.Gpus = 0,
+    gpu_type: options.GpuType = None,
+    cpu: options.Cpu = None,
+    memory: options.Memory = None,
     code: Annotated[Path, typer.Option("--code", help="The folder to pack.", rich_help_panel=_DATA)] = Path(),
     no_code: Annotated[bool, typer.Option("--no-code", help="Pack nothing.", rich_help_panel=_DATA)] = False,
-    image: Annotated[str | None, typer.Option("--image", help="Container image.", rich_help_panel=_DATA)] = None,
+    image: options.Image = None,
     input_: Annotated[
         str | None, typer.Option("--input", help="volume/path, read-only at /data/data.", rich_help_panel=_DATA)
     ] = None,
     output_: Annotated[
         str | None, typer.Option("--output", help="volume/path at /data/output.", rich_help_panel=_DATA)
     ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env", "-e", metavar="KEY=VALUE", help="Repeat it; a bare KEY is copied.", rich_help_panel=_DATA
-        ),
-    ] = None,
-    secrets: Annotated[
-        list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.", rich_help_panel=_DATA)
-    ] = None,
+    env: options.Env = None,
+    secrets: options.Secrets = None,
     contract: Annotated[
         str | None,
         typer.Option(
@@ -87,19 +75,10 @@ def run(
         str | None, typer.Option("--name", "-n", help="Else the folder's.", rich_help_panel=_POLICY)
     ] = None,
     project: options.Project = None,
-    labels: Annotated[
-        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it.", rich_help_panel=_POLICY)
-    ] = None,
-    priority: Annotated[
-        str | None,
-        typer.Option(
-            "--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).", rich_help_panel=_POLICY
-        ),
-    ] = None,
+    labels: options.Labels = None,
+    priority: options.Priority = None,
     max_restarts: Annotated[int | None, typer.Option("--max-restarts", min=0, rich_help_panel=_POLICY)] = None,
-    max_run_time: Annotated[
-        str | None, typer.Option("--max-run-time", help="Such as 2h30m.", rich_help_panel=_POLICY)
-    ] = None,
+    max_run_time: options.MaxRunTime = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -128,10 +107,10 @@ def run(
         "image": image,
         "input": input_,
         "output": output_,
-        "env": pairs(env or [], "--env", from_environment=True) or None,
+        "env": options.environment_of(env) or None,
         "secrets": secrets or None,
         "contract": contract,
-        "labels": pairs(labels or [], "--label") or None,
+        "labels": options.labels_of(labels) or None,
         "priority": options.priority_of(priority),
         "max_restarts": max_restarts,
         "max_run_time": max_run_time,

@@ -37,10 +37,7 @@ def submit(
     with session.client() as client:
         if dry_run:
             canonical = client.check_spec(without_code(client, spec) if code is not None else spec)
-            if json:
-                output.print_json(canonical)
-            else:
-                output.say(spec_yaml(canonical).rstrip())
+            output.print_result(canonical, spec_yaml(canonical).rstrip(), as_json=json)
             return
         job = submit_spec(client, spec, code)
         exit_code = stay_or_leave(client, job, detach=not follow, as_json=json)

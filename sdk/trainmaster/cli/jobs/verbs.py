@@ -119,10 +119,7 @@ def clone(
         laid_over["name"] = name
     with session.client() as client:
         view = client.clone_job(job, changes=laid_over, resume=resume, checkpoint=checkpoint)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} ({view.id})")
+    output.print_result(view, f"{view.name} ({view.id})", as_json=json)
 
 
 def changes_of(assignments: list[str]) -> dict[str, object]:

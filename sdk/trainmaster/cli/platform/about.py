@@ -38,10 +38,7 @@ def version(
     from trainmaster.version import __version__
 
     if not server:
-        if json:
-            output.print_json({"client": __version__})
-        else:
-            output.say(__version__)
+        output.print_result({"client": __version__}, __version__, as_json=json)
         return
     with session.client() as client:
         health = client.get_health()

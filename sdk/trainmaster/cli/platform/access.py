@@ -179,10 +179,7 @@ def logout(
     if name is None:
         raise NotConfigured("You are logged in nowhere; there is nothing to forget.")
     _forget(name)
-    if json:
-        output.print_json({"forgotten": name})
-    else:
-        output.say(f"Forgot {name}.")
+    output.print_result({"forgotten": name}, f"Forgot {name}.", as_json=json)
 
 
 def _forget(name: str) -> None:
@@ -238,17 +235,11 @@ def use_context(name: Context, json: options.Json = False) -> None:
     if name not in contexts.servers and name != LOCAL:
         raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
     save_contexts(replace(contexts, current=name))
-    if json:
-        output.print_json({"current": name})
-    else:
-        output.say(f"{name} is current.")
+    output.print_result({"current": name}, f"{name} is current.", as_json=json)
 
 
 @contexts_app.command("remove")
 def remove_context(name: Context, json: options.Json = False) -> None:
     """Forget a context and its token."""
     _forget(name)
-    if json:
-        output.print_json({"forgotten": name})
-    else:
-        output.say(f"Forgot {name}.")
+    output.print_result({"forgotten": name}, f"Forgot {name}.", as_json=json)

@@ -59,10 +59,7 @@ def create_project(
     """Make a project (platform admins)."""
     with session.client() as client:
         view = client.create_project(name, description=description, weight=weight)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} created")
+    output.print_result(view, f"{view.name} created", as_json=json)
 
 
 @projects_app.command("update")
@@ -75,10 +72,7 @@ def update_project(
     """Change a project's description or weight."""
     with session.client() as client:
         view = client.update_project(project, description=description, weight=weight)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} changed")
+    output.print_result(view, f"{view.name} changed", as_json=json)
 
 
 @projects_app.command("delete")
@@ -88,10 +82,7 @@ def delete_project(project: Project, yes: options.Yes = False, json: options.Jso
         typer.confirm(f"Delete the project {project}?", abort=True, err=True)
     with session.client() as client:
         client.delete_project(project)
-    if json:
-        output.print_json({"deleted": project})
-    else:
-        output.say(f"{project} deleted")
+    output.print_result({"deleted": project}, f"{project} deleted", as_json=json)
 
 
 @projects_app.command("members")
@@ -119,10 +110,7 @@ def grant(
         raise typer.BadParameter(f"{role!r} is none of viewer, member, admin", param_hint="ROLE")
     with session.client() as client:
         member = client.set_member(project, user, cast("ProjectRole", role))
-    if json:
-        output.print_json(member)
-    else:
-        output.say(f"{member.user} is {member.role} of {project}")
+    output.print_result(member, f"{member.user} is {member.role} of {project}", as_json=json)
 
 
 @projects_app.command("ungrant")
@@ -130,10 +118,7 @@ def ungrant(project: Project, user: User, json: options.Json = False) -> None:
     """Remove a member."""
     with session.client() as client:
         client.remove_member(project, user)
-    if json:
-        output.print_json({"removed": user})
-    else:
-        output.say(f"{user} is no member of {project} any more")
+    output.print_result({"removed": user}, f"{user} is no member of {project} any more", as_json=json)
 
 
 # --- users ----------------------------------------------------------------------------------------------------------
@@ -182,10 +167,9 @@ def create_user(
     """Make a user; give them a token with `token create NAME --user`."""
     with session.client() as client:
         view = client.create_user(name, is_admin=admin)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} created; next: trainmaster token create first --user {view.name}")
+    output.print_result(
+        view, f"{view.name} created; next: trainmaster token create first --user {view.name}", as_json=json
+    )
 
 
 @users_app.command("update")
@@ -198,7 +182,4 @@ def update_user(
     """Change a user's rank, or shut them out."""
     with session.client() as client:
         view = client.update_user(user, is_admin=admin, is_disabled=disabled)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} changed")
+    output.print_result(view, f"{view.name} changed", as_json=json)

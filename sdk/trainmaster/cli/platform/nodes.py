@@ -200,10 +200,7 @@ def label(
                 )
                 raise typer.BadParameter(f"{key!r} {why}", param_hint="KEY-")
         view = client.set_node_labels(node, labels)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name}: {_labels(view) or 'no labels'}")
+    output.print_result(view, f"{view.name}: {_labels(view) or 'no labels'}", as_json=json)
 
 
 @app.command()
@@ -211,10 +208,7 @@ def remove(node: options.Node, json: options.Json = False) -> None:
     """Forget a node that is gone (platform admins)."""
     with session.client() as client:
         client.delete_node(node)
-    if json:
-        output.print_json({"removed": node})
-    else:
-        output.say(f"{node} removed")
+    output.print_result({"removed": node}, f"{node} removed", as_json=json)
 
 
 def _labels(view: NodeView) -> str:
@@ -222,7 +216,4 @@ def _labels(view: NodeView) -> str:
 
 
 def _tell(view: NodeView, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name}: {_state(view)}")
+    output.print_result(view, f"{view.name}: {_state(view)}", as_json=as_json)

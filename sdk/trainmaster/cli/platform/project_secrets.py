@@ -36,10 +36,11 @@ def set_secret(name: Name, project: options.Project = None, json: options.Json =
     where = session.project_or_default(project)
     with session.client() as client:
         view = client.set_secret(where, name, value)
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} set in {where}; jobs name it under `secrets` or with `run --secret {view.name}`")
+    output.print_result(
+        view,
+        f"{view.name} set in {where}; jobs name it under `secrets` or with `run --secret {view.name}`",
+        as_json=json,
+    )
 
 
 @app.command("list")
@@ -64,7 +65,4 @@ def delete_secret(name: Name, project: options.Project = None, json: options.Jso
     where = session.project_or_default(project)
     with session.client() as client:
         client.delete_secret(where, name)
-    if json:
-        output.print_json({"deleted": name})
-    else:
-        output.say(f"{name} deleted from {where}")
+    output.print_result({"deleted": name}, f"{name} deleted from {where}", as_json=json)

@@ -127,10 +127,7 @@ def delete(
     """Give the nodes back to all at once (platform admins)."""
     with session.client() as client:
         client.delete_reservation(reservation)
-    if json:
-        output.print_json({"deleted": reservation})
-    else:
-        output.say(f"{reservation} deleted")
+    output.print_result({"deleted": reservation}, f"{reservation} deleted", as_json=json)
 
 
 def _moment(text: str, now: datetime, option: str) -> datetime:

@@ -109,7 +109,4 @@ def revoke(
     """Make a token worthless at once."""
     with session.client() as client:
         client.revoke_token(token_id)
-    if json:
-        output.print_json({"revoked": token_id})
-    else:
-        output.say(f"{token_id} revoked")
+    output.print_result({"revoked": token_id}, f"{token_id} revoked", as_json=json)

@@ -82,10 +82,7 @@ def add(
         view = client.create_volume(
             name, kind=cast("VolumeKind", kind), root=root, config=mounting, is_read_only=read_only
         )
-    if json:
-        output.print_json(view)
-    else:
-        output.say(f"{view.name} registered; jobs use it as {view.name}/path")
+    output.print_result(view, f"{view.name} registered; jobs use it as {view.name}/path", as_json=json)
 
 
 @app.command()
@@ -93,7 +90,4 @@ def remove(volume: Volume, json: options.Json = False) -> None:
     """Forget a volume; its files stay (platform admins)."""
     with session.client() as client:
         client.delete_volume(volume)
-    if json:
-        output.print_json({"removed": volume})
-    else:
-        output.say(f"{volume} removed")
+    output.print_result({"removed": volume}, f"{volume} removed", as_json=json)

@@ -7,26 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.jobs.show import exit_text
-from trainmaster.cli.serving.endpoint import (
-    Cpu,
-    Env,
-    FrameworkName,
-    Gpus,
-    GpuType,
-    Image,
-    Memory,
-    Model,
-    NodeSelector,
-    Preemptible,
-    Priority,
-    Secrets,
-    Shm,
-    TrustCode,
-    resources_of,
-)
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import ExitCode, refused_as
-from trainmaster.cli.terminal.values import pairs
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import JobDetail
@@ -38,7 +20,7 @@ def register(root: typer.Typer) -> None:
 
 
 def batch_predict(
-    model: Model,
+    model: options.Model,
     input: Annotated[str, typer.Argument(metavar="INPUT", help="volume/path of JSONL or CSV files.")],  # noqa: A002
     name: Annotated[str, typer.Option("--name", help="Of the job.")] = "batch-predict",
     to: Annotated[str | None, typer.Option("--output", "-o", help="volume/path; else a folder of the job's.")] = None,
@@ -51,21 +33,21 @@ def batch_predict(
         int, typer.Option("--batch-size", min=1, help="Instances that the model is given at once.")
     ] = 64,
     shard_size: Annotated[int, typer.Option("--shard-size", min=1, help="Instances of one output file.")] = 10_000,
-    framework: FrameworkName = "auto",
-    trust_code: TrustCode = False,
-    image: Image = None,
-    env: Env = None,
-    cpu: Cpu = None,
-    memory: Memory = None,
-    gpus: Gpus = 0,
-    gpu_type: GpuType = None,
-    shm: Shm = None,
-    priority: Priority = None,
-    preemptible: Preemptible = True,
-    node_selector: NodeSelector = None,
-    secrets: Secrets = None,
-    max_run_time: Annotated[str | None, typer.Option("--max-run-time", help="Such as 2h30m.")] = None,
-    labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it.")] = None,
+    framework: options.FrameworkName = "auto",
+    trust_code: options.TrustCode = False,
+    image: options.Image = None,
+    env: options.Env = None,
+    cpu: options.Cpu = None,
+    memory: options.Memory = None,
+    gpus: options.Gpus = 0,
+    gpu_type: options.GpuType = None,
+    shm: options.Shm = None,
+    priority: options.Priority = None,
+    preemptible: options.Preemptible = True,
+    node_selector: options.NodeSelector = None,
+    secrets: options.Secrets = None,
+    max_run_time: options.MaxRunTime = None,
+    labels: options.Labels = None,
     follow: Annotated[
         bool, typer.Option("--wait", "-w", help="Stay until it has ended, and tell how many instances failed.")
     ] = False,
@@ -75,11 +57,11 @@ def batch_predict(
     """Predict for all instances of some files, as a job."""
     fields: dict[str, Any] = {
         "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
-        "framework": framework, "trust_code": trust_code, "env": pairs(env or [], "--env", from_environment=True),
-        "resources": resources_of(cpu, memory, gpus, gpu_type, shm), "preemptible": preemptible,
+        "framework": framework, "trust_code": trust_code, "env": options.environment_of(env),
+        "resources": options.resources_of(cpu, memory, gpus, gpu_type, shm), "preemptible": preemptible,
         "output": to, "image": image, "csv_rows": csv_rows, "priority": options.priority_of(priority),
-        "node_selector": pairs(node_selector or [], "--node-selector"), "secrets": secrets,
-        "max_run_time": max_run_time, "labels": pairs(labels or [], "--label"),
+        "node_selector": options.node_selector_of(node_selector), "secrets": secrets,
+        "max_run_time": max_run_time, "labels": options.labels_of(labels),
     }  # fmt: skip
     with session.client() as client:
         with refused_as("batch prediction"):

@@ -13,7 +13,6 @@ import typer
 
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import ExitCode, WrongUse, refused_as
-from trainmaster.cli.terminal.values import pairs
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -27,45 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Addresses under which models answer requests.", invoke_without_command=True)
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")]
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="name@version or name@alias of the registry, or volume/path of its file or folder."
-    ),
-]
 Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
-TrustCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-code", help="The model's files may run code when they are read (pickle, joblib, torch.export)."
-    ),
-]
-FrameworkName = Annotated[
-    str, typer.Option("--framework", help="torch, sklearn, tensorflow or xgboost; else by the file's name.")
-]
-Image = Annotated[str | None, typer.Option("--image", help="Instead of the platform's own server.")]
-Cpu = Annotated[str | None, typer.Option("--cpu", help="Of one replica, like 2 or 500m.")]
-Memory = Annotated[str | None, typer.Option("--memory", help="Of one replica, like 4Gi.")]
-Gpus = Annotated[float, typer.Option("--gpus", min=0, help="Of one replica; less than 1: a part of one.")]
-GpuType = Annotated[str | None, typer.Option("--gpu-type", help="Models of GPUs that will do, like H100 or A100,H100.")]
-Shm = Annotated[str | None, typer.Option("--shm", help="Size of /dev/shm of one replica, like 2Gi.")]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="KEY=VALUE", help="Repeat it; a bare KEY is copied."),
-]
-Secrets = Annotated[list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.")]
-Priority = Annotated[
-    str | None, typer.Option("--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).")
-]
-Preemptible = Annotated[
-    bool, typer.Option("--preemptible/--no-preemptible", help="Whether others may be given a replica's place.")
-]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Stay until it serves, or has failed.")]
-NodeSelector = Annotated[
-    list[str] | None,
-    typer.Option("--node-selector", metavar="KEY=VALUE", help="Only on nodes with this label; repeat it."),
-]
-
 _WATCH_S: Final = 0.5
 _SETTLED: Final = frozenset({"ready", "failed"})
 
@@ -92,7 +54,7 @@ def create(
     with session.client() as client:
         made = client.create_endpoint(endpoint, project=session.project_or_default(project), description=description)
     to_deploy = f"trainmaster endpoint deploy {made.name} MODEL@ALIAS"
-    _done(
+    output.print_result(
         made, f"{made.name} created; deploy a model of the registry with `{to_deploy}`, or a file by VOLUME/PATH", json
     )
 
@@ -117,7 +79,7 @@ def show(endpoint: Endpoint, project: options.Project = None, json: options.Json
 @app.command()
 def deploy(
     endpoint: Endpoint,
-    model: Model,
+    model: options.Model,
     deployment: Deployment = "default",
     replicas: Annotated[
         int | None, typer.Option("--replicas", "-n", min=1, help="Unstated: as many as it has, or 1.")
@@ -125,9 +87,9 @@ def deploy(
     traffic: Annotated[
         int | None, typer.Option("--traffic", min=0, max=100, help="Its part of the requests, in per cent.")
     ] = None,
-    framework: FrameworkName = "auto",
-    trust_code: TrustCode = False,
-    image: Image = None,
+    framework: options.FrameworkName = "auto",
+    trust_code: options.TrustCode = False,
+    image: options.Image = None,
     command: Annotated[str | None, typer.Option("--command", help="Your own server, by /bin/sh -c.")] = None,
     args: Annotated[
         str | None,
@@ -136,12 +98,12 @@ def deploy(
     port: Annotated[int | None, typer.Option("--port", help="Where the image's server listens; else 8080.")] = None,
     health_route: Annotated[str, typer.Option("--health-route")] = "/health",
     predict_route: Annotated[str, typer.Option("--predict-route")] = "/predict",
-    env: Env = None,
-    cpu: Cpu = None,
-    memory: Memory = None,
-    gpus: Gpus = 0,
-    gpu_type: GpuType = None,
-    shm: Shm = None,
+    env: options.Env = None,
+    cpu: options.Cpu = None,
+    memory: options.Memory = None,
+    gpus: options.Gpus = 0,
+    gpu_type: options.GpuType = None,
+    shm: options.Shm = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for one request's answer.")] = 60.0,
     ready_timeout: Annotated[
         float, typer.Option("--ready-timeout", help="Seconds for a replica to get ready.")
@@ -161,10 +123,10 @@ def deploy(
             help="Ready ones below --replicas during an update, where there is no room; else 0.",
         ),
     ] = None,
-    priority: Priority = None,
-    preemptible: Preemptible = True,
-    node_selector: NodeSelector = None,
-    secrets: Secrets = None,
+    priority: options.Priority = None,
+    preemptible: options.Preemptible = True,
+    node_selector: options.NodeSelector = None,
+    secrets: options.Secrets = None,
     reason: options.Reason = "",
     wait: Wait = False,
     project: options.Project = None,
@@ -174,11 +136,11 @@ def deploy(
     fields: dict[str, Any] = {
         "framework": framework, "trust_code": trust_code, "image": image, "command": command, "args": _words_of(args),
         "port": port,
-        "health_route": health_route, "predict_route": predict_route, "env": pairs(env or [], "--env", from_environment=True),
-        "resources": resources_of(cpu, memory, gpus, gpu_type, shm), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
+        "health_route": health_route, "predict_route": predict_route, "env": options.environment_of(env),
+        "resources": options.resources_of(cpu, memory, gpus, gpu_type, shm), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
         "drain_s": drain, "max_surge": max_surge, "max_unavailable": max_unavailable,
         "priority": options.priority_of(priority), "preemptible": preemptible,
-        "node_selector": pairs(node_selector or [], "--node-selector"), "secrets": secrets,
+        "node_selector": options.node_selector_of(node_selector), "secrets": secrets,
         "replicas": replicas, "traffic": traffic, "reason": reason,
     }  # fmt: skip
     named = session.project_or_default(project)
@@ -193,7 +155,7 @@ def deploy(
             _tell_differences(own)
         if wait:
             raise typer.Exit(_follow(client, made.name, deployment, own.wanted, named, as_json=json))
-    _done(made, f"{made.name}: revision {own.wanted} of {deployment} is being deployed", json)
+    output.print_result(made, f"{made.name}: revision {own.wanted} of {deployment} is being deployed", as_json=json)
 
 
 @app.command()
@@ -247,7 +209,7 @@ def scale(
         made = client.scale_deployment(endpoint, replicas, deployment=deployment, project=named)
         if wait and replicas:
             raise typer.Exit(_follow(client, made.name, deployment, _of(made, deployment).wanted, named, as_json=json))
-    _done(made, f"{made.name}: {deployment} is to have {output.count(replicas, 'replica')}", json)
+    output.print_result(made, f"{made.name}: {deployment} is to have {output.count(replicas, 'replica')}", as_json=json)
 
 
 @app.command()
@@ -277,7 +239,7 @@ def rollback(
         if back.stable_at
         else ", which has never served: `--wait` or `trainmaster endpoint show` tells whether it does"
     )
-    _done(made, f"{made.name}: {deployment} goes back to revision {own.wanted}{more}", json)
+    output.print_result(made, f"{made.name}: {deployment} goes back to revision {own.wanted}{more}", as_json=json)
 
 
 @app.command()
@@ -314,7 +276,9 @@ def traffic(
         wanted[name] = int(number)
     with session.client() as client:
         made = client.set_endpoint_traffic(endpoint, wanted, project=session.project_or_default(project))
-    _done(made, f"{made.name}: {', '.join(f'{one.name} {one.traffic} %' for one in made.deployments)}", json)
+    output.print_result(
+        made, f"{made.name}: {', '.join(f'{one.name} {one.traffic} %' for one in made.deployments)}", as_json=json
+    )
 
 
 @app.command()
@@ -327,7 +291,7 @@ def undeploy(
     """End a deployed model: its replicas finish what they have."""
     with session.client() as client:
         made = client.undeploy_model(endpoint, deployment, project=session.project_or_default(project))
-    _done(made, f"{made.name}: {deployment} is being undeployed", json)
+    output.print_result(made, f"{made.name}: {deployment} is being undeployed", as_json=json)
 
 
 @app.command()
@@ -342,10 +306,7 @@ def delete(
             serves = f"; {output.count(replicas, 'replica')} of it {'serves' if replicas == 1 else 'serve'} now"
             typer.confirm(f"Delete endpoint {endpoint}{serves if replicas else ''}?", abort=True, err=True)
         client.delete_endpoint(endpoint, project=named)
-    if json:
-        output.print_json({"deleted": endpoint})
-    else:
-        output.say(f"{endpoint} is being deleted")
+    output.print_result({"deleted": endpoint}, f"{endpoint} is being deleted", as_json=json)
 
 
 def _list(project: str | None, *, as_json: bool) -> None:
@@ -521,22 +482,6 @@ def _of(detail: EndpointDetail, name: str) -> DeploymentDetail:
     if found is None:
         raise WrongUse(f"{detail.name} has no deployed model {name!r} any more.")
     return found
-
-
-def _done(detail: EndpointDetail, sentence: str, as_json: bool) -> None:
-    if as_json:
-        output.print_json(detail)
-    else:
-        output.say(sentence)
-
-
-def resources_of(
-    cpu: str | None, memory: str | None, gpus: float, gpu_type: str | None = None, shm: str | None = None
-) -> dict[str, Any]:
-    """As a job spec has them, without what is unstated."""
-    models = [one.strip() for one in (gpu_type or "").split(",") if one.strip()]
-    given = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpu_type": models or None, "shm": shm}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _words_of(text: str | None) -> list[str]:

@@ -20,7 +20,6 @@ Version = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Also where it is protected or in use; for admins of the project.")
 ]
-Labels = Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it for more.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -48,7 +47,7 @@ def register_version(
     ] = None,
     stage: Annotated[str, typer.Option("--stage", help="none, staging, production or archived.")] = "none",
     description: Annotated[str, typer.Option("--description", "-d")] = "",
-    label: Labels = None,
+    label: options.Labels = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not stay until its files are copied.")] = False,
     project: options.Project = None,
     json: options.Json = False,
@@ -58,7 +57,7 @@ def register_version(
     with session.client() as client:
         made = client.register_version(
             own, model, job, path_in_output=path, checkpoint=checkpoint, when_done=when_done, description=description,
-            labels=_labels(label), aliases=alias or (), stage=_stage(stage),
+            labels=options.labels_of(label), aliases=alias or (), stage=_stage(stage),
         )  # fmt: skip
         if not no_wait and made.state == "registering":
             with output.busy(f"{model} version {made.version}: its files are copied"):
@@ -169,10 +168,9 @@ def alias(
         else:
             client.set_model_alias(own, model, name, version, reason=reason)
         found = client.get_model(own, model)
-    if json:
-        output.print_json(found)
-    else:
-        output.say(f"{model} {name} " + ("removed" if version is None else f"-> version {version}"))
+    output.print_result(
+        found, f"{model} {name} " + ("removed" if version is None else f"-> version {version}"), as_json=json
+    )
 
 
 @app.command()
@@ -211,10 +209,11 @@ def download(
         else:
             with output.progress_bar(f"{model} {version}") as progress:
                 copied = client.download_version(own, model, version, folder, overwrite=overwrite, progress=progress)
-    if json:
-        output.print_json({"files": [str(path) for path in copied]})
-    else:
-        output.say(f"{output.count(len(copied), 'file')} in {folder.absolute()}")
+    output.print_result(
+        {"files": [str(path) for path in copied]},
+        f"{output.count(len(copied), 'file')} in {folder.absolute()}",
+        as_json=json,
+    )
 
 
 @app.command()
@@ -236,10 +235,7 @@ def delete(
             client.delete_model(own, model, force=force)
         else:
             client.delete_version(own, model, version, force=force)
-    if json:
-        output.print_json({"deleted": what})
-    else:
-        output.say(f"{what} deleted")
+    output.print_result({"deleted": what}, f"{what} deleted", as_json=json)
 
 
 @app.command()
@@ -257,10 +253,7 @@ def protect(
             _said(client.change_version(own, model, version, is_protected=not off), as_json=json)
             return
         found = client.change_model(own, model, is_protected=not off)
-    if json:
-        output.print_json(found)
-    else:
-        output.say(f"{model} {'protected' if found.is_protected else 'not protected'}")
+    output.print_result(found, f"{model} {'protected' if found.is_protected else 'not protected'}", as_json=json)
 
 
 def _list(project: str | None, search: str, *, as_json: bool) -> None:
@@ -377,16 +370,6 @@ def _values(values: Any) -> str | None:
     from trainmaster.cli.jobs.files import metrics_text
 
     return metrics_text(dict(values)) or None
-
-
-def _labels(given: list[str] | None) -> dict[str, str]:
-    found = {}
-    for item in given or ():
-        key, sign, value = item.partition("=")
-        if not sign or not key:
-            raise typer.BadParameter(f"{item!r} is no label; write KEY=VALUE", param_hint="--label")
-        found[key] = value
-    return found
 
 
 def _stage(text: str) -> Stage:

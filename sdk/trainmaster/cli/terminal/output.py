@@ -78,6 +78,14 @@ def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[An
     sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
+def print_result(value: Any, text: str, *, as_json: bool) -> None:
+    """The result of a command: ``value`` as JSON, or ``text``."""
+    if as_json:
+        print_json(value)
+    else:
+        say(text)
+
+
 def print_json_line(value: BaseModel) -> None:
     """One object on one line, flushed: programs read along."""
     sys.stdout.write(value.model_dump_json() + "\n")

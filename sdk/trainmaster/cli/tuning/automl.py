@@ -90,9 +90,9 @@ def automl(
         typer.Option("--keep", help="A column to use although it numbers the rows, or names them; repeat it."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
-    cpu: Annotated[str | None, typer.Option("--cpu", help="Of one trial, like 2 or 500m.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Of one trial, like 4Gi.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="Of one trial.")] = None,
+    cpu: options.Cpu = None,
+    memory: options.Memory = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs per trial.")] = None,
     image: Annotated[
         str | None, typer.Option("--image", help="One that has trainmaster_automl; else the platform's.")
     ] = None,
@@ -101,12 +101,7 @@ def automl(
         bool, typer.Option("--dry-run", help="Look at the data, tell the plan, create nothing.")
     ] = False,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Stay until the best model is registered.")] = False,
-    wait_for_nodes: Annotated[
-        bool,
-        typer.Option(
-            "--wait-for-nodes", help="Also where no node that there is could ever hold a trial: such nodes are to come."
-        ),
-    ] = False,
+    wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
     """Find the best model for a table or a folder of images, test it, and register it."""

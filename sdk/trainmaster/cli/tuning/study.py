@@ -31,12 +31,6 @@ from trainmaster.errors import InvalidSpec, LocalFileProblem
 if TYPE_CHECKING:
     from trainmaster.wire.studies import StudyDetail
 
-_WaitForNodes = Annotated[
-    bool,
-    typer.Option(
-        "--wait-for-nodes", help="Also where no node that there is could ever hold a trial: such nodes are to come."
-    ),
-]
 app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_without_command=True)
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
 
@@ -79,7 +73,7 @@ def create(
     follow: Annotated[
         bool, typer.Option("--watch", "-w", help="Stay until it has ended, as `study watch` does.")
     ] = False,
-    wait_for_nodes: _WaitForNodes = False,
+    wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
     """Create a study; its first trials begin at once. All mistakes are told at once."""
@@ -95,10 +89,7 @@ def create(
             made = client.create_study(spec, code=code, wait_for_nodes=wait_for_nodes)
         if follow:
             raise typer.Exit(follow_study(client, made.id, as_json=json))
-    if json:
-        output.print_json(made)
-    else:
-        output.say(f"{made.name} ({made.id})")
+    output.print_result(made, f"{made.name} ({made.id})", as_json=json)
         tell_namesakes(made)
         called = made.id if made.namesakes else made.name
         output.note(f"`trainmaster study watch {called}` shows its trials as they end.", "dim")
@@ -238,7 +229,7 @@ def clone(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
     ] = False,
-    wait_for_nodes: _WaitForNodes = False,
+    wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
     """Create a study from another one's spec, with changes."""
@@ -255,10 +246,7 @@ def clone(
             print_spec(checked, as_json=json)
             return
         made = client.clone_study(study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
-    if json:
-        output.print_json(made)
-    else:
-        output.say(f"{made.name} ({made.id})")
+    output.print_result(made, f"{made.name} ({made.id})", as_json=json)
         tell_namesakes(made)
         tell_winner(made)
 
@@ -333,10 +321,7 @@ def delete(study: Study, yes: options.Yes = False, json: options.Json = False) -
             study = detail.id
             typer.confirm(f"Delete study {detail.name} ({detail.id}) with what its trials found?", abort=True, err=True)
         client.delete_study(study)
-    if json:
-        output.print_json({"deleted": study})
-    else:
-        output.say(f"{study} deleted")
+    output.print_result({"deleted": study}, f"{study} deleted", as_json=json)
 
 
 def _read(spec_file: str) -> dict[str, Any]:
@@ -375,8 +360,5 @@ def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
 
 
 def _moved(detail: StudyDetail, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(detail)
-    else:
-        output.say(f"{detail.name} ({detail.id}) {detail.state}")
+    output.print_result(detail, f"{detail.name} ({detail.id}) {detail.state}", as_json=as_json)
         tell_namesakes(detail)

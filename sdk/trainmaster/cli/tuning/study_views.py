@@ -156,10 +156,7 @@ def print_spec(spec: StudySpec, *, as_json: bool) -> None:
     """The canonical spec, to be created from again."""
     from trainmaster.cli.jobs.spec_files import study_yaml
 
-    if as_json:
-        output.print_json(spec)
-    else:
-        output.say(study_yaml(spec).rstrip())
+    output.print_result(spec, study_yaml(spec).rstrip(), as_json=as_json)
 
 
 def progress_words(view: StudyView) -> str:

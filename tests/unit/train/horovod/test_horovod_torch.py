@@ -369,7 +369,7 @@ def test_in_an_elastic_job_a_killed_rank_is_missed_and_another_joins(run_ranks, 
     killed, behind, ahead, joiner = run_ranks("elastic.worlds", 4, WORLDS=str(tmp_path), PORTS=ports)
     assert killed is None
     for rank in (behind, ahead, joiner):
-        assert rank["told"] == "done"
+        assert rank["result"] == "done"
         assert rank["equal"]
     # Step 3 was committed on one of the two alone: neither does it again.
     both = [[4, 2, 2], [5, 2, 2], [6, 3, 3], [7, 3, 3], [8, 3, 3], [9, 3, 3]]

@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Plus, RadioTower, Rows3 } from "lucide-react";
 import { useState } from "react";
-import { type EndpointFilters, endpointKeys, readEndpoints } from "~/api/endpoints";
+import { endpointKeys, readEndpoints } from "~/api/endpoints";
 import { projectsQuery } from "~/api/queries";
 import type { Endpoint } from "~/api/types";
 import { PagedList, useFilteredPages } from "~/components/pagedList";
@@ -22,7 +22,7 @@ const LIVE_MS = 3_000;
 export function EndpointsPage() {
   const { data: projects } = useQuery(projectsQuery);
   const [isOpen, setOpen] = useState(false);
-  const { query, filters, filter } = useFilteredPages<EndpointFilters, Awaited<ReturnType<typeof readEndpoints>>>(
+  const { query, filters, filter } = useFilteredPages(
     route,
     endpointKeys.all,
     readEndpoints,

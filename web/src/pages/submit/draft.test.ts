@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ForecastOption } from "~/api/types";
-import { withOption } from "./draft";
+import { specYaml } from "~/lib/yaml/specYaml";
+import { diagnosticsOf, withOption, withValue } from "./draft";
 
 const option = (field: string, value: number | string | null, ...roles: string[]): ForecastOption => ({
   code: "x",
@@ -42,5 +43,33 @@ describe("what the planner offers", () => {
   it("takes out what holds it back, and leaves a text that cannot be read", () => {
     expect(withOption("name: a\nnode_selector: {pool: x}\n", option("node_selector", null))).toBe("name: a\n");
     expect(withOption("name: [\n", option("gpus", 1, "worker"))).toBe("name: [\n");
+  });
+});
+
+describe("the form and its text", () => {
+  it("changes a field and preserves comments and order", () => {
+    const text = "# mine\nname: a # why\nworkers: 2\n";
+    expect(withValue(text, "workers", "4")).toBe("# mine\nname: a # why\nworkers: 4\n");
+    expect(withValue(text, "workers", "")).toBe("# mine\nname: a # why\n");
+    expect(withValue("name: [", "workers", "4")).toBe("name: ["); // what cannot be read is not touched
+  });
+
+  it("maps errors to positions", () => {
+    const text = "name: a\nroles:\n  worker:\n    replicas: 0\n";
+    const [found] = diagnosticsOf(text, [{ path: "roles.worker.replicas", message: "too few", hint: null }]);
+    expect(text.slice(found?.from, found?.to).trim()).toBe("0");
+  });
+
+  it("writes a spec without its defaults", () => {
+    const spec = {
+      name: "a",
+      project: "default",
+      command: ["x"],
+      env: {},
+      priority: 50,
+      image: null,
+      roles: { worker: { replicas: 2, resources: { cpu: null } } },
+    };
+    expect(specYaml(spec)).toBe("name: a\ncommand:\n  - x\nroles:\n  worker:\n    replicas: 2\n");
   });
 });

@@ -35,7 +35,7 @@ def make_collector(
     Call it in a thread that may wait for disks and drivers.
     """
     output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
-    work = os.path.dirname(prepared.own)
+    work = os.path.dirname(prepared.job_folder)
     folder = (output or work) + "/.trainmaster/metrics/" + order.job_id
     owner = "%d/%s-%d" % (order.attempt_number, order.role, order.index)
     groups = groups_of(order.view, prepared.groups.by_controller)
@@ -43,7 +43,7 @@ def make_collector(
     return Collector(
         sampler=Sampler(groups, visible),
         events=EventFileReader(output, work, FileClaims(folder, owner), say, now=clock.monotonic(), began=began),
-        hypertune=HypertuneFile(prepared.own + "/hypertune/output.metric"),
+        hypertune=HypertuneFile(prepared.job_folder + "/hypertune/output.metric"),
         patterns=LinePatterns(read_patterns(order.env.get(PATTERNS_VARIABLE, ""))),
         sources=SourceCounts() if order.env.get(TRIAL_VARIABLE) else None,
     )

@@ -23,7 +23,7 @@ class StopRequest:
         self._state = state
         self._asked_path = asked_path
         self._default_grace_s = default_grace_s
-        self._last_request = ""  # what the engine's file said last
+        self._last_request = ""  # last content of the engine's file
 
     @property
     def is_there(self) -> bool:

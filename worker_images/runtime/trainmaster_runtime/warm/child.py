@@ -35,8 +35,8 @@ class PreloadedParent:
         env: its environment while it imported; ``read``: the names that were asked for then, ``names``: beginnings of
             those that libraries may have read unseen.
         identity: (path, device, inode) of what must be the same file where the program runs.
-        kept_fds: opened by the framework, and to stay open.
-        said: what the import wrote to stdout and stderr.
+        preserved_fds: opened by the framework, and to stay open.
+        import_output: what the import wrote to stdout and stderr.
         end: the exit hook's state.
     """
 

@@ -25,7 +25,7 @@ _NO_ROOM = re.compile(
 
 
 def explain_torch_error(sentence: str) -> str:
-    """torch's message about a failed write, with advice if the volume is full."""
+    """Message of torch about a failed write, with advice if the volume is full."""
     return f"{FULL} (torch: {sentence})" if _NO_ROOM.search(sentence) else sentence
 
 

@@ -89,7 +89,7 @@ def _candidates(directory: Optional[Union[str, Path]]) -> List[FoundCheckpoint]:
     if chosen is None and not wanted.exists():
         if newer_than(wanted) is None:
             raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} does not exist; choose another checkpoint")
-        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was pruned in favour of newer ones; using the newest one of its folder")
+        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was pruned in favour of newer ones; using the newest of its folder")
         return siblings
     if chosen is None:
         _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was never finished; looking for another one in its folder")

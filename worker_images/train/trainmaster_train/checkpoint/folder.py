@@ -61,7 +61,7 @@ class Keep:
                 f"keep: {self.last} would remove the checkpoint just written; give at least 1, or None for all"
             )
         if not isinstance(self.best, int) or self.best < 0:
-            raise ValueError(f"best: {self.best!r} is not a number of best checkpoints to keep; give a number, 0 for none")
+            raise ValueError(f"best: {self.best!r} is not a number of best checkpoints to keep; give 0 for none")
         _check_mode(self.mode)
 
 

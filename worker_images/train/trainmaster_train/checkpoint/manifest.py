@@ -1,6 +1,4 @@
-"""The list of a checkpoint's files with their sizes and hashes, by which a reader knows that all is as it was
-written.
-"""
+"""The manifest of a checkpoint: its files with sizes and hashes, by which a reader detects damage."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ _SHOWN = 3  # names of each kind in a message
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read. ``state`` is what was given to :func:`save_checkpoint`; ``step`` is 0 where another
-    program wrote the file and no description is beside it. ``format``: one of
+    """A checkpoint that was read. ``state``: as given to :func:`save_checkpoint`; ``step``: 0 if another program wrote
+    the file without a description. ``format``: one of
     :data:`trainmaster_train.checkpoint.formats.FORMATS`.
     """
 

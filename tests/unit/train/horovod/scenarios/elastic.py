@@ -122,7 +122,7 @@ def worlds():
 
     results = train(state)
     weights = hvd.allgather(torch.cat([p.detach().reshape(1, -1) for p in net.parameters()], 1))
-    return {"told": results, "steps": steps, "equal": bool((weights == weights[0]).all()), "pid": os.getpid()}
+    return {"result": results, "steps": steps, "equal": bool((weights == weights[0]).all()), "pid": os.getpid()}
 
 
 def wait_for_file(path):

@@ -1,7 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Tensor } from "~/api/types";
 import { nonFiniteIn, rowsOf, treeOf } from "./tensorTree";
-import { changesOf, hunksOf } from "~/pages/compare/textDiff";
 
 const tensor = (name: string, kind: Tensor["kind"] = "weight"): Tensor =>
   ({ name, kind, shape: [2], dtype: "float32", count: 2, size_bytes: 8, layer: "", file: "", note: "" }) as Tensor;
@@ -36,18 +35,5 @@ describe("tensors as the tree of their names", () => {
 
   it("takes a name of a hundred thousand dots", () => {
     expect(labels([".".repeat(100_000), "a"])).toHaveLength(2);
-  });
-});
-
-describe("texts side by side", () => {
-  it("numbers the lines of both and says which came and went", () => {
-    const hunks = hunksOf("a\nb\nc\n", "a\nB\nc\n") ?? [];
-    expect(hunks[0]?.lines.map((line) => [line.kind, line.before, line.after, line.text])).toEqual([
-      ["same", 1, 1, "a"],
-      ["removed", 2, null, "b"],
-      ["added", null, 2, "B"],
-      ["same", 3, 3, "c"],
-    ]);
-    expect(changesOf(hunks)).toEqual({ added: 1, removed: 1 });
   });
 });

@@ -1,6 +1,5 @@
 import { describe, expect, it } from "vitest";
 import { newestLines, type ShownLine } from "./newestLines";
-import { compileFinder } from "./highlight";
 
 const line = (key: number, text = "x"): ShownLine => ({
   key,
@@ -13,6 +12,7 @@ const line = (key: number, text = "x"): ShownLine => ({
   rank: null,
   local_rank: null,
 });
+
 const keys = (lines: readonly ShownLine[]) => lines.map((one) => one.key);
 
 describe("the newest lines", () => {
@@ -26,20 +26,5 @@ describe("the newest lines", () => {
   });
   it("hold one that is larger than all may be", () => {
     expect(keys(newestLines([line(0)], [line(1, "y".repeat(50))], 5, 7).lines)).toEqual([1]);
-  });
-});
-
-describe("marks of a search", () => {
-  it("stand where RE2 finds something", () => {
-    expect(compileFinder("b+")?.("abbcb")).toEqual([
-      [1, 3],
-      [4, 5],
-    ]);
-    expect(compileFinder("(?i)LOSS=\\pN")?.("x loss=3")).toEqual([[2, 8]]);
-    expect(compileFinder("x*")?.("aab")).toEqual([]);
-    expect(compileFinder("(")).toBeNull();
-  });
-  it("are found at once in a line that would keep a browser's own expression busy for ever", () => {
-    expect(compileFinder("(x+x+)+y|^x")?.("x".repeat(4000))).toEqual([[0, 1]]);
   });
 });
