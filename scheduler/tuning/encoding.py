@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainmaster.studies import Parameter, ParameterType, Scale, Space
 from trainmaster.studies.space import bounds, value_at
 
-# The largest number below 1: a place is never 1 itself.
+# The largest number below 1: a position is never 1 itself.
 _LAST: Final = math.nextafter(1.0, 0.0)
 # Of a parameter that the point does not have.
 _NOWHERE: Final = 0.5
@@ -25,32 +25,32 @@ class UnitCube:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.is_categorical: NDArray[np.bool_] = np.array(
-            [one.type is ParameterType.CATEGORICAL for one in space.parameters.values()], dtype=bool
+            [parameter.type is ParameterType.CATEGORICAL for parameter in space.parameters.values()], dtype=bool
         )
         # How many values each categorical parameter has; 0: it is a number.
         self.choices = [
-            len(one.values) if one.type is ParameterType.CATEGORICAL else 0 for one in space.parameters.values()
+            len(parameter.values) if parameter.type is ParameterType.CATEGORICAL else 0 for parameter in space.parameters.values()
         ]
 
     def rows(self, points: Sequence[Mapping[str, Any]]) -> Rows:
         """(points, parameters)."""
-        found = [[_place(one, point.get(name)) for name, one in self.space.parameters.items()] for point in points]
+        found = [[_position(parameter, point.get(name)) for name, parameter in self.space.parameters.items()] for point in points]
         return np.array(found, dtype=np.float64).reshape(len(points), len(self.choices))
 
     def point(self, row: NDArray[np.float64]) -> dict[str, Any]:
-        """The point whose place is nearest; parameters that are not active are left out."""
+        """The point whose position is nearest; parameters that are not active are left out."""
         point: dict[str, Any] = {}
-        for (name, parameter), place in zip(self.space.parameters.items(), row, strict=True):
+        for (name, parameter), position in zip(self.space.parameters.items(), row, strict=True):
             if self.space.is_active(name, point):
-                point[name] = _value(parameter, float(place))
+                point[name] = _value(parameter, float(position))
         return point
 
 
-def _place(parameter: Parameter, value: Any) -> float:
+def _position(parameter: Parameter, value: Any) -> float:
     if value is None:
         return _NOWHERE
     if parameter.type is ParameterType.CATEGORICAL:
-        same = (place for place, one in enumerate(parameter.values) if one == value and type(one) is type(value))
+        same = (position for position, choice in enumerate(parameter.values) if choice == value and type(choice) is type(value))
         found = next(same, None)
         return float(parameter.values.index(value) if found is None else found)
     if parameter.type is ParameterType.DISCRETE:
@@ -64,16 +64,16 @@ def _place(parameter: Parameter, value: Any) -> float:
     if parameter.scale is not Scale.LINEAR:
         value, low, high = math.log(value), math.log(low), math.log(high)
     # Halves first: the difference of two large numbers may be infinite.
-    place = _NOWHERE if low == high else (value / 2 - low / 2) / (high / 2 - low / 2)
-    place = 1 - place if parameter.scale is Scale.REVERSE_LOG else place
-    return min(1.0, max(0.0, place))
+    position = _NOWHERE if low == high else (value / 2 - low / 2) / (high / 2 - low / 2)
+    position = 1 - position if parameter.scale is Scale.REVERSE_LOG else position
+    return min(1.0, max(0.0, position))
 
 
-def _value(parameter: Parameter, place: float) -> Any:
+def _value(parameter: Parameter, position: float) -> Any:
     if parameter.type is ParameterType.CATEGORICAL:
-        return parameter.values[int(place)]
-    place = min(_LAST, max(0.0, place))
+        return parameter.values[int(position)]
+    position = min(_LAST, max(0.0, position))
     if parameter.type is ParameterType.DISCRETE:
         ordered = sorted(parameter.values)
-        return ordered[int(place * len(ordered))]
-    return value_at(parameter, place)
+        return ordered[int(position * len(ordered))]
+    return value_at(parameter, position)

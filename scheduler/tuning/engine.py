@@ -20,7 +20,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 # Of longer histories the best and the newest are looked at: what TPE calls good are 25 trials at most, and GP's cost
 # grows with the cube.
-_KEPT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
+_HISTORY_LIMIT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
 
 _WHENEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # no sampler asks when a trial ran
 
@@ -38,27 +38,27 @@ def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterat
             sampler=_sampler(request),
             directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in request.goals],
         )
-    seen = thinned(request.finished, request.goals, _KEPT[request.algorithm])
+    finished = thinned(request.finished, request.goals, _HISTORY_LIMIT[request.algorithm])
     distributions = distributions_of(space)
-    known = [frozen(space, distributions, one.parameters, one.values, one.memo) for one in seen]
-    known += [frozen(space, distributions, one.parameters, None, one.memo) for one in request.pending]
-    told = 0
+    known = [frozen(space, distributions, trial.parameters, trial.values, trial.memo) for trial in finished]
+    known += [frozen(space, distributions, trial.parameters, None, trial.memo) for trial in request.pending]
+    added = 0
     while True:
-        known += [frozen(space, distributions, one.parameters, None, one.memo) for one in others[told:]]
-        told = len(others)
-        for one in known:  # what `add_trial` does, without looking again at what we have made ourselves
-            study._storage.create_new_trial(study._study_id, template_trial=one)  # noqa: SLF001
+        known += [frozen(space, distributions, point.parameters, None, point.memo) for point in others[added:]]
+        added = len(others)
+        for template in known:  # what `add_trial` does, without looking again at what we have made ourselves
+            study._storage.create_new_trial(study._study_id, template_trial=template)  # noqa: SLF001
         known = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = study.ask()
-            point: dict[str, Any] = {}
+            drawn: dict[str, Any] = {}
             for name, parameter in space.parameters.items():
-                if space.is_active(name, point):
+                if space.is_active(name, drawn):
                     inner = trial._suggest(name, distributions[name])  # noqa: SLF001 (what suggest_float and its like call)
-                    point[name] = _outer(parameter, inner)
+                    drawn[name] = _outer(parameter, inner)
         attrs = study._storage.get_trial_system_attrs(trial._trial_id)  # noqa: SLF001 (Optuna 5 shows them nowhere else)
-        yield Proposal(point, _memo(attrs))
+        yield Proposal(drawn, _memo(attrs))
 
 
 def _sampler(request: ProposalRequest) -> BaseSampler:
@@ -120,8 +120,8 @@ def frozen(
 
 def _memo(attrs: Mapping[str, Any]) -> dict[str, Any]:
     """What a sampler has noted at the trial: CMA-ES keeps its whole state so."""
-    kept = {name: value for name, value in attrs.items() if name.startswith("cma")}
-    return {"optuna": kept} if kept else {}
+    state = {name: value for name, value in attrs.items() if name.startswith("cma")}
+    return {"optuna": state} if state else {}
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
@@ -142,8 +142,8 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 def _inner(parameter: Parameter, value: Any) -> Any:
     """As Optuna sees it: values by their number, a reversed logarithm mirrored."""
     if not parameter.has_range:
-        places = [place for place, one in enumerate(_ordered(parameter)) if one == value and type(one) is type(value)]
-        return places[0] if places else next(place for place, one in enumerate(_ordered(parameter)) if one == value)
+        places = [place for place, choice in enumerate(_ordered(parameter)) if choice == value and type(choice) is type(value)]
+        return places[0] if places else next(place for place, choice in enumerate(_ordered(parameter)) if choice == value)
     if parameter.scale is Scale.REVERSE_LOG:
         value = _mirrored(parameter, value)
     return int(value) if parameter.type is ParameterType.INTEGER else float(value)

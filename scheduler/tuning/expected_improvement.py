@@ -23,7 +23,7 @@ from scheduler.tuning.gaussian_process import GaussianProcess, evened, fitted
 from scheduler.tuning.request import Proposal, ProposalRequest, thinned
 
 # Its cost grows with the cube of these.
-_KEPT: Final = 200
+_HISTORY_LIMIT: Final = 200
 _STORIES: Final = 16
 _ANYWHERE: Final = 1_500
 # Places near each of the best results, and how far along a side.
@@ -32,7 +32,7 @@ _BEST: Final = 5
 _NEARNESS: Final = (0.2, 0.05, 0.01)
 _SEARCHES: Final = 6
 _STEPS: Final = 40
-# A change of one in so many places takes another value of a parameter without order.
+# A change of one in so many cube takes another value of a parameter without order.
 _JUMPS: Final = 0.2
 _LOG_ROOT_2PI: Final = 0.5 * math.log(2 * math.pi)
 _FAR: Final = -1e4
@@ -44,34 +44,34 @@ def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iter
     Args:
         others: points that come from elsewhere meanwhile, and count as pending too; looked at before each draw.
     """
-    places = UnitCube(request.space)
+    cube = UnitCube(request.space)
     chance = np.random.default_rng([request.seed % 2**31, request.index])
-    known = thinned(request.finished, request.goals, _KEPT)
+    known = thinned(request.finished, request.goals, _HISTORY_LIMIT)
     sign = 1.0 if request.goals[0] is Goal.MINIMIZE else -1.0
-    rows = places.rows([one.parameters for one in known])
-    values = evened(np.array([sign * one.values[0] for one in known]))
-    kernel = fitted(rows, values, places.is_categorical)
+    rows = cube.rows([trial.parameters for trial in known])
+    values = evened(np.array([sign * trial.values[0] for trial in known]))
+    kernel = fitted(rows, values, cube.is_categorical)
     alone = GaussianProcess(kernel, rows, values)
     drawn: list[Proposal] = []
     while True:
-        pending = places.rows([one.parameters for one in chain(request.pending, others, drawn)])
-        search = _Search(places, _told(alone, values, pending, chance), rows, values, chance)
+        pending = cube.rows([trial.parameters for trial in chain(request.pending, others, drawn)])
+        search = _Search(cube, _expected_improvement(alone, values, pending, chance), rows, values, chance)
         drawn.append(Proposal(search.best()))
         yield drawn[-1]
 
 
-def _told(alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator) -> _Told:
+def _expected_improvement(alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator) -> _ExpectedImprovement:
     """What is known with the stories of what is pending."""
     least = float(values.min())
     if not len(pending):
-        return _Told(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
+        return _ExpectedImprovement(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
     stories = alone.stories(pending, chance.standard_normal((len(pending), _STORIES)))
     known = np.repeat(values[:, None], _STORIES, axis=1)
     process = GaussianProcess(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, stories]))
-    return _Told(process, np.minimum(least, stories.min(axis=0)))
+    return _ExpectedImprovement(process, np.minimum(least, stories.min(axis=0)))
 
 
-class _Told:
+class _ExpectedImprovement:
     """The logarithm of the improvement that is expected. ``least``: the best value of each story."""
 
     def __init__(self, process: GaussianProcess, least: NDArray[np.float64]) -> None:
@@ -123,30 +123,30 @@ class _Search:
     """For the place where the most improvement is expected."""
 
     def __init__(
-        self, places: UnitCube, told: _Told, rows: Rows, values: NDArray[np.float64], chance: np.random.Generator
+        self, cube: UnitCube, improvement: _ExpectedImprovement, rows: Rows, values: NDArray[np.float64], chance: np.random.Generator
     ) -> None:
-        self._places, self._told, self._chance = places, told, chance
+        self._cube, self._improvement, self._chance = cube, improvement, chance
         self._best = rows[np.argsort(values, kind="stable")[:_BEST]]
 
     def best(self) -> dict[str, Any]:
-        anywhere = self._chance.random((_ANYWHERE, len(self._places.choices)))
-        for column, count in enumerate(self._places.choices):
+        anywhere = self._chance.random((_ANYWHERE, len(self._cube.choices)))
+        for column, count in enumerate(self._cube.choices):
             if count:
                 anywhere[:, column] = np.floor(anywhere[:, column] * count)
         tried = np.vstack([anywhere, *(self._near(row) for row in self._best)])
-        order = np.argsort(-self._told.at(tried), kind="stable")
+        order = np.argsort(-self._improvement.at(tried), kind="stable")
         begun = self._allowed(tried, order)
         found = [point for row in begun for point in (row, self._climbed(row))]
         # As they would really be tried: whole numbers are whole.
-        points = [self._places.point(row) for row in found]
-        points = [point for point in points if self._places.space.holds(point)] or points
-        return points[int(np.argmax(self._told.at(self._places.rows(points))))]
+        points = [self._cube.point(row) for row in found]
+        points = [point for point in points if self._cube.space.holds(point)] or points
+        return points[int(np.argmax(self._improvement.at(self._cube.rows(points))))]
 
     def _near(self, row: NDArray[np.float64]) -> Rows:
         count = _NEAR * len(_NEARNESS)
         steps = np.repeat(_NEARNESS, _NEAR)[:, None] * self._chance.standard_normal((count, len(row)))
         found = np.clip(row + steps, 0.0, 1.0)
-        for column, choices in enumerate(self._places.choices):
+        for column, choices in enumerate(self._cube.choices):
             if choices:
                 jumps = self._chance.random(count) < _JUMPS
                 found[:, column] = np.where(jumps, self._chance.integers(choices, size=count), row[column])
@@ -154,26 +154,26 @@ class _Search:
 
     def _allowed(self, rows: Rows, order: NDArray[np.intp]) -> list[NDArray[np.float64]]:
         """The first few that satisfy the constraints; where none does, the first one."""
-        space = self._places.space
+        space = self._cube.space
         if not space.constraints:
             return [rows[place] for place in order[:_SEARCHES]]
         found: list[NDArray[np.float64]] = []
         for place in order:
-            if space.holds(self._places.point(rows[place])):
+            if space.holds(self._cube.point(rows[place])):
                 found.append(rows[place])
                 if len(found) == _SEARCHES:
                     break
         return found or [rows[order[0]]]
 
     def _climbed(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
-        free = ~self._places.is_categorical
+        free = ~self._cube.is_categorical
         if not free.any():
             return row
 
         def lost(numbers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             here = row.copy()
             here[free] = numbers
-            value, slope = self._told.slope(here)
+            value, slope = self._improvement.slope(here)
             return -value, -slope[free]
 
         ends = [(0.0, 1.0)] * int(free.sum())

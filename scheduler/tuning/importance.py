@@ -49,25 +49,25 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observatio
     if count < FEWEST:
         return Importance(count, reason=f"Not known: {count} trials have a result, and {FEWEST} are needed.")
     places = range(len(goals)) if metric is None else [metric]
-    if all(len({one.values[place] for one in results}) == 1 for place in places):
+    if all(len({trial.values[place] for trial in results}) == 1 for place in places):
         return Importance(count, reason=f"Not known: all {count} results are the same.")
-    kept = _evenly(results)
+    sample = _evenly(results)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of experimental classes, and of few trials in a branch
         study = optuna.create_study(
             directions=["minimize" if goals[place] is Goal.MINIMIZE else "maximize" for place in places]
         )
         distributions = distributions_of(space)
-        for one in kept:
-            trial = frozen(space, distributions, one.parameters, [one.values[place] for place in places], {})
+        for result in sample:
+            trial = frozen(space, distributions, result.parameters, [result.values[place] for place in places], {})
             study._storage.create_new_trial(study._study_id, template_trial=trial)  # noqa: SLF001 (as for proposals)
-        quantile = min(0.5, max(_QUANTILE, _BEST / len(kept)))
+        quantile = min(0.5, max(_QUANTILE, _BEST / len(sample)))
         found = PedAnovaImportanceEvaluator(target_quantile=quantile).evaluate(study)
-    return _weighed(space, len(results), kept, found)
+    return _weighed(space, len(results), sample, found)
 
 
-def _weighed(space: Space, count: int, kept: Sequence[Observation], found: Mapping[str, float]) -> Importance:
-    trials = {name: sum(name in one.parameters for one in kept) for name in space.parameters}
+def _weighed(space: Space, count: int, sample: Sequence[Observation], found: Mapping[str, float]) -> Importance:
+    trials = {name: sum(name in trial.parameters for trial in sample) for name in space.parameters}
     # A parameter that few trials have says as little as few trials do.
     known = {name: max(0.0, value) for name, value in found.items() if trials[name] >= FEWEST and math.isfinite(value)}
     total = sum(known.values())
@@ -78,7 +78,7 @@ def _weighed(space: Space, count: int, kept: Sequence[Observation], found: Mappi
         for name in space.parameters
     ]
     return Importance(
-        count, sorted(weights, key=lambda one: (one.importance is None, -(one.importance or 0), one.name))
+        count, sorted(weights, key=lambda weight: (weight.importance is None, -(weight.importance or 0), weight.name))
     )
 
 

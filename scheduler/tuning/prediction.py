@@ -47,7 +47,7 @@ class ImprovementForecast:
     points: Sequence[ForecastPoint] = ()
     chance: float | None = None
     checked: int = 0
-    held: int = 0
+    confirmed: int = 0
     reason: str = ""
 
 
@@ -66,20 +66,20 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
     cuts = {
         cut for cut in cuts if cut >= FEWEST and count - cut >= _FEWEST_AFTER and min(costs[:cut]) < max(costs[:cut])
     }
-    held = sum(_holds(costs, cut, seed) for cut in cuts)
+    confirmed = sum(_holds(costs, cut, seed) for cut in cuts)
     if len(cuts) < _FEWEST_CHECKS:
         return ImprovementForecast(
-            count, checked=len(cuts), held=held, reason=f"Not known: {count} results are too few to check it by them."
+            count, checked=len(cuts), confirmed=confirmed, reason=f"Not known: {count} results are too few to check it by them."
         )
-    if 2 * held < len(cuts):
-        words = f"at {len(cuts)} earlier moments the same was asked, and {len(cuts) - held} times something else came"
-        return ImprovementForecast(count, checked=len(cuts), held=held, reason=f"Not known: {words}.")
+    if 2 * confirmed < len(cuts):
+        words = f"at {len(cuts)} earlier moments the same was asked, and {len(cuts) - confirmed} times something else came"
+        return ImprovementForecast(count, checked=len(cuts), confirmed=confirmed, reason=f"Not known: {words}.")
     ahead = _horizon(more)
     paths = _paths(costs, ahead, Random(seed), _REPEATS)  # noqa: S311
     points = [ForecastPoint(after, *_ends([path[place] for path in paths])) for place, after in enumerate(ahead)]
     best = min(costs)
     chance = sum(path[-1] < best for path in paths) / len(paths)
-    return ImprovementForecast(count, points, chance, len(cuts), held)
+    return ImprovementForecast(count, points, chance, len(cuts), confirmed)
 
 
 def _holds(costs: Sequence[float], cut: int, seed: int) -> bool:
@@ -115,7 +115,7 @@ def _fitted(excess: Sequence[float]) -> tuple[float, float]:
     """Shape (Hosking's k, from 0, an exponential tail, to 1, an even one up to its bound) and scale, by weighted moments."""
     count = len(excess)
     mean = sum(excess) / count
-    weighted = sum((count - place) / (count - 1) * one for place, one in enumerate(excess, 1)) / count
+    weighted = sum((count - place) / (count - 1) * value for place, value in enumerate(excess, 1)) / count
     denominator = mean - 2 * weighted
     shape = mean / denominator - 2 if denominator > 0 else 1.0
     shape = min(1.0, max(0.0, shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def usable(ready: int, room: int, missed: int, parallel: int) -> int:
+def prefetched_to_start(ready: int, room: int, missed: int, parallel: int) -> int:
     """How many of the points that were drawn ahead begin now; the rest of the room is drawn anew.
 
     As many as there is room for, while they lack the results of a few trials at most. Where many trials end at once, as

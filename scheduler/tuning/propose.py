@@ -43,7 +43,7 @@ def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], 
     """
     if algorithm is not Algorithm.AUTO:
         return AlgorithmChoice(algorithm)
-    numbers = sum(one.type is not ParameterType.CATEGORICAL for one in space.parameters.values())
+    numbers = sum(parameter.type is not ParameterType.CATEGORICAL for parameter in space.parameters.values())
     against = {
         f"the study has {len(goals)} metrics": len(goals) > 1,
         "some parameters depend on others": space.is_conditional,
@@ -73,8 +73,8 @@ def gp_may_draw(space: Space) -> bool:
     """Whether Optuna's GP is there, and has the memory for this space."""
     if not gp_is_there():
         return False
-    whole = (one for one in space.parameters.values() if one.type is ParameterType.INTEGER)
-    return all((value_count(one) or 1) <= _GP_WHOLE for one in whole)
+    integers = (parameter for parameter in space.parameters.values() if parameter.type is ParameterType.INTEGER)
+    return all((value_count(parameter) or 1) <= _GP_WHOLE for parameter in integers)
 
 
 def propose(request: ProposalRequest) -> list[Proposal]:
@@ -83,7 +83,7 @@ def propose(request: ProposalRequest) -> list[Proposal]:
     No point is proposed that is pending or was tried, but for the user's own. All satisfy the constraints.
     """
     found: list[Proposal] = []
-    taken = {key_of(one.parameters) for one in request.pending}
+    taken = {key_of(trial.parameters) for trial in request.pending}
     for point in request.initial[request.index : request.index + request.count]:
         found.append(Proposal(dict(point), {"origin": "initial"}))
         taken.add(key_of(point))
@@ -109,7 +109,7 @@ def key_of(point: Mapping[str, Any]) -> str:
 
 
 def _tried(request: ProposalRequest) -> set[str]:
-    return {key_of(one.parameters) for one in request.finished} | {key_of(point) for point in request.spoilt}
+    return {key_of(trial.parameters) for trial in request.finished} | {key_of(point) for point in request.spoilt}
 
 
 def _of_grid(request: ProposalRequest, most: int, taken: set[str]) -> list[Proposal]:
@@ -119,7 +119,7 @@ def _of_grid(request: ProposalRequest, most: int, taken: set[str]) -> list[Propo
     been drawn and never tried.
     """
     tried = taken | _tried(request)
-    memos = chain((one.memo for one in request.finished), (one.memo for one in request.pending))
+    memos = chain((trial.memo for trial in request.finished), (trial.memo for trial in request.pending))
     begin = max((memo["grid"] + 1 for memo in memos if "grid" in memo), default=0)
     size = request.space.grid_size
     found: list[Proposal] = []
@@ -181,21 +181,21 @@ class _Tried:
     """
 
     def __init__(self, request: ProposalRequest, taken: set[str]) -> None:
-        self._question = request
+        self._request = request
         self._keys = taken
         self._is_whole = False
-        self._asked = 0
+        self._lookups = 0
 
     def __contains__(self, point: Mapping[str, Any]) -> bool:
-        self._asked += 1
-        if self._asked > _REDRAWS and not self._is_whole:
-            self._keys = self._keys | _tried(self._question)
+        self._lookups += 1
+        if self._lookups > _REDRAWS and not self._is_whole:
+            self._keys = self._keys | _tried(self._request)
             self._is_whole = True
         key = key_of(point)
         if key in self._keys:
             return True
         # Equal for Python is not enough: True is 1 to it.
-        return not self._is_whole and any(one == point and key_of(one) == key for one in self._points())
+        return not self._is_whole and any(other == point and key_of(other) == key for other in self._points())
 
     def __len__(self) -> int:
         """How many of them were proposed just now, or are pending."""
@@ -205,7 +205,7 @@ class _Tried:
         self._keys.add(key_of(point))
 
     def _points(self) -> Iterator[Mapping[str, Any]]:
-        return chain((one.parameters for one in self._question.finished), self._question.spoilt)
+        return chain((trial.parameters for trial in self._request.finished), self._request.spoilt)
 
 
 def _fresh(request: ProposalRequest, draws: Iterator[Proposal], tried: _Tried) -> Proposal | None:

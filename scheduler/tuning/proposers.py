@@ -136,7 +136,7 @@ def _instead(request: ProposalRequest) -> list[Proposal]:
     except Exception:  # noqa: BLE001 (the same)
         _log.warning("TPE found no point; chance draws them", exc_info=True)
         found = propose(replace(request, algorithm=Algorithm.RANDOM))
-    return [Proposal(one.parameters, {**one.memo, INSTEAD_OF: request.algorithm.value}) for one in found]
+    return [Proposal(proposal.parameters, {**proposal.memo, INSTEAD_OF: request.algorithm.value}) for proposal in found]
 
 
 def _begin() -> None:
