@@ -65,12 +65,12 @@ class Balancer:
         self._avoided = {name: until for name, until in self._avoided.items() if until > now_s}
         self._avoided[target.replica_id] = now_s + _AVOIDED_S
 
-    def _of_one_deployment(self, targets: Sequence[ServingTarget]) -> list[ServingTarget]:
+    def _draw_deployment(self, targets: Sequence[ServingTarget]) -> list[ServingTarget]:
         """Those of one that is drawn by its part, of those that have a ready replica: a new version that has none yet
         costs nobody an answer.
         """
-        parts = {one.deployment: one.traffic for one in targets}
-        if len(parts) < 2:
+        traffic = {target.deployment: target.traffic for target in targets}
+        if len(traffic) < 2:
             return list(targets)
-        (drawn,) = self._random.choices(list(parts), list(parts.values()))
-        return [one for one in targets if one.deployment == drawn]
+        (drawn,) = self._random.choices(list(traffic), list(traffic.values()))
+        return [target for target in targets if target.deployment == drawn]

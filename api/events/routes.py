@@ -12,7 +12,7 @@ from trainmaster.wire.jobs import EventView
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import JobAccess, JobViewer, Reader, authenticate
-from api.events.service import Follower, News, page_of, start_after
+from api.events.service import EventStream, EventBatch, page_of, start_after
 from api.events.watch import watch_of
 from api.http.paging import PageQuery
 from api.http.routing import new_router
@@ -22,22 +22,22 @@ from core.domain.jobs.states import JobState
 
 router = new_router("events")
 
-LastEventId = Annotated[str | None, Header(description="Go on after this id when a stream broke.")]
+LastEventId = Annotated[str | None, Header(description="Resume a broken stream after this id.")]
 _STREAM: Final = stream_document(
-    "A page; with `follow` a stream: `event` (an EventView), `end` (the job is over, all is told), `error` (a problem)."
+    "A page; with `follow` a stream: `event` (an EventView), `end` (the job has ended), `error` (a problem)."
 )
 
 
 class JobEventQuery(PageQuery):
-    """Which events of a job, and whether to wait for more."""
+    """Filter of a job's events, and whether to follow them."""
 
     after: Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Only events with larger ids.")] = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    follow: Annotated[bool, Field(description="Stream what is there and what comes, as server-sent events.")] = False
+    follow: Annotated[bool, Field(description="Stream existing and new events, as server-sent events.")] = False
 
 
 class EventQuery(JobEventQuery):
-    """The same of many jobs."""
+    """The same for many jobs."""
 
     project: Annotated[str | None, Field(max_length=100)] = None
 
@@ -58,16 +58,16 @@ async def list_job_events(
 ) -> Response:
     start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
     if not query.follow:
-        news = await run_in_threadpool(_news_of_job, context, job, start, query.limit + 1)
-        return _page(news, query.limit)
-    await run_in_threadpool(_news_of_job, context, job, start, 1)  # not found is told as such, not inside a stream
+        batch = await run_in_threadpool(_events_of_job, context, job, start, query.limit + 1)
+        return _page(batch, query.limit)
+    await run_in_threadpool(_events_of_job, context, job, start, 1)  # a 404 must come before the stream begins
 
-    async def look(low: int, batch: int) -> News:
+    async def look(low: int, batch: int) -> EventBatch:
         # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
         caller = await authenticate(request, context)
-        return await run_in_threadpool(_news_of_job, context, replace(job, caller=caller), low, batch)
+        return await run_in_threadpool(_events_of_job, context, replace(job, caller=caller), low, batch)
 
-    return stream_response(Follower(look, watch_of(request, context), _shutdown(request), start).stream())
+    return stream_response(EventStream(look, watch_of(request, context), _shutdown(request), start).stream())
 
 
 @router.get(
@@ -79,7 +79,7 @@ async def list_job_events(
 )
 async def list_events(
     request: Request,
-    caller: Reader,  # noqa: ARG001 (authorises; each look asks again who it is)
+    caller: Reader,  # noqa: ARG001 (authorises; each read authenticates again)
     context: AppContextDep,
     query: Annotated[EventQuery, Query()],
     last_event_id: LastEventId = None,
@@ -87,39 +87,39 @@ async def list_events(
     """With `follow` the stream never ends by itself."""
     start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
 
-    async def look(low: int, batch: int) -> News:
-        fresh = await authenticate(request, context)  # new projects count from their first second
+    async def look(low: int, batch: int) -> EventBatch:
+        fresh = await authenticate(request, context)  # includes projects that were created meanwhile
 
-        def read() -> News:
+        def read() -> EventBatch:
             with context.read() as work:
                 ids: list[str] | None = None if fresh.is_admin else list(fresh.projects)
                 if query.project is not None:
                     ids = [fresh.member_of(work.session, query.project).project_id]
                 rows = events_of_projects(work.session, ids, after=low, limit=batch)
-                return News(rows, work.now, state=None, is_over=False)
+                return EventBatch(rows, work.now, state=None, is_over=False)
 
         return await run_in_threadpool(read)
 
     if not query.follow:
         return _page(await look(start, query.limit + 1), query.limit)
     await look(start, 1)
-    return stream_response(Follower(look, watch_of(request, context), _shutdown(request), start).stream())
+    return stream_response(EventStream(look, watch_of(request, context), _shutdown(request), start).stream())
 
 
-def _news_of_job(context: AppContext, job: JobAccess, low: int, limit: int) -> News:
+def _events_of_job(context: AppContext, job: JobAccess, low: int, limit: int) -> EventBatch:
     with context.read() as work:
         return _read_job(work, job, low, limit)
 
 
-def _read_job(work: UnitOfWork, job: JobAccess, low: int, limit: int) -> News:
-    # The state is read before the events: whatever came before the end is seen by then.
+def _read_job(work: UnitOfWork, job: JobAccess, low: int, limit: int) -> EventBatch:
+    # The state is read before the events, so that all events before the job's end are included.
     row = job.load(work.session)
     rows = events_of_job(work.session, row.id, after=low, limit=limit)
-    return News(rows, work.now, state=row.state, is_over=JobState(row.state).is_terminal)
+    return EventBatch(rows, work.now, state=row.state, is_over=JobState(row.state).is_terminal)
 
 
-def _page(news: News, limit: int) -> Response:
-    return Response(page_of(news.rows, limit).model_dump_json(), media_type="application/json")
+def _page(batch: EventBatch, limit: int) -> Response:
+    return Response(page_of(batch.rows, limit).model_dump_json(), media_type="application/json")
 
 
 def _shutdown(request: Request) -> GracefulShutdown:

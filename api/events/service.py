@@ -1,4 +1,4 @@
-"""Pages of history, and history as it happens."""
+"""Pages and streams of events."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.db.rows import AnyRow
 from core.domain.errors import Unavailable
 
-# PostgreSQL gives ids when rows are written and shows rows when they are committed: an event with a smaller id may
-# appear after one with a larger. No transaction of ours is open for this long.
-_SETTLED_AFTER: Final = timedelta(seconds=10)
-# Without news the stream looks at least this often: for events that were committed out of order, the end, the caller.
+# PostgreSQL assigns ids when rows are written, but rows become visible when they are committed: an event with a smaller
+# id may appear after one with a larger id. No transaction of the platform is open for this long.
+_MAX_TRANSACTION_TIME: Final = timedelta(seconds=10)
+# The stream reads at least this often: for events committed out of order, the job's end, and the caller's access.
 _LOOK_S: Final = 2.0
 _BATCH: Final = 500
 
@@ -34,7 +34,7 @@ def page_of(rows: Sequence[AnyRow], limit: int) -> Page[EventView]:
 
 
 def start_after(after: int | None, cursor: str | None, last_event_id: str | None) -> int:
-    """Where to begin: what the stream's client has seen, else the cursor, else ``after``."""
+    """Where to begin: after ``last_event_id``, else after the cursor, else after ``after``."""
     if last_event_id is not None and last_event_id.isdigit() and len(last_event_id) < 19:
         return int(last_event_id)
     if cursor is not None:
@@ -44,8 +44,8 @@ def start_after(after: int | None, cursor: str | None, last_event_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What is there now: rows with larger ids than asked, and how the followed job is (``None``: no one job)."""
+class EventBatch:
+    """Rows after the given id, and the state of the followed job (``None`` when many jobs are followed)."""
 
     rows: Sequence[AnyRow]
     now: datetime
@@ -54,51 +54,51 @@ class News:
 
 
 @dataclass(slots=True)
-class Follower:
-    """One client's stream. ``look(after, limit)`` reads, and raises when the caller may not see it any more."""
+class EventStream:
+    """One client's stream. ``look(after, limit)`` reads, and raises when the caller has lost access."""
 
-    look: Callable[[int, int], Awaitable[News]]
+    look: Callable[[int, int], Awaitable[EventBatch]]
     watch: EventWatch
     shutdown: GracefulShutdown
     _low: int
     _sent: dict[int, datetime] = field(default_factory=dict)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` when the job is over and all is told."""
+        """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` after the last event of an ended job."""
         async with self.watch.following():
             async for chunk in guarded(self._follow()):
                 yield chunk
 
     async def _follow(self) -> AsyncIterator[bytes]:
-        spoke_at = anyio.current_time()
+        sent_at = anyio.current_time()
         while not self.shutdown.is_stopping:
             mark = self.watch.mark()
             try:
-                news = await self.look(self._low, _BATCH)
+                batch = await self.look(self._low, _BATCH)
             except Unavailable:
                 await anyio.sleep(_LOOK_S)
                 continue
-            fresh = [row for row in news.rows if row.id not in self._sent]
+            fresh = [row for row in batch.rows if row.id not in self._sent]
             if fresh:
-                spoke_at = anyio.current_time()
+                sent_at = anyio.current_time()
                 yield b"".join(_chunk(row) for row in fresh)
-            self._settle(news)
-            if len(news.rows) == _BATCH:
+            self._advance_low_mark(batch)
+            if len(batch.rows) == _BATCH:
                 continue
-            if news.is_over:
-                yield event("end", {"state": news.state})
+            if batch.is_over:
+                yield event("end", {"state": batch.state})
                 return
-            if anyio.current_time() - spoke_at >= KEEP_ALIVE_S:
-                spoke_at = anyio.current_time()
+            if anyio.current_time() - sent_at >= KEEP_ALIVE_S:
+                sent_at = anyio.current_time()
                 yield ALIVE
             await self.watch.wait(_LOOK_S, mark)
 
-    def _settle(self, news: News) -> None:
-        """Move the low mark over events that are too old for a smaller id to appear behind them."""
-        self._sent |= {row.id: row.at for row in news.rows}
-        is_full = len(news.rows) == _BATCH  # then go on at any rate, or the same batch would come again
+    def _advance_low_mark(self, batch: EventBatch) -> None:
+        """Move the low mark past events so old that no smaller id can appear any more."""
+        self._sent |= {row.id: row.at for row in batch.rows}
+        is_full = len(batch.rows) == _BATCH  # then go on at any rate, or the same batch would come again
         for event_id in sorted(self._sent):
-            if not is_full and news.now - self._sent[event_id] < _SETTLED_AFTER:
+            if not is_full and batch.now - self._sent[event_id] < _MAX_TRANSACTION_TIME:
                 break
             self._low = event_id
             del self._sent[event_id]

@@ -1,4 +1,4 @@
-"""One look at the table for all who follow events, instead of one each."""
+"""One poller of the events table per process, shared by all followers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from api.app.unit_of_work import AppContext
 from core.db.repositories.events import newest_event_id
 from core.domain.errors import TrainmasterError
 
-# Seconds between two looks while anybody follows: what a follower's delay is bounded by.
-_LOOK_S: Final = 0.25
+# Poll interval while there are followers; it bounds their delay.
+_POLL_S: Final = 0.25
 
 
 def watch_of(request: HTTPConnection, context: AppContext) -> EventWatch:
-    """The one watch of this process."""
+    """The event watch of this process."""
     state = request.app.state
     if not hasattr(state, "event_watch"):
         state.event_watch = EventWatch(context)
@@ -29,7 +29,7 @@ def watch_of(request: HTTPConnection, context: AppContext) -> EventWatch:
 
 
 class EventWatch:
-    """Wakes followers when the newest event is another one. Works only while somebody follows."""
+    """Wakes followers when there are new events. Polls only while there are followers."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
@@ -44,7 +44,7 @@ class EventWatch:
         self._followers += 1
         if self._task is None:
             self._stop = asyncio.Event()
-            self._task = asyncio.create_task(self._look(self._stop))
+            self._task = asyncio.create_task(self._poll(self._stop))
         try:
             yield
         finally:
@@ -52,19 +52,19 @@ class EventWatch:
             if not self._followers and self._task is not None:
                 task, self._task = self._task, None
                 self._stop.set()
-                # Not cancelled but waited for: a look that is under way holds a connection.
+                # Not cancelled but awaited: a poll in progress holds a database connection.
                 with CancelScope(shield=True):
                     await task
 
     def mark(self) -> asyncio.Event:
-        """Take it before reading and hand it to ``wait``: what comes between the two is then not missed."""
+        """Get it before reading and pass it to ``wait``: then events in between are not missed."""
         return self._changed
 
     async def wait(self, timeout_s: float, since: asyncio.Event | None = None) -> bool:
         """True when an event was added since ``since`` (or since this call), false after ``timeout_s``."""
         return await _wait(since or self._changed, timeout_s)
 
-    async def _look(self, stop: asyncio.Event) -> None:
+    async def _poll(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
                 newest = await run_in_threadpool(self._read)
@@ -74,7 +74,7 @@ class EventWatch:
                 self._newest = newest
                 self._changed.set()
                 self._changed = asyncio.Event()
-            await _wait(stop, _LOOK_S)
+            await _wait(stop, _POLL_S)
 
     def _read(self) -> int:
         with self._context.read() as work:

@@ -23,11 +23,11 @@ _CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string"
 
 
 class FolderQuery(PageQuery):
-    """Which folder to list. Cursors are names of entries, which may be longer than those of other lists."""
+    """A folder to list. Cursors are names of entries, which may be longer than the cursors of other lists."""
 
     path: Annotated[str, Field(max_length=4096, description="Relative to the job's output.")] = ""
     limit: Annotated[int, Field(ge=1, le=service.PAGE_LIMIT)] = 200
-    cursor: Annotated[str | None, Field(max_length=1024, description="`next_cursor` of the page before.")] = None
+    cursor: Annotated[str | None, Field(max_length=1024, description="`next_cursor` of the previous page.")] = None
 
 
 @router.get("/jobs/{job}/files", operation_id="list_files", summary="A folder of the job's output")
@@ -36,7 +36,7 @@ def list_files(
     context: AppContextDep,
     query: Annotated[FolderQuery, Query()],
 ) -> Page[FileEntry]:
-    """By name. Links that lead out of the output are left out."""
+    """In order of name. Symbolic links that lead out of the output are left out."""
     return service.list_folder(
         service.open_output(context, job), query.path, after=query.cursor or "", limit=query.limit
     )
@@ -51,7 +51,7 @@ def list_files(
 )
 @router.head("/jobs/{job}/files/content", include_in_schema=False)
 def download_file(job: JobViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]) -> Response:
-    """`Range`, `If-Range` and `If-None-Match` are honoured; the ETag changes when the file is written to."""
+    """Supports `Range`, `If-Range` and `If-None-Match`; the ETag changes when the file is written."""
     fd = service.open_output(context, job).open_file(path)
     name = path.rstrip("/").rpartition("/")[2]
     return OpenFileResponse(fd, media_type=service.media_type_of(name), name=name)

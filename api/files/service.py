@@ -29,10 +29,10 @@ def open_output(context: AppContext, access: JobAccess) -> Tree:
 
 
 def list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEntry]:
-    """Entries of a folder by name, those after the name ``after``.
+    """Entries of a folder in order of name, after the name ``after``.
 
-    A link is listed as what it leads to, and left out when that is outside of the output or missing. The output
-    folder of a job that has not started is empty.
+    A symbolic link is listed as its target, and left out if the target is missing or outside of the output. The output
+    of a job that has not started is empty.
     """
     folder = "/".join(split_path(path))
     try:
@@ -64,7 +64,7 @@ def file_entry(entry: TreeEntry, *, is_link: bool = False) -> FileEntry:
 def media_type_of(path: str) -> str:
     """By the name's suffix; the platform never looks into a user's files."""
     kind, encoding = mimetypes.guess_type(path, strict=False)
-    if kind is None or encoding is not None:  # a .tar.gz is offered as it is, not as a tar that arrives pressed
+    if kind is None or encoding is not None:  # a .tar.gz is sent as it is, not as a tar with Content-Encoding: gzip
         return OCTETS
     return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
 
@@ -72,7 +72,7 @@ def media_type_of(path: str) -> str:
 def _names(fd: int) -> Iterator[str]:
     with os.scandir(fd) as entries:
         for entry in entries:
-            # Names that are not UTF-8 cannot be written in JSON, nor asked for; the job may rename them.
+            # Names that are not UTF-8 cannot be written in JSON, nor requested; the job may rename them.
             if entry.name.isprintable() or entry.name.encode("utf-8", "ignore") == os.fsencode(entry.name):
                 yield entry.name
 
@@ -81,7 +81,7 @@ def _is_link(name: str, folder: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
-        return False  # gone since: what it was is told by nobody
+        return False  # deleted meanwhile
 
 
 def _stat(tree: Tree, path: str) -> TreeEntry | None:

@@ -1,4 +1,4 @@
-"""Whether a job can ever start here: for who would not be told why it waits, or would find out only after a while."""
+"""Feasibility check at submission: whether any node could ever run the job, before the user waits in vain."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from core.db.leases import TICK_DONE, marked_at
 from core.db.repositories.questions import ForecastQuestion
 from core.domain.errors import TrainmasterError
 
-_PATIENCE_S: Final = 3.0
-# A scheduler that planned nothing for so long is away, and is not waited for.
-_AWAY: Final = timedelta(seconds=30)
+_TIMEOUT_S: Final = 3.0
+# A scheduler that planned nothing for so long counts as away; the check is skipped.
+_SCHEDULER_AWAY_AFTER: Final = timedelta(seconds=30)
 
 
 def why_never(context: AppContext, caller: Caller, submission: Submission) -> WaitReasonView | None:
-    """Why, by the planner, no node there is could ever hold the job; ``None``: one could, or nobody knows.
+    """The planner's reason why no existing node could ever run the job; ``None``: a node could, or it is unknown.
 
-    A job that says itself how long it waits (``max_wait``) is not asked for, nor one while no scheduler answers.
-    Call it in a thread of the server, without an open transaction.
+    Skipped for a job with a ``max_wait``, and while no scheduler answers. Call it in a thread of the server, without an
+    open transaction.
     """
     if submission.spec.max_wait is not None:
         return None
     if not any(role.resources.model_dump(exclude_defaults=True) for role in submission.spec.roles.values()) and not (
         submission.spec.node_selector
     ):
-        return None  # it fits wherever there is a node
+        return None  # it fits on any node
     with context.read() as work:
         planned = marked_at(work.session, TICK_DONE)
-        if planned is None or work.now - planned > _AWAY:
+        if planned is None or work.now - planned > _SCHEDULER_AWAY_AFTER:
             return None
-    reason = from_thread.run(_asked, context, caller, ask_of(context, caller, submission))
+    reason = from_thread.run(_wait_reason, context, caller, ask_of(context, caller, submission))
     return reason if reason is not None and reason.is_impossible else None
 
 
-async def _asked(context: AppContext, caller: Caller, ask: ForecastQuestion) -> WaitReasonView | None:
-    with anyio.move_on_after(_PATIENCE_S):
+async def _wait_reason(context: AppContext, caller: Caller, ask: ForecastQuestion) -> WaitReasonView | None:
+    with anyio.move_on_after(_TIMEOUT_S):
         try:
             return (await forecast(context, caller, ask)).wait_reason
-        except TrainmasterError:  # nobody answers, or it cannot be answered: then it waits as every job does
+        except TrainmasterError:  # no answer: the job is accepted and waits
             return None
     return None

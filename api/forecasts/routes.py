@@ -18,17 +18,17 @@ from core.domain.errors import InvalidRequest
 
 router = new_router("forecasts")
 
-_CLOCKS_DIFFER: Final = timedelta(minutes=1)  # the asker's and ours
+_CLOCKS_DIFFER: Final = timedelta(minutes=1)  # the client's clock and the server's
 
 
 @router.post(
     "/forecasts", operation_id="forecast_spec", summary="When and where a job would run if it were submitted now"
 )
 async def forecast_spec(body: ForecastRequest, caller: Writer, context: AppContextDep) -> ForecastView:
-    """The planner's own answer: nodes for its replicas, or why it would wait, until about when, and what would start
-    instead. Nothing is submitted; the spec is checked as a submission is. With `job` it is asked of one that waits, at
-    its place in the queue, with `changes` to its spec; with `cluster` of another cluster. Needs the role `member` in the
-    project.
+    """The planner's forecast: nodes for the replicas, or the reason to wait, the expected start, and changes with which
+    the job would start now. Nothing is submitted; the spec is checked like a submission. With `job`, the forecast is for a
+    queued job at its position in the queue, with `changes` to its spec; with `cluster`, for a hypothetical cluster. Needs
+    the role `member` in the project.
     """
     return await forecast(context, caller, await context.run_bounded(_checked, body, caller, context))
 
@@ -36,7 +36,7 @@ async def forecast_spec(body: ForecastRequest, caller: Writer, context: AppConte
 def _checked(body: ForecastRequest, caller: Caller, context: AppContext) -> ForecastQuestion:
     if body.job is not None:
         if body.spec is not None or body.spec_text is not None:
-            raise InvalidRequest("Give a `spec` or the `job` that is meant, one of the two.", field="job")
+            raise InvalidRequest("State either `spec` or `job`, not both.", field="job")
         return in_cluster(_changed(body, body.job, caller, context), body.cluster)
     spec = read_spec(body)
     if body.changes:
@@ -56,11 +56,11 @@ def _changed(body: ForecastRequest, ref: str, caller: Caller, context: AppContex
 
 
 @router.get(
-    "/jobs/{job}/forecast", operation_id="forecast_job", summary="When a waiting job starts, and what would start now"
+    "/jobs/{job}/forecast", operation_id="forecast_job", summary="When a queued job starts, and what would start it sooner"
 )
 async def forecast_job(job: JobViewer, context: AppContextDep) -> ForecastView:
-    """Why it waits, its place in the queue, when it is expected to start, and changes with which a clone of it would start
-    at once or sooner.
+    """The reason to wait, the position in the queue, the expected start, and changes with which a clone of the job would
+    start now or sooner.
     """
     return await forecast(context, job.caller, await context.run_bounded(_waiting, job, context))
 
@@ -75,11 +75,11 @@ async def explain_job(
     job: JobViewer,
     context: AppContextDep,
     at: Annotated[
-        datetime | None, Query(description="The last plan up to this time is looked at; else the present.")
+        datetime | None, Query(description="Explain the last plan up to this time; unstated: the current one.")
     ] = None,
 ) -> ExplanationView:
-    """The very planner is run again on what it saw at that time, and says what it did with the job and why. Of each tick
-    that changed anything it is kept for a while.
+    """Replays the planner on its recorded input of that time, and reports its decision for the job and the reason.
+    Recent scheduling decisions are kept for a while.
     """
     if at is not None and at.tzinfo is None:
         raise InvalidRequest("at: needs a time zone, such as 2026-11-21T14:20:00Z.", field="at")

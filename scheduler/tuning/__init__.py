@@ -5,4 +5,12 @@ from __future__ import annotations
 from scheduler.tuning.propose import choose_algorithm, chosen_algorithm, propose
 from scheduler.tuning.request import Observation, Proposal, ProposalRequest, startup_trials
 
-__all__ = ["Observation", "Proposal", "ProposalRequest", "choose_algorithm", "chosen_algorithm", "propose", "startup_trials"]
+__all__ = [
+    "Observation",
+    "Proposal",
+    "ProposalRequest",
+    "choose_algorithm",
+    "chosen_algorithm",
+    "propose",
+    "startup_trials",
+]

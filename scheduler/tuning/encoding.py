@@ -29,12 +29,16 @@ class UnitCube:
         )
         # How many values each categorical parameter has; 0: it is a number.
         self.choices = [
-            len(parameter.values) if parameter.type is ParameterType.CATEGORICAL else 0 for parameter in space.parameters.values()
+            len(parameter.values) if parameter.type is ParameterType.CATEGORICAL else 0
+            for parameter in space.parameters.values()
         ]
 
     def rows(self, points: Sequence[Mapping[str, Any]]) -> Rows:
         """(points, parameters)."""
-        found = [[_position(parameter, point.get(name)) for name, parameter in self.space.parameters.items()] for point in points]
+        found = [
+            [_position(parameter, point.get(name)) for name, parameter in self.space.parameters.items()]
+            for point in points
+        ]
         return np.array(found, dtype=np.float64).reshape(len(points), len(self.choices))
 
     def point(self, row: NDArray[np.float64]) -> dict[str, Any]:
@@ -50,7 +54,11 @@ def _position(parameter: Parameter, value: Any) -> float:
     if value is None:
         return _NOWHERE
     if parameter.type is ParameterType.CATEGORICAL:
-        same = (position for position, choice in enumerate(parameter.values) if choice == value and type(choice) is type(value))
+        same = (
+            position
+            for position, choice in enumerate(parameter.values)
+            if choice == value and type(choice) is type(value)
+        )
         found = next(same, None)
         return float(parameter.values.index(value) if found is None else found)
     if parameter.type is ParameterType.DISCRETE:

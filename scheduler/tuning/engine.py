@@ -142,8 +142,12 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 def _inner(parameter: Parameter, value: Any) -> Any:
     """As Optuna sees it: values by their number, a reversed logarithm mirrored."""
     if not parameter.has_range:
-        places = [place for place, choice in enumerate(_ordered(parameter)) if choice == value and type(choice) is type(value)]
-        return places[0] if places else next(place for place, choice in enumerate(_ordered(parameter)) if choice == value)
+        places = [
+            place for place, choice in enumerate(_ordered(parameter)) if choice == value and type(choice) is type(value)
+        ]
+        return (
+            places[0] if places else next(place for place, choice in enumerate(_ordered(parameter)) if choice == value)
+        )
     if parameter.scale is Scale.REVERSE_LOG:
         value = _mirrored(parameter, value)
     return int(value) if parameter.type is ParameterType.INTEGER else float(value)

@@ -60,7 +60,9 @@ def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iter
         yield drawn[-1]
 
 
-def _expected_improvement(alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator) -> _ExpectedImprovement:
+def _expected_improvement(
+    alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator
+) -> _ExpectedImprovement:
     """What is known with the stories of what is pending."""
     least = float(values.min())
     if not len(pending):
@@ -123,7 +125,12 @@ class _Search:
     """For the place where the most improvement is expected."""
 
     def __init__(
-        self, cube: UnitCube, improvement: _ExpectedImprovement, rows: Rows, values: NDArray[np.float64], chance: np.random.Generator
+        self,
+        cube: UnitCube,
+        improvement: _ExpectedImprovement,
+        rows: Rows,
+        values: NDArray[np.float64],
+        chance: np.random.Generator,
     ) -> None:
         self._cube, self._improvement, self._chance = cube, improvement, chance
         self._best = rows[np.argsort(values, kind="stable")[:_BEST]]

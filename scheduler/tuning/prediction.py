@@ -69,10 +69,15 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
     confirmed = sum(_holds(costs, cut, seed) for cut in cuts)
     if len(cuts) < _FEWEST_CHECKS:
         return ImprovementForecast(
-            count, checked=len(cuts), confirmed=confirmed, reason=f"Not known: {count} results are too few to check it by them."
+            count,
+            checked=len(cuts),
+            confirmed=confirmed,
+            reason=f"Not known: {count} results are too few to check it by them.",
         )
     if 2 * confirmed < len(cuts):
-        words = f"at {len(cuts)} earlier moments the same was asked, and {len(cuts) - confirmed} times something else came"
+        words = (
+            f"at {len(cuts)} earlier moments the same was asked, and {len(cuts) - confirmed} times something else came"
+        )
         return ImprovementForecast(count, checked=len(cuts), confirmed=confirmed, reason=f"Not known: {words}.")
     ahead = _horizon(more)
     paths = _paths(costs, ahead, Random(seed), _REPEATS)  # noqa: S311

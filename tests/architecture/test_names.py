@@ -51,7 +51,7 @@ def test_words_of_public_names_are_in_the_vocabulary() -> None:
 
 def test_no_word_is_listed_that_no_name_uses() -> None:
     unused = listed_words() - set(words_in_use())
-    assert not unused, f"Delete from words.txt: {sorted(unused)}"
+    assert not unused, f"words.txt lists words that no name uses: {sorted(unused)}"
 
 
 def test_words_of_a_name_are_found_in_both_spellings() -> None:

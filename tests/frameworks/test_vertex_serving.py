@@ -51,7 +51,7 @@ def test_the_unmodified_sdk_serves_models_here(
     assert seen["split"] == {"first": 0, "second": 100}
     assert (seen["then"][0], seen["then"][1:]) == (pytest.approx([30.0]), ["second", "2"])
     assert seen["left"] == ["second"]
-    assert (seen["wrong"][0], "the model refuses them" in seen["wrong"][1]) == (names[400], True)
+    assert (seen["wrong"][0], "the model rejects them" in seen["wrong"][1]) == (names[400], True)
     assert (seen["raw"][0]["predictions"], seen["raw"][1]) == (pytest.approx([20.0]), "second")
     assert seen["listed"] == ["sums of mine"]
     assert "never became ready" in seen["broken"][1]

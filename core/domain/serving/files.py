@@ -79,7 +79,7 @@ def _of_torch(
     if name.endswith(".pt2"):
         return None if trusts_code else Refusal(
             "trust_code",
-            f"{path} is a program of torch.export, which may run code of its author's as it is read; deploy with trust_code "
+            f"{path} is a program of torch.export, which may run code of its author when it is read; deploy with trust_code "
             "(`--trust-code`) if you trust its author, or save the model with torch.jit.save.",
         )  # fmt: skip
     if is_torchscript(name) is not False:
@@ -87,13 +87,13 @@ def _of_torch(
     if _FACTORY not in names:
         return Refusal(
             "model",
-            f"{path} has weights alone, and nothing says what module they are of: save the model with torch.jit.save or "
-            f"torch.export.save, or put a {_FACTORY} with make_model() beside it.",
+            f"{path} has only weights, without the module: save the model with torch.jit.save or torch.export.save, or "
+            f"put a {_FACTORY} with make_model() next to it.",
         )
     return None if trusts_code else Refusal(
         "trust_code",
-        f"{path} has weights alone, so {_FACTORY} beside it would have to be run; deploy with trust_code (`--trust-code`) if you "
-        "trust its author.",
+        f"{path} has only weights, so {_FACTORY} next to it would have to be run; deploy with trust_code (`--trust-code`) "
+        "if you trust its author.",
     )  # fmt: skip
 
 

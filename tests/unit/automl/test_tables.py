@@ -229,7 +229,7 @@ def test_a_number_that_is_too_great_for_the_model_is_the_callers_fault() -> None
 
         takes_rows = True
 
-    with pytest.raises(BadInstances, match="the model refuses them"):
+    with pytest.raises(BadInstances, match="the model rejects them"):
         SklearnModel(Strict()).predict([[10**400]], {})
 
 
@@ -276,7 +276,7 @@ def test_a_damaged_packed_table_is_refused(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(b"x,y\n" + b"".join(b"%d,%d\n" % (n, n * n) for n in range(200))))
     packed[20:40] = b"\xff" * 20
     (tmp_path / "table.csv.gz").write_bytes(packed)
-    with pytest.raises(DataProblem, match=r"table\.csv\.gz is no file of gzip, or a damaged one"):
+    with pytest.raises(DataProblem, match=r"table\.csv\.gz is not a gzip file, or a damaged one"):
         read_table(str(tmp_path), "", 100, 0)
 
 

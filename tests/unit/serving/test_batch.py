@@ -55,7 +55,7 @@ def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_t
     run_batch(monkeypatch, tmp_path, index=0, count=2)
     assert [one["prediction"] for one in lines(tmp_path, "predictions")] == list(range(0, 50, 2))
     assert [one["error"][:22] for one in lines(tmp_path, "errors")] == [
-        "no JSON: Expecting val",
+        "not JSON: Expecting val",
         "instances: this model ",
     ]
     lost = tmp_path / "out" / "predictions-00001.jsonl"
@@ -144,7 +144,7 @@ def test_each_replica_counts_its_shards_those_of_earlier_runs_included(
 
     first = summary(0, 2)
     assert (first["predictions"], first["errors"]) == (15, 2)
-    assert first["first_error"].startswith("no JSON: Expecting value")
+    assert first["first_error"].startswith("not JSON: Expecting value")
     assert summary(1, 2) == {"predictions": 10, "errors": 0, "first_error": ""}
     again = summary(0, 1)  # nothing is left to do: all of it is read from the files
     assert again == {"predictions": 25, "errors": 2, "first_error": first["first_error"]}
@@ -382,11 +382,11 @@ def test_a_mark_before_jsonl_is_no_part_of_it(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("a.csv.gz", gzip.compress(b"x\n" + os.urandom(5000).hex().encode())[:-2000], "a.csv.gz ends in the middle"),
-        ("a.jsonl.gz", b'{"x": 1}\n', "a.jsonl.gz is no file of gzip"),
+        ("a.jsonl.gz", b'{"x": 1}\n', "a.jsonl.gz is not a gzip file"),
         (
             "a.csv",
             "x,town\n1,Bonn\n2,Köln\n".encode("latin-1"),
-            r"a.csv, line 3: it is no UTF-8 text; save the file as",
+            r"a.csv, line 3: it is not UTF-8 text; save the file as",
         ),
         ("a.csv", b"x,x\n1,2\n", "two columns are called 'x'"),
         ("a.csv", b"x\n" + b"1" * (33 * 2**20) + b"\n", "a.csv, line 2: it cannot be read as CSV"),

@@ -124,7 +124,7 @@ def asked() -> Iterator[Any]:
 
 
 def test_it_is_ready_when_its_model_is(asked: Any) -> None:
-    assert asked("GET", "/health") == (503, {"error": "the model is being read"})
+    assert asked("GET", "/health") == (503, {"error": "the model is loading"})
     asked.server.model = Doubles()
     assert asked("GET", "/health")[0] == 200
     asked.server.is_leaving = True
@@ -198,7 +198,7 @@ def test_who_goes_away_is_no_failure_of_the_server(asked: Any, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [("nonsense", "no JSON"), ("[1]", "must be an object"), ('{"instances": ["a"]}', "takes numbers")],
+    [("nonsense", "not JSON"), ("[1]", "must be an object"), ('{"instances": ["a"]}', "takes numbers")],
 )
 def test_a_bad_request_is_told_what_is_wrong(asked: Any, body: str, words: str) -> None:
     asked.server.model = Doubles()

@@ -1,4 +1,4 @@
-"""The platform's own server of models: Vertex AI's routes over torch, scikit-learn, TensorFlow and XGBoost models.
+"""The platform's model server: Vertex AI's routes for torch, scikit-learn, TensorFlow and XGBoost models.
 
 ``python -m trainmaster_serving`` serves the model at ``AIP_STORAGE_URI``; with ``--batch`` it predicts for files.
 """

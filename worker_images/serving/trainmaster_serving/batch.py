@@ -1,12 +1,12 @@
-"""Predictions for all instances of some files, shared by the replicas of a job.
+"""Batch prediction: predictions for all instances of some files, divided among the replicas of a job.
 
-The simple equivalent reads all instances in order and writes one line for each. Here they are cut into shards of a fixed
-number of instances, counted over all files in the order of their names; replica ``i`` of ``n`` has every ``n``-th shard. A
-shard's predictions and errors are written beside their place and moved there last, so that a file that is there is whole: a
-replica that starts again goes on at the first shard that has none. Last of all a replica writes down how many predictions and
-errors there are in its shards, those of earlier runs included.
+The simple equivalent reads all instances in order and writes one line for each. Here they are divided into shards of a
+fixed number of instances, counted over all files in the order of their names; replica ``i`` of ``n`` processes every
+``n``-th shard. A shard's predictions and errors are written to temporary files and renamed last, so that an existing
+file is complete: a restarted replica continues at its first shard without one. At the end a replica writes the numbers
+of predictions and errors in its shards, including those of earlier runs.
 
-Reading JSONL is quick (all replicas read all lines and parse their own alone), so nobody has to know where a line begins.
+Reading JSONL is quick (all replicas read all lines, and parse only their own), so no index of line offsets is needed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trainmaster_serving.values import plain
 
 _PREDICTIONS = "predictions-%05d.jsonl"
 _ERRORS = "errors-%05d.jsonl"
-# By the replica's index and their number: who goes on with another number of replicas shares the shards in another way.
+# Named by the replica's index and their number: with another number of replicas the shards are divided differently.
 _SUMMARY = "summary-%d-of-%d.json"
 _LOG_EVERY_S = 10.0
-_MAX_ERROR_LENGTH = 1000  # letters
-# An instance in the errors: as it is, or of a longer one the beginning, in letters.
+_MAX_ERROR_LENGTH = 1000  # characters
+# An instance in an error: complete, or truncated if it is longer; in characters.
 _MAX_WHOLE_INSTANCE = 10_000
 _CUT_LENGTH = 1000
 _READ_BYTES = 2**20
@@ -40,21 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     env = os.environ
     parser.add_argument("--batch", action="store_true", help="predict for files instead of serving")
     parser.add_argument("--instances", default="/data/instances", help="folder of the files")
-    parser.add_argument("--instances-file", default="", help="the one file in it; unstated: all")
+    parser.add_argument("--instances-file", default="", help="one file in the folder; default: all")
     parser.add_argument("--format", default="auto", choices=("auto", "jsonl", "csv"))
-    parser.add_argument("--csv-rows", default="object", choices=("object", "array"), help="what a row of CSV becomes")
+    parser.add_argument("--csv-rows", default="object", choices=("object", "array"), help="instance made of a CSV row")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--shard-size", type=int, default=10_000)
     parser.add_argument("--output", default=env.get("TRAINMASTER_OUTPUT_DIR", "/data/output"))
     parser.add_argument("--index", type=int, default=int(env.get("RANK") or 0), help="which of the replicas this is")
     parser.add_argument("--count", type=int, default=int(env.get("WORLD_SIZE") or 1), help="of how many")
-    # By the environment, which a server of an older version leaves alone.
-    parser.add_argument("--model-name", default=env.get("AIP_MODEL_NAME", ""), help="what people call it")
-    parser.add_argument("--model-digest", default=env.get("AIP_MODEL_DIGEST", ""), help="unstated: by its files")
+    # Set by the environment, which servers of older versions ignore.
+    parser.add_argument("--model-name", default=env.get("AIP_MODEL_NAME", ""), help="the model's name for people")
+    parser.add_argument("--model-digest", default=env.get("AIP_MODEL_DIGEST", ""), help="default: of its files")
 
 
 def run_batch(options: argparse.Namespace) -> int:
-    """The exit code. Raises ``ModelProblem``: the model or the input cannot be read, or the output is of other ones."""
+    """Run; returns the exit code. Raises ``ModelProblem``: the model or input cannot be read, or the output is of
+    others.
+    """
     paths = find_files(options.instances, options.instances_file, options.format)
     os.makedirs(options.output, exist_ok=True)
     own = manifest_of(options, paths)
@@ -80,7 +82,7 @@ def run_batch(options: argparse.Namespace) -> int:
             is_manifest_written = True
         if errors:
             _write(errors_path, errors, options.index)
-        _write(path, predictions, options.index)  # last: it says that the shard is done
+        _write(path, predictions, options.index)  # last: it marks the shard as done
         tally.add(len(predictions), len(errors), errors[0] if errors else None)
         done, failed = done + len(predictions), failed + len(errors)
         if time.monotonic() - logged_s >= _LOG_EVERY_S:
@@ -94,7 +96,7 @@ def run_batch(options: argparse.Namespace) -> int:
 
 
 class Tally:
-    """How many instances of a replica's shards have a prediction or an error, and what the first error says."""
+    """Counts the predictions and errors in a replica's shards, and stores the first error's text."""
 
     def __init__(self) -> None:
         self.predictions = 0
@@ -102,14 +104,14 @@ class Tally:
         self.first_error = ""
 
     def add(self, predictions: int, errors: int, first: Any) -> None:
-        """``first``: the shard's first error; ``None``: it has none."""
+        """Add a shard. ``first``: its first error, or ``None``."""
         self.predictions += predictions
         self.errors += errors
         if first is not None and not self.first_error:
             self.first_error = str(first["error"])[:_MAX_ERROR_LENGTH]
 
     def add_files(self, predictions: str, errors: str) -> None:
-        """The same of a shard that an earlier run has done."""
+        """Add a shard that an earlier run has done."""
         count, first = 0, None
         if os.path.exists(errors):
             count = _lines(errors)
@@ -137,11 +139,11 @@ def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[T
 
 
 def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: List[Any]) -> Tuple[List[Any], List[Any]]:
-    """Lines of the predictions, and of the errors. An instance that spoils its batch is found by asking one by one.
+    """Lines of the predictions, and of the errors. If a batch fails, its instances are predicted one by one.
 
-    ``proven``: filled with one instance that the model had a prediction for; given with each shard. Raises ``MemoryError``, and
-    what the model raises when it is the model that fails (a device or a file that is lost), not an odd instance: it now fails
-    with ``proven`` as well, or has failed with several instances and never had a prediction.
+    ``proven``: filled with one instance that the model could predict; passed on from shard to shard. Raises
+    ``MemoryError``, and the model's exception if the model itself fails (a lost device or file) and not an instance: it
+    now fails for ``proven`` as well, or has failed for several instances and never made a prediction.
     """
     predictions: List[Any] = []
     errors: List[Any] = []
@@ -153,14 +155,14 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
         try:
             good.append((row, json.loads(row.text)))
         except (ValueError, RecursionError) as error:
-            errors.append(_error(row, row.text.rstrip("\n"), "no JSON: %s" % error))
-    failures, last = 0, None  # since the model's last prediction; all of them would keep what they hold of a device
+            errors.append(_error(row, row.text.rstrip("\n"), "not JSON: %s" % error))
+    failures, last = 0, None  # since the last prediction; earlier exceptions are dropped: each may hold device memory
     for begin in range(0, len(good), batch_size):
         batch = good[begin : begin + batch_size]
         instances = [instance for _, instance in batch]
         try:
             answers = model.predict(instances, {})
-        except Exception:  # noqa: BLE001 (the model's own, whatever it is: one odd instance is not the others' end)
+        except Exception:  # noqa: BLE001 (a model may raise anything; one bad instance must not fail the others)
             for row, instance in batch:
                 line, problem = _predict_one(model, row, instance)
                 if problem is None:
@@ -180,13 +182,14 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
             ]
             proven[:] = instances[:1]
             failures = 0
-    if failures > 1 and last is not None:  # and nothing is proven; only now, because odd instances may all come first
+    # And none is proven. Checked at the end, because bad instances may all come first.
+    if failures > 1 and last is not None:
         raise last
     return predictions, errors
 
 
 def _predict_one(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
-    """The line of it, and why it is one of an error. Raises ``MemoryError``."""
+    """The line of one instance, and its error if there is one. Raises ``MemoryError``."""
     try:
         return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, None
     except MemoryError:
@@ -198,7 +201,7 @@ def _predict_one(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any],
 
 
 def _error(row: Row, instance: Any, message: str) -> Dict[str, Any]:
-    """``instance``: as far as it could be read. A huge one is cut; where it stands is told."""
+    """A line of an error. ``instance``: as far as it could be read; a huge one is truncated, with a note."""
     line: Dict[str, Any] = {"file": row.file, "line": row.line, "instance": instance}
     if len(row.text) > _MAX_WHOLE_INSTANCE:
         line["instance"] = row.text[:_CUT_LENGTH]
@@ -212,7 +215,7 @@ def _lines(path: str) -> int:
 
 
 def _write(path: str, lines: Sequence[Any], index: int) -> None:
-    """All of it or nothing. Replicas share the folder, and in containers each may be process 1."""
+    """Write atomically. The temporary name is random: replicas share the folder, and may have equal process ids."""
     temporary = "%s.%d-%s.part" % (path, index, secrets.token_hex(8))
     try:
         with open(temporary, "x", encoding="utf-8") as stream:
@@ -224,4 +227,4 @@ def _write(path: str, lines: Sequence[Any], index: int) -> None:
         try:
             os.unlink(temporary)
         except FileNotFoundError:
-            pass  # it is in its place
+            pass  # it was renamed

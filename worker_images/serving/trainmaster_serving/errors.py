@@ -1,15 +1,15 @@
-"""What goes wrong, in words for who reads the answer or the log."""
+"""Errors, with messages for users."""
 
 from __future__ import annotations
 
 
 class ModelProblem(Exception):
-    """The model cannot be served: what is wrong with its files, and what would be right."""
+    """The model cannot be served; the message says what is wrong with its files, and what to do."""
 
 
 class BadInstances(Exception):
-    """The request's instances are none that the model takes."""
+    """The request's instances are invalid for the model."""
 
 
 class InputProblem(ModelProblem):
-    """A file to be read is not there, not whole, or not what its name says: the file, and what to do."""
+    """An input file is missing, incomplete, or not of its format; the message names it, and says what to do."""

@@ -1,8 +1,9 @@
 """The HTTP server: a health route, and a predict route in Vertex AI's shape.
 
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#prediction: ``{"instances": […],
-"parameters": {…}}`` in, ``{"predictions": […]}`` out, with ``metadata`` where something holds for all of them. It listens before the model is read, so that who asks for its health is told
-what it is doing. On SIGTERM it finishes what it has and ends; while the model is being read, at once.
+"parameters": {…}}`` in, ``{"predictions": […]}`` out, with ``metadata`` that holds for all of them. It listens before
+the model is loaded, so that health checks can report that. On SIGTERM it finishes open requests and ends; while the
+model is loading, at once.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from typing import Any, Dict, List, Optional, Tuple
 from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.models import Model, load_model, metadata_of
 
-# More than the platform's proxy lets through; for who asks directly.
+# More than the platform's proxy accepts; for direct requests.
 _BODY_LIMIT = 1 << 30
-_IDLE_S = 30.0  # of a connection between two requests
-# Requests that have not ended this long after SIGTERM end with the process. Less than the platform waits for it.
+_IDLE_S = 30.0  # time-out of a connection between two requests
+# Requests that are still open this long after SIGTERM are dropped. Less than the platform's own grace period.
 _DRAIN_S = 25.0
 
 
@@ -48,7 +49,7 @@ class ModelServer(ThreadingHTTPServer):
         self._lock = threading.Condition()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked went away: nobody is there to be told, and nothing is wrong here."""
+        """Ignore clients that disconnected."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -62,32 +63,32 @@ class ModelServer(ThreadingHTTPServer):
             self._lock.notify_all()
 
     def drain(self, within_s: float) -> bool:
-        """Wait until no request is open; whether that was so in time."""
+        """Wait until no request is open; returns ``False`` after ``within_s``."""
         with self._lock:
             return self._lock.wait_for(lambda: self._open == 0, within_s)
 
 
 class PredictionHandler(BaseHTTPRequestHandler):
-    """One connection, which may bring several requests."""
+    """One connection, possibly with several requests."""
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
-    server: ModelServer  # pyright: ignore[reportIncompatibleVariableOverride] (the base knows any server)
+    server: ModelServer  # pyright: ignore[reportIncompatibleVariableOverride] (narrower than in the base class)
 
     def setup(self) -> None:
         super().setup()
-        # Header and body are two writes: together they would wait for the other side's delayed acknowledgement.
+        # Header and body are two writes: Nagle's algorithm would wait for the client's delayed acknowledgement.
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def do_GET(self) -> None:
         if self._path() != self.server.health_route:
             self._refuse(
-                404, "there is %s to GET and %s to POST" % (self.server.health_route, self.server.predict_route)
+                404, "use GET %s or POST %s" % (self.server.health_route, self.server.predict_route)
             )
         elif self.server.is_shutting_down:
-            self._refuse(503, "it is being ended")
+            self._refuse(503, "the server is shutting down")
         elif self.server.model is None:
-            self._refuse(503, "the model is being read")
+            self._refuse(503, "the model is loading")
         else:
             self._answer(200, {"status": "ready"})
 
@@ -103,11 +104,11 @@ class PredictionHandler(BaseHTTPRequestHandler):
         if body is None:
             return
         if self._path() != self.server.predict_route:
-            self._refuse(404, "there is nothing to POST to but %s" % self.server.predict_route)
+            self._refuse(404, "POST is supported only for %s" % self.server.predict_route)
             return
         model = self.server.model
         if model is None:
-            self._refuse(503, "the model is being read")
+            self._refuse(503, "the model is loading")
             return
         try:
             instances, parameters = _request_of(body)
@@ -117,14 +118,14 @@ class PredictionHandler(BaseHTTPRequestHandler):
             self._refuse(400, str(error))
         except MemoryError:
             self._refuse(507, "there is not enough memory for so many instances at once")
-        except Exception:  # noqa: BLE001 (the model's own)
+        except Exception:  # noqa: BLE001 (a model may raise anything)
             traceback.print_exc()
             self._refuse(500, "the model failed; the log of the serving replica has more")
         else:
             self._answer(200, {"predictions": predictions, **({"metadata": metadata} if metadata else {})})
 
     def _body(self) -> Optional[bytes]:
-        """``None``: it was refused."""
+        """The request's body; ``None`` if it was refused."""
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             return self._chunks()
         length = _number(self.headers.get("Content-Length", ""), 10)
@@ -178,25 +179,23 @@ class PredictionHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_request(self, code: Any = "-", size: Any = "-") -> None:  # noqa: ARG002
-        """A line for what failed alone: health is asked every few seconds."""
+        """Log only failed requests: health is checked every few seconds."""
         if isinstance(code, int) and code >= 500 and self.command != "GET":
             self.log_message('"%s" %s', self.requestline, code)
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Until SIGTERM. Raises ``ModelProblem``: the model cannot be served."""
+    """Serve until SIGTERM. Raises ``ModelProblem``: the model cannot be served."""
     try:
         server = ModelServer((options.host, options.port), options.health_route, options.predict_route)
     except OSError as error:
-        raise ModelProblem("Port %d cannot be listened at: %s." % (options.port, error.strerror)) from error
+        raise ModelProblem("The server cannot listen at port %d: %s." % (options.port, error.strerror)) from error
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
     stopped = threading.Event()
 
     def on_signal(*_: Any) -> None:
         if server.model is None:
-            os._exit(
-                0
-            )  # nobody has been answered yet: its place is free at once, however long the model takes to be read
+            os._exit(0)  # no request was answered yet: end at once, however long loading the model takes
         stopped.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -204,25 +203,25 @@ def serve(options: argparse.Namespace) -> int:
     began_s = time.monotonic()
     server.model = load_model(options.model, options.model_file, options.framework, options.trust_code)
     print(
-        "Serving %s at port %d; the model was read in %.1f s."
+        "Serving %s at port %d; the model was loaded in %.1f s."
         % (options.model, options.port, time.monotonic() - began_s),
         flush=True,
     )
     while not stopped.wait(3600.0):
         pass
     server.is_shutting_down = True
-    server.shutdown()  # no new connection is taken
+    server.shutdown()  # no new connection is accepted
     server.server_close()
     is_drained = server.drain(_DRAIN_S)
     print("Ended%s." % ("" if is_drained else ", with requests that took too long"), flush=True)
-    # Threads of idle connections wait for requests that nobody sends any more.
+    # Threads of idle connections still wait for requests.
     sys.stdout.flush()
     os._exit(0)
 
 
 def _number(text: str, base: int) -> Optional[int]:
-    """What a header or a chunk says; ``None`` for what is no number of plain digits, as HTTP writes them: ``int`` reads signs and
-    underscores as well, and ``str.isdigit`` is true of digits that ``int`` does not read.
+    """The number in a header or a chunk; ``None`` if it is not of plain digits, as HTTP requires: ``int`` also accepts
+    signs and underscores, and ``str.isdigit`` is true for digits that ``int`` does not accept.
     """
     return int(text, base) if re.fullmatch("[0-9]{1,18}" if base == 10 else "[0-9A-Fa-f]{1,15}", text) else None
 
@@ -231,7 +230,7 @@ def _request_of(body: bytes) -> Tuple[Any, Dict[str, Any]]:
     try:
         value = json.loads(body)
     except ValueError as error:
-        raise BadInstances("the body is no JSON: %s" % error) from error
+        raise BadInstances("the body is not JSON: %s" % error) from error
     if not isinstance(value, dict) or not isinstance(value.get("instances"), list):
         raise BadInstances('the body must be an object such as {"instances": [[1, 2], [3, 4]]}')
     parameters = value.get("parameters")

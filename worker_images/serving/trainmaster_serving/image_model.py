@@ -1,4 +1,4 @@
-"""Models of images that AutoML makes: files of images in, a class and the chance of each out."""
+"""AutoML's image models: image files in, a class and the probability of each class out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Dict, List, Sequence
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
 
-# Beside the model: {"classes": […], "size": pixels of a side}.
+# Next to the model: {"classes": […], "size": pixels of a side}.
 IMAGES_FILE = "images.json"
-# White in the depths that cameras and scanners have: files of 16 bits, and of 32, mostly hold fewer and do not say so.
+# White at the bit depths of cameras and scanners: files of 16 and 32 bits mostly use fewer bits without saying so.
 _WHITES = (255, 4095, 65535)
-_MOST_PIXELS = 50_000_000  # of one image before it is made small: what unpacks to more exists only to hurt
+_MOST_PIXELS = 50_000_000  # of one image before scaling: a limit against decompression bombs
 
 
 class ImageModel:
-    """``module``: takes (images, side, side, 3) of 0 to 255, gives (images, classes) of chances."""
+    """``module``: maps (images, side, side, 3) of 0 to 255 to (images, classes) of probabilities."""
 
     def __init__(self, module: Any, about: str) -> None:
         self._module = module
@@ -29,11 +29,11 @@ class ImageModel:
             self._size = int(description["size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelProblem(
-                "%s does not tell the classes and the size of the images: %s" % (about, error)
+                "%s does not have the classes and the size of the images: %s" % (about, error)
             ) from error
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
-        """``{"b64": …}``: a PNG, JPEG, … file in base64, as Vertex AI has it; or rows of pixels, gray or ``[r, g, b]``."""
+        """``{"b64": …}``: a PNG, JPEG, … file in base64, as in Vertex AI; or rows of pixels, gray or ``[r, g, b]``."""
         images = [pixels_of(instance, self._size, index) for index, instance in enumerate(instances)]
         found = []
         for chances in self._module.predict(images, parameters):
@@ -43,7 +43,7 @@ class ImageModel:
 
 
 def pixels_of(instance: Any, size: int, index: int) -> Any:
-    """(size, size, 3) of one instance. Raises ``BadInstances``."""
+    """Pixels (size, size, 3) of one instance. Raises ``BadInstances``."""
     from PIL import Image
 
     what = "instances[%d]" % index
@@ -58,7 +58,7 @@ def pixels_of(instance: Any, size: int, index: int) -> Any:
                 raise BadInstances("%s: an image of more than %d pixels" % (what, _MOST_PIXELS))
             return as_pixels(opened, size)
         except (OSError, ValueError, binascii.Error, SyntaxError, Image.DecompressionBombError) as error:
-            raise BadInstances("%s: no image that can be read: %s" % (what, str(error)[:200])) from error
+            raise BadInstances("%s: not a readable image: %s" % (what, str(error)[:200])) from error
     import numpy as np
 
     try:
@@ -76,7 +76,7 @@ def pixels_of(instance: Any, size: int, index: int) -> Any:
 
 
 def as_pixels(image: Any, size: int) -> Any:
-    """(size, size, 3) of uint8: what training and serving both make of an image. Raises ``OSError``: it is cut off."""
+    """Pixels (size, size, 3) of uint8, the same in training and serving. Raises ``OSError``: the file is truncated."""
     import numpy as np
     from PIL import Image
 
@@ -84,8 +84,8 @@ def as_pixels(image: Any, size: int) -> Any:
 
 
 def _as_rgb(image: Any) -> Any:
-    """Pillow's own ``convert("RGB")`` cuts deep pixels off at 255, so that they are all white, and shows what is transparent in the
-    color that it happens to have, mostly the black that it is drawn in.
+    """Convert to RGB. Pillow's own ``convert("RGB")`` clips deep pixels at 255, so that all become white, and shows
+    transparent pixels in their hidden color, mostly black.
     """
     import numpy as np
     from PIL import Image

@@ -1,4 +1,4 @@
-"""The instances of a batch prediction: its files, and their rows."""
+"""Instances of a batch prediction: files and their rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from trainmaster_serving.errors import InputProblem
 from trainmaster_serving.tables import CSV_SUFFIXES, read_csv, read_lines
 
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
-# JSON's numbers alone: 00123 and 1_000 are names of something. And what is missing, as other tools write it.
+# Only JSON's numbers: 00123 and 1_000 are identifiers. And non-finite numbers as other tools write them.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity")
-_DIGITS = 300  # of a number
+_DIGITS = 300  # maximum length of a number
 
 
 class Row(NamedTuple):
-    """One instance, not parsed yet. ``line``: where it begins in its file. ``text``: JSON. ``problem``: why it is none."""
+    """One instance, not parsed yet. ``line``: its first line in the file. ``text``: JSON. ``problem``: why it is
+    invalid.
+    """
 
     file: str
     line: int
@@ -28,7 +30,7 @@ class Row(NamedTuple):
 
 
 def find_files(folder: str, file: str, kind: str) -> List[str]:
-    """The files by their names. Raises ``InputProblem``: there are none."""
+    """The files, sorted by name. Raises ``InputProblem``: there are none."""
     if file:
         return [os.path.join(folder, file)]
     found = []
@@ -42,7 +44,8 @@ def find_files(folder: str, file: str, kind: str) -> List[str]:
     if not found:
         known = ", ".join(end for end in (*_JSON_SUFFIXES, *CSV_SUFFIXES) if not end.endswith(".gz"))
         raise InputProblem(
-            "There are no instances in %s: files end in %s (or that and .gz), or name their format." % (folder, known)
+            "There are no instances in %s: names must end in %s (optionally followed by .gz), or name the format."
+            % (folder, known)
         )
     return sorted(found)
 
@@ -55,7 +58,7 @@ def read_rows(folder: str, paths: List[str], kind: str, csv_rows: str = "object"
     """``csv_rows``: whether a row of CSV is an ``object`` by the header's names, or the ``array`` of its cells.
 
     Raises:
-        InputProblem: a file that is not there, not whole, or no text; the header of a CSV file has a name twice.
+        InputProblem: a file is missing, incomplete, or not text; or the header of a CSV file has a duplicate name.
     """
     for path in paths:
         name = os.path.relpath(path, folder)
@@ -76,7 +79,7 @@ def _rows_of_csv(path: str, name: str, csv_rows: str) -> Iterator[Row]:
             "%s: two columns are called %s; give each its own name, or have rows be arrays (--csv-rows array)."
             % (path, ", ".join(map(repr, twice[:5])))
         )
-    for number, (line, cells) in enumerate(rows, start=2):  # as a spreadsheet counts: the header is row 1
+    for number, (line, cells) in enumerate(rows, start=2):  # numbered as in a spreadsheet: the header is row 1
         if len(cells) != len(names):
             has = "%d cell%s" % (len(cells), "" if len(cells) == 1 else "s")
             yield Row(name, line, json.dumps(cells), "row %d has %s, the header has %d" % (number, has, len(names)))
@@ -87,7 +90,7 @@ def _rows_of_csv(path: str, name: str, csv_rows: str) -> Iterator[Row]:
 
 
 def _value(text: str) -> Any:
-    """A cell: a number where it is written as one."""
+    """The value of a cell: a number if it is written as one."""
     if text in _NOT_FINITE:
         return float(text)
     found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS else None

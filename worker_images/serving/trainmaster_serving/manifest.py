@@ -1,7 +1,7 @@
-"""What the predictions in a folder are of: ``batch.json`` beside them.
+"""The manifest of a batch prediction, ``batch.json``: the model and the input of the predictions in a folder.
 
-Whoever goes on with a batch compares it first, so that one folder never has predictions of two models, or of other instances.
-The time of a file says nothing: it is touched by copies, and kept by programs that change its content.
+A resumed batch compares it first, so that one folder never has predictions of two models, or of other instances. Times
+of files are not used: copying changes them, and some programs preserve them although they change the content.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from trainmaster_serving.models import find_model
 
 MANIFEST = "batch.json"
 _READ_TIMEOUT_S = 5.0
-# Read for a digest, of all files together: a second of a disk, where 10 GB would be a minute of each replica.
+# Bytes read for a digest, of all files together: a second of a disk, where 10 GB would cost each replica a minute.
 _READ_BYTES = 256 * 2**20
-_LEAST_BYTES = 2**20  # of each
+_LEAST_BYTES = 2**20  # minimum of each file
 _PIECES = 64
 _PIECE_BYTES = 2**20
 
 
 def manifest_of(options: argparse.Namespace, paths: Sequence[str]) -> Dict[str, Any]:
-    """What this batch is. Raises ``ModelProblem``: there is no model, or an input cannot be read."""
+    """The manifest of this batch. Raises ``ModelProblem``: there is no model, or an input cannot be read."""
     kind, path = find_model(options.model, options.model_file, options.framework)
     names = [os.path.relpath(file, options.instances) for file in paths]
     marks = ["csv" if is_csv(file, options.format) else "jsonl" for file in paths]
     return {
-        # For people: what is compared is the digest.
+        # For people; the digest is compared.
         "model": options.model_name or os.path.join(options.model, options.model_file),
         "model_digest": options.model_digest or "content:" + digest_of_files(options.model, _files_of(path)),
         "framework": kind,
@@ -46,7 +46,7 @@ def manifest_of(options: argparse.Namespace, paths: Sequence[str]) -> Dict[str, 
 
 
 def _files_of(model: str) -> List[str]:
-    """What is read of a model that is this file or folder."""
+    """The files of a model that is this file or folder."""
     if os.path.isdir(model):
         return sorted(os.path.join(root, name) for root, _, names in os.walk(model) for name in names)
     siblings = [os.path.join(os.path.dirname(model), name) for name in ("model.py", IMAGES_FILE)]
@@ -54,7 +54,7 @@ def _files_of(model: str) -> List[str]:
 
 
 def digest_of_files(folder: str, paths: Sequence[str], more: str = "") -> str:
-    """Of names, sizes and contents. Of files that are large together some pieces of each are read, evenly spread."""
+    """Digest of names, sizes and contents. Of large inputs only evenly spaced pieces of each file are read."""
     share = max(_LEAST_BYTES, _READ_BYTES // max(1, len(paths)))
     digest = hashlib.sha256(more.encode())
     for path in paths:
@@ -76,9 +76,9 @@ def digest_of_files(folder: str, paths: Sequence[str], more: str = "") -> str:
 
 
 def check_same_batch(output: str, current: Dict[str, Any]) -> None:
-    """Raises ``ModelProblem``: the output has predictions of something else."""
+    """Raises ``ModelProblem``: the output has predictions of another model or input."""
     manifest_path = os.path.join(output, MANIFEST)
-    # Who finds no manifest and predictions looks again: another replica may have begun in between.
+    # Predictions without a manifest: check again, another replica may have begun in between.
     if not os.path.exists(manifest_path) and _has_predictions(output) and not os.path.exists(manifest_path):
         raise ModelProblem(
             "The output holds predictions, and no %s that says by which model; choose another output." % MANIFEST
@@ -90,19 +90,19 @@ def check_same_batch(output: str, current: Dict[str, Any]) -> None:
 
 
 def write_manifest(output: str, current: Dict[str, Any]) -> None:
-    """Write down what the predictions that follow are of. Raises as ``demand_same``.
+    """Write the manifest, or compare an existing one. Raises as ``check_same_batch``.
 
-    To be called before the first of them is written: a batch that never got so far leaves nothing in the next one's way.
+    Called before the first prediction is written: a batch that failed earlier does not block the next one.
     """
     manifest_path = os.path.join(output, MANIFEST)
     try:
-        # Of all replicas that begin one makes it, and the others compare.
+        # One of the starting replicas creates it, and the others compare.
         with open(manifest_path, "x", encoding="utf-8") as stream:
             stream.write(json.dumps(current))
         return
     except FileExistsError:
         existing = _read(manifest_path)
-    if existing is None:  # who made it was killed at once
+    if existing is None:  # its writer was killed at once
         with open(manifest_path, "w", encoding="utf-8") as stream:
             stream.write(json.dumps(current))
         return
@@ -117,7 +117,7 @@ def _compare(existing: Any, current: Dict[str, Any]) -> None:
     other = "choose another output, or delete this one first."
     if not isinstance(existing, dict) or "model_digest" not in existing:
         raise ModelProblem(
-            "The output holds predictions of an earlier version of the platform, which did not write down by which model; "
+            "The output holds predictions of an earlier version of the platform, which did not record the model; "
             + other
         )
     if existing["model_digest"] != current["model_digest"]:
@@ -138,13 +138,14 @@ def _compare(existing: Any, current: Dict[str, Any]) -> None:
     for field, option in (("shard_size", "--shard-size"), ("csv_rows", "--csv-rows"), ("framework", "--framework")):
         if existing.get(field) != current[field]:
             raise ModelProblem(
-                "The output holds predictions that were made with %s %s, not %s: say that to go on, or choose another output."
+                "The output holds predictions that were made with %s %s, not %s: use that to continue, or choose another "
+                "output."
                 % (option, existing.get(field), current[field])
             )
 
 
 def _read(manifest_path: str) -> Any:
-    """``None``: nobody has written it whole, although there was time to."""
+    """Read a manifest that another replica may be writing; ``None`` if it is incomplete after the time-out."""
     end = time.monotonic() + _READ_TIMEOUT_S
     while True:
         try:

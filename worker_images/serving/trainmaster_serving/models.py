@@ -1,4 +1,4 @@
-"""Finding out what a model is, and reading it."""
+"""Detection of a model's framework, and loading."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from trainmaster_serving.errors import ModelProblem
 
 
 class Model(Protocol):
-    """What the server and the batch ask."""
+    """The interface of all models."""
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
-        """One prediction for each of ``instances``, of which there is at least one.
+        """One prediction for each of ``instances``, at least one.
 
-        Raises ``BadInstances`` for what is none of the model's.
+        Raises ``BadInstances`` for invalid instances.
         """
         ...
 
 
 def metadata_of(model: Model, parameters: Dict[str, Any]) -> Dict[str, Any]:
-    """What holds for all predictions asked for with ``parameters``, as Vertex AI's ``metadata`` of an answer: the order of
-    the classes, where a prediction is a list with a figure for each. Empty for a model that has nothing to say.
+    """Data for all predictions with ``parameters``, as Vertex AI's ``metadata`` of a response: the order of the
+    classes if a prediction is a list with a score for each. Empty for other models.
     """
     metadata: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = getattr(model, "metadata", None)
     return metadata(parameters) if metadata is not None else {}
 
 
-# By the ends of names: what each framework writes. Vertex AI's prebuilt containers go by the same names.
+# Suffixes of each framework's files, the same as in Vertex AI's prebuilt containers.
 _SUFFIXES: Dict[str, Tuple[str, ...]] = {
     "torch": (".pt2", ".pt", ".pth", ".ts"),
     "sklearn": (".skops", ".joblib", ".pkl", ".pickle"),
@@ -38,14 +38,14 @@ _SAVED_MODEL = "saved_model.pb"
 
 
 def load_model(folder: str, file: str = "", framework: str = "auto", trust_code: bool = False) -> Model:
-    """Read the model in ``folder``.
+    """Load the model in ``folder``.
 
     Args:
-        file: the one in it; empty: the only one whose name a framework's files have, or the one called ``model``.
-        trust_code: whether reading it may run code that its author wrote.
+        file: its file there; empty: the only one with a framework's suffix, or the one called ``model``.
+        trust_code: whether loading may run code of the model's author.
 
     Raises:
-        ModelProblem: there is none, there are several, or it cannot be read so.
+        ModelProblem: there is none, there are several, or it cannot be loaded.
     """
     kind, path = find_model(folder, file, framework)
     try:

@@ -1,4 +1,4 @@
-"""scikit-learn: skops files, whose types are checked before anything is made; joblib and pickle on trust alone."""
+"""scikit-learn: skops files, whose types are checked before loading; joblib and pickle only with trust_code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Dict, List, Sequence
 from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.values import array, by_instance, columns, plain
 
-# Besides what skops takes for scikit-learn's own: the platform's first step of models of tables (AutoML), the trees of
-# scikit-learn's forests and histogram boosting, and the type of an array's cells, which encoders keep; skops lists none of these.
-# None of them runs anything that the file brings.
+# Trusted in addition to skops' own list of scikit-learn's types: the first step of AutoML's models of tables, the
+# trees of scikit-learn's forests and histogram boosting, and arrays' dtypes, which encoders store. None of them runs
+# code of the file.
 _KNOWN_TYPES = frozenset(
     (
         "trainmaster_automl.rows.RowReader",
@@ -20,9 +20,9 @@ _KNOWN_TYPES = frozenset(
     )
 )
 _METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples")
-# Of those the ones that give a figure for each class.
+# Methods with a score for each class.
 _PER_CLASS_METHODS = ("predict_proba", "predict_log_proba", "decision_function")
-# What scikit-learn reads all of torch for.
+# The module for which scikit-learn imports all of torch.
 _TORCH_BRIDGE = "sklearn.externals.array_api_compat.torch"
 
 
@@ -31,7 +31,7 @@ class SklearnModel:
         self._estimator = estimator
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
-        """``parameters.method``: ``predict``, or such as ``predict_proba``. Objects are rows by the names of the columns."""
+        """``parameters.method``: ``predict``, or e.g. ``predict_proba``. Objects are rows by column names."""
         method = parameters.get("method", "predict")
         if method not in _METHODS or not hasattr(self._estimator, method):
             has = ", ".join(name for name in _METHODS if hasattr(self._estimator, name))
@@ -40,11 +40,11 @@ class SklearnModel:
         try:
             return by_instance(getattr(self._estimator, method)(rows), len(instances))
         except (ValueError, TypeError, OverflowError) as error:
-            raise BadInstances("the model refuses them: %s" % str(error).splitlines()[0][:500]) from error
+            raise BadInstances("the model rejects them: %s" % str(error).splitlines()[0][:500]) from error
 
     def metadata(self, parameters: Dict[str, Any]) -> Dict[str, Any]:
-        """``classes``: in the order in which a prediction has its figures. Of two classes ``decision_function`` gives one
-        figure, above zero for the second.
+        """``classes``: in the order of a prediction's scores. For two classes ``decision_function`` gives one score,
+        above zero for the second class.
         """
         classes = getattr(self._estimator, "classes_", None)
         if classes is None or parameters.get("method") not in _PER_CLASS_METHODS:
@@ -65,7 +65,7 @@ class SklearnModel:
         if takes_rows:
             return [[instance[name] for name in order] for instance in instances]
         try:
-            import pandas as pd  # pyright: ignore[reportMissingImports] (where it is)
+            import pandas as pd  # pyright: ignore[reportMissingImports] (if installed)
         except ImportError:
             return array([[instance[name] for name in order] for instance in instances])
         return pd.DataFrame({name: named[name] for name in order})
@@ -81,14 +81,15 @@ def _plain_rows(instances: Sequence[Any]) -> List[List[Any]]:
 
 def load(path: str, trust_code: bool) -> SklearnModel:
     """Raises ``ModelProblem``."""
-    import sklearn  # noqa: F401 (its absence is told as such)
+    import sklearn  # noqa: F401 (its absence gives a message of its own)
 
     if path.endswith(".skops"):
         estimator = _skops(path, trust_code)
     elif not trust_code:
         raise ModelProblem(
-            "%s is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code (`--trust-code`) if you "
-            "trust them, or save the model with skops (`skops.io.dump(model, 'model.skops')`)." % path
+            "%s is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code "
+            "(`--trust-code`) if you trust them, or save the model with skops (`skops.io.dump(model, 'model.skops')`)."
+            % path
         )
     else:
         import joblib
@@ -103,12 +104,13 @@ def load(path: str, trust_code: bool) -> SklearnModel:
 
 
 def skops_io() -> Any:
-    """``skops.io``, read without torch: skops looks for estimators in all of scikit-learn's packages, and one of them reads all of
-    torch where it is installed, which takes as long as all the rest and more than half of a replica's memory.
+    """``skops.io``, imported without torch: skops searches all of scikit-learn's packages for estimators, and one of
+    them imports all of torch if installed, which takes as long as all the rest and more than half of a replica's
+    memory.
     """
     is_hidden = _TORCH_BRIDGE not in sys.modules
     if is_hidden:
-        sys.modules[_TORCH_BRIDGE] = None  # type: ignore[assignment]  # to Python: it cannot be imported
+        sys.modules[_TORCH_BRIDGE] = None  # type: ignore[assignment]  # makes the import fail
     try:
         from skops import io
     finally:
@@ -124,9 +126,9 @@ def _skops(path: str, trust_code: bool) -> Any:
         unknown = [name for name in untrusted if name not in _KNOWN_TYPES]
         if trust_code or not unknown:
             return io.load(path, trusted=untrusted)
-    except Exception as error:  # damaged in any way
-        raise ModelProblem("%s is no skops file that can be read: %s" % (path, str(error)[:500])) from error
+    except Exception as error:  # a damaged file may raise anything
+        raise ModelProblem("%s is not a readable skops file: %s" % (path, str(error)[:500])) from error
     raise ModelProblem(
-        "%s holds types that are not scikit-learn's own (%s); deploy with trust_code (`--trust-code`) if you trust its author."
-        % (path, ", ".join(unknown[:10]))
+        "%s holds types that are not scikit-learn's own (%s); deploy with trust_code (`--trust-code`) if you trust its "
+        "author." % (path, ", ".join(unknown[:10]))
     )

@@ -1,4 +1,4 @@
-"""Texts and CSV as they lie on disk, read in one way by AutoML's trials and by batch predictions."""
+"""Reading of text and CSV files, shared by AutoML's trials and batch predictions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Iterator, List, Tuple
 from trainmaster_serving.errors import InputProblem
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-_CELL_LIMIT = 32 * 2**20  # characters: as much as a request to an endpoint may have
+_CELL_LIMIT = 32 * 2**20  # characters: the limit of a request to an endpoint
 _QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Lines of a text, unpacked where its name ends in ``.gz``, without a byte order mark, their ends as they are.
+    """Lines of a text file, unpacked if its name ends in ``.gz``, without a byte order mark, with unchanged line ends.
 
     Raises:
-        InputProblem: it is not there, not whole, or no UTF-8.
-        OSError: the file system fails; another try may go well.
+        InputProblem: it is missing, incomplete, or not UTF-8.
+        OSError: the file system failed; another try may succeed.
     """
     try:
         raw = gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb")  # noqa: SIM115 (closed below)
@@ -32,22 +32,22 @@ def read_lines(path: str) -> Iterator[str]:
         raise InputProblem("There is no file %s." % path) from error
     except UnicodeDecodeError as error:
         raise InputProblem(
-            "%s, line %d: it is no UTF-8 text; save the file as UTF-8, such as by `iconv -f LATIN1 -t UTF-8`."
+            "%s, line %d: it is not UTF-8 text; save the file as UTF-8, such as by `iconv -f LATIN1 -t UTF-8`."
             % (path, _first_undecodable_line(path))
         ) from error
     except EOFError as error:
-        raise InputProblem("%s ends in the middle of what gzip packed: copy it again, whole." % path) from error
+        raise InputProblem("%s is a truncated gzip file: copy it again." % path) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputProblem(
-            "%s is no file of gzip, or a damaged one (%s): copy it again, or take .gz off its name." % (path, error)
+            "%s is not a gzip file, or a damaged one (%s): copy it again, or remove .gz from its name." % (path, error)
         ) from error
     except OSError as error:
-        error.filename = error.filename or path  # what fails while it is read does not say where
+        error.filename = error.filename or path  # errors during reading do not name the file
         raise
 
 
 def _first_undecodable_line(path: str) -> int:
-    """The line that is no UTF-8. The decoder reads ahead by blocks and cannot tell."""
+    """The first line that is not UTF-8. The decoder reads ahead in blocks and does not know."""
     with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as raw:
         for number, line in enumerate(raw, start=1):
             try:
@@ -58,9 +58,9 @@ def _first_undecodable_line(path: str) -> int:
 
 
 def read_csv(path: str) -> Iterator[Tuple[int, List[str]]]:
-    """Rows with the line that each begins in, the header first, its names stripped. Lines with nothing in them are left out.
+    """Rows with their first line number, the header first, with stripped names. Empty lines are skipped.
 
-    Raises as ``read_lines``, and ``InputProblem``: it is no CSV.
+    Raises as ``read_lines``, and ``InputProblem``: it is not CSV.
     """
     lines = read_lines(path)
     head: List[str] = []
@@ -82,6 +82,6 @@ def read_csv(path: str) -> Iterator[Tuple[int, List[str]]]:
 
 
 def delimiter_of(first_line: str) -> str:
-    """The one of comma, semicolon, tab and bar that the first line has most of, those inside of quotes left out."""
+    """The most frequent of comma, semicolon, tab and bar in the first line, outside of quotes."""
     bare = _QUOTED.sub("", first_line)
     return max((",", ";", "\t", "|"), key=bare.count)

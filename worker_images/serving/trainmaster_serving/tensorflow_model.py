@@ -1,4 +1,4 @@
-"""TensorFlow: SavedModels, by their serving signature. A SavedModel is a graph; its ops run, Python of its author's does not."""
+"""TensorFlow: SavedModels, by their serving signature. A SavedModel is a graph: only its ops run, no Python code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SIGNATURE = "serving_default"
 
 class TensorflowModel:
     def __init__(self, loaded: Any) -> None:
-        self._loaded = loaded  # keeps its variables
+        self._loaded = loaded  # keeps its variables alive
         self._signature = loaded.signatures[_SIGNATURE]
         _, self._inputs = self._signature.structured_input_signature
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:  # noqa: ARG002
-        """Objects by the names of the signature's inputs; everything else is the only input."""
+        """Objects map to the signature's inputs by name; other instances are the only input."""
         if isinstance(instances[0], dict):
             named = columns(instances)
         elif len(self._inputs) == 1:
@@ -32,9 +32,9 @@ class TensorflowModel:
             tensors = {name: tf.constant(array(rows, name), self._inputs[name].dtype) for name, rows in named.items()}
             outputs = self._signature(**tensors)
         except (ValueError, TypeError, tf.errors.OpError) as error:
-            raise BadInstances("the model refuses them: %s" % _error_sentence(error)) from error
+            raise BadInstances("the model rejects them: %s" % _error_sentence(error)) from error
         found = {name: output.numpy() for name, output in outputs.items()}
-        # As TensorFlow Serving has it: an only output is the prediction itself.
+        # As in TensorFlow Serving: a single output is the prediction itself.
         return by_instance(next(iter(found.values())) if len(found) == 1 else found, len(instances))
 
 
@@ -43,7 +43,7 @@ def load(path: str, trust_code: bool) -> TensorflowModel:  # noqa: ARG001
     try:
         loaded = tf.saved_model.load(path)
     except (OSError, ValueError, tf.errors.OpError) as error:
-        raise ModelProblem("%s is no SavedModel that can be read: %s" % (path, str(error)[:500])) from error
+        raise ModelProblem("%s is not a readable SavedModel: %s" % (path, str(error)[:500])) from error
     if _SIGNATURE not in loaded.signatures:
         raise ModelProblem(
             "%s has no signature %s; save it with one (Keras: `model.export(folder)`)." % (path, _SIGNATURE)
@@ -52,7 +52,7 @@ def load(path: str, trust_code: bool) -> TensorflowModel:  # noqa: ARG001
 
 
 def _error_sentence(error: BaseException) -> str:
-    """What an error says, without where in the graph it was, which TensorFlow tells around it."""
+    """The message of an error, without the graph locations that TensorFlow adds."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
     sentences = [
         line for line in lines if not line.startswith(("Graph execution error", "Detected at node", "<", "[["))

@@ -1,4 +1,4 @@
-"""torch: TorchScript, which brings its module with it; programs of ``torch.export`` and state dicts on trust alone."""
+"""torch: TorchScript, which contains its module; programs of ``torch.export`` and state dicts only with trust_code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.image_model import IMAGES_FILE, ImageModel
 from trainmaster_serving.values import array, by_instance, columns
 
-# The module of a state dict: `make_model()` gives it, without weights.
+# The module of a state dict: its `make_model()` returns the module without weights.
 _FACTORY = "model.py"
 
 
@@ -26,7 +26,9 @@ class TorchModel:
         self._module = module.to(self._device)
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
-        """Objects become keyword arguments, everything else the one argument; ``parameters`` are further keyword arguments."""
+        """Objects become keyword arguments, other instances the only argument; ``parameters`` are further keyword
+        arguments.
+        """
         if isinstance(instances[0], dict):
             named = {name: self._tensor(rows, name) for name, rows in columns(instances).items()}
             outputs = self._call([], {**named, **parameters})
@@ -52,14 +54,14 @@ class TorchModel:
                 if isinstance(item, torch.Tensor) and not item.is_floating_point()
             ]
             if not integers:
-                raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
-            # JSON does not tell 1 from 1.0: whole numbers may have been meant as fractions.
+                raise BadInstances("the model rejects them: %s" % _first_line(error)) from error
+            # JSON does not distinguish 1 from 1.0: integers may be meant as floats.
             floating = {name: _floating(item) for name, item in named.items()}
             try:
                 with torch.inference_mode():
                     return self._module(*[_floating(item) for item in tensors], **floating)
             except (RuntimeError, TypeError, ValueError, AssertionError):
-                raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
+                raise BadInstances("the model rejects them: %s" % _first_line(error)) from error
 
 
 def load(path: str, trust_code: bool) -> Union[TorchModel, ImageModel]:
@@ -69,10 +71,10 @@ def load(path: str, trust_code: bool) -> Union[TorchModel, ImageModel]:
     if _is_torchscript(path):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that TorchScript is old: it is what the file is
+                warnings.simplefilter("ignore")  # the deprecation of TorchScript: the file is TorchScript
                 module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            raise ModelProblem("%s is no TorchScript that can be read: %s" % (path, _first_line(error))) from error
+            raise ModelProblem("%s is not a readable TorchScript file: %s" % (path, _first_line(error))) from error
         about = os.path.join(os.path.dirname(path), IMAGES_FILE)
         if os.path.isfile(about):
             return ImageModel(TorchModel(module.eval()), about)
@@ -81,23 +83,23 @@ def load(path: str, trust_code: bool) -> Union[TorchModel, ImageModel]:
 
 
 def _exported(path: str, trust_code: bool) -> Any:
-    # torch's own loader unpickles what the archive says is pickled, evaluates its sizes and guards as Python, and loads
-    # compiled libraries; no look at the archive beforehand could tell that none of it does harm.
+    # torch's own loader unpickles parts of the archive, evaluates sizes and guards as Python, and loads compiled
+    # libraries; no check of the archive beforehand can prove that this is harmless.
     if not trust_code:
         raise ModelProblem(
-            "%s is a program of torch.export, which may run code of its author's as it is read; deploy with trust_code "
+            "%s is a program of torch.export, which may run code of its author when it is read; deploy with trust_code "
             "(`--trust-code`) if you trust its author, or save the model with torch.jit.save." % path
         )
     try:
         return torch.export.load(path).module()
-    except Exception as error:  # whatever the archive holds instead
+    except Exception as error:  # the archive may hold anything
         raise ModelProblem(
-            "%s is no program of torch.export that can be read: %s" % (path, _first_line(error))
+            "%s is not a readable program of torch.export: %s" % (path, _first_line(error))
         ) from error
 
 
 def _is_torchscript(path: str) -> bool:
-    """A zip archive with code in it; a state dict's has none."""
+    """Whether it is a zip archive with code; that of a state dict has none."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
@@ -109,13 +111,13 @@ def _with_weights(path: str, trust_code: bool) -> Any:
     factory = os.path.join(os.path.dirname(path), _FACTORY)
     if not os.path.isfile(factory):
         raise ModelProblem(
-            "%s has weights alone, and nothing says what module they are of: save the model with torch.jit.save or "
-            "torch.export.save, or put a %s with make_model() beside it." % (path, _FACTORY)
+            "%s has only weights, without the module: save the model with torch.jit.save or torch.export.save, or "
+            "put a %s with make_model() next to it." % (path, _FACTORY)
         )
     if not trust_code:
         raise ModelProblem(
-            "%s has weights alone, so %s beside it would have to be run; deploy with trust_code (`--trust-code`) if you trust its "
-            "author." % (path, _FACTORY)
+            "%s has only weights, so %s next to it would have to be run; deploy with trust_code (`--trust-code`) "
+            "if you trust its author." % (path, _FACTORY)
         )
     spec = importlib.util.spec_from_file_location("served_model", factory)
     if spec is None or spec.loader is None:
@@ -124,10 +126,10 @@ def _with_weights(path: str, trust_code: bool) -> Any:
     spec.loader.exec_module(code)
     module = code.make_model()
     try:
-        # Weights stay weights: the file itself is not run even so.
+        # Only weights are read: no code of this file is run.
         state = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(state.get("model", state) if isinstance(state, dict) else state)
-    except Exception as error:  # torch has many
+    except Exception as error:  # torch raises many types
         raise ModelProblem("%s are not the weights of %s: %s" % (path, _FACTORY, _first_line(error))) from error
     return module.eval()
 
@@ -148,7 +150,7 @@ def _on_cpu(outputs: Any) -> Any:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TorchScript tells its own stack first.
+    # TorchScript's messages begin with a stack.
     sentence = next(
         (line for line in lines if line.startswith("RuntimeError:")), lines[0] if lines else type(error).__name__
     )

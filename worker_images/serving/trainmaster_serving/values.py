@@ -1,4 +1,4 @@
-"""Between JSON and arrays."""
+"""Conversion between JSON and arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster_serving.errors import BadInstances
 
 
 def columns(instances: Sequence[Any]) -> Dict[str, List[Any]]:
-    """Instances that are objects, as one list for each of their names, which must be the same in all."""
+    """Convert instances that are objects into one list for each name; all must have the same names."""
     names = list(instances[0])
     for index, item in enumerate(instances):
         if not isinstance(item, dict) or set(item) != set(names):
@@ -34,7 +34,7 @@ def array(rows: Sequence[Any], what: str = "instances") -> Any:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON has it; numbers that are not finite become null."""
+    """``value`` as JSON types; non-finite numbers become null."""
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, dict):
@@ -49,7 +49,9 @@ def plain(value: Any) -> Any:
 
 
 def by_instance(outputs: Any, count: int) -> List[Any]:
-    """What a model gave for ``count`` instances at once, one by one: several outputs become an object or a list each."""
+    """Split a model's outputs for ``count`` instances into one prediction each; several outputs become an object or
+    list.
+    """
     if isinstance(outputs, dict):
         parts = {name: by_instance(item, count) for name, item in outputs.items()}
         return [{str(name): part[index] for name, part in parts.items()} for index in range(count)]

@@ -1,10 +1,10 @@
-"""XGBoost: its own formats, which hold numbers alone."""
+"""XGBoost: its own formats, which hold only numbers."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-import xgboost  # pyright: ignore[reportMissingImports] (of the image)
+import xgboost  # pyright: ignore[reportMissingImports] (in the image)
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.values import array, by_instance, columns
@@ -28,14 +28,14 @@ class XgboostModel:
             data = xgboost.DMatrix(array(rows).astype(float), feature_names=names or self._booster.feature_names)
             return by_instance(self._booster.predict(data, **parameters), len(instances))
         except (xgboost.core.XGBoostError, ValueError, TypeError) as error:
-            raise BadInstances("the model refuses them: %s" % str(error).splitlines()[-1][:500]) from error
+            raise BadInstances("the model rejects them: %s" % str(error).splitlines()[-1][:500]) from error
 
 
-def load(path: str, trust_code: bool) -> XgboostModel:  # noqa: ARG001 (nothing in it can run)
+def load(path: str, trust_code: bool) -> XgboostModel:  # noqa: ARG001 (the format has no code)
     """Raises ``ModelProblem``."""
     booster = xgboost.Booster()
     try:
         booster.load_model(path)
     except xgboost.core.XGBoostError as error:
-        raise ModelProblem("%s is no model of XGBoost that can be read: %s" % (path, str(error)[:500])) from error
+        raise ModelProblem("%s is not a readable XGBoost model: %s" % (path, str(error)[:500])) from error
     return XgboostModel(booster)

@@ -22,12 +22,7 @@ const LIVE_MS = 3_000;
 export function EndpointsPage() {
   const { data: projects } = useQuery(projectsQuery);
   const [isOpen, setOpen] = useState(false);
-  const { query, filters, filter } = useFilteredPages(
-    route,
-    endpointKeys.all,
-    readEndpoints,
-    LIVE_MS,
-  );
+  const { query, filters, filter } = useFilteredPages(route, endpointKeys.all, readEndpoints, LIVE_MS);
   const { project } = filters;
   return (
     <div className="page-body">
