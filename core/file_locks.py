@@ -1,4 +1,4 @@
-"""Advisory locks on files. The kernel drops one when its holder dies, so none is ever left behind."""
+"""Advisory file locks. The kernel releases them when the holder dies, so that no stale lock remains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def take(fd: int) -> bool:
-    """Lock the open file; ``False`` when somebody else holds it. The lock lives as long as the open file does."""
+    """Lock the open file; ``False`` if another process holds it. The lock lives as long as the open file."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -17,7 +17,7 @@ def take(fd: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the file now; not so when it is not there.
+    """Whether a process holds the file now; false if the file does not exist.
 
     Raises:
         OSError: it cannot be opened.

@@ -1,4 +1,4 @@
-"""Fresh ids: a prefix, a time that sorts, and chance. Lower-case, so that they may be part of host names."""
+"""New ids: a prefix, a sortable time, and random bits. Lower-case, so that they can be part of host names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _encode(number: int, width: int) -> str:
 
 
 def new_id(prefix: str) -> str:
-    """Like ``job-06f9s2m3k1q7w8x9y0z1``: 45 bits of milliseconds, then 50 random bits; sorts by time of making."""
-    # Clock and chance are arguments everywhere else; an id is where they enter on purpose.
+    """Like ``job-06f9s2m3k1q7w8x9y0z1``: 45 bits of milliseconds, then 50 random bits; sorts by creation time."""
+    # Clock and randomness are arguments everywhere else; ids are the deliberate exception.
     milliseconds = time.time_ns() // 1_000_000
     return f"{prefix}-{_encode(milliseconds, 9)}{_encode(secrets.randbits(50), 10)}"

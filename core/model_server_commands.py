@@ -1,4 +1,4 @@
-"""The platform's own server of models, and AutoML's trials beside it, as plain processes start them: from the files of this installation."""
+"""Commands of the platform's model server and AutoML trainer for plain processes, from this installation's files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _FOLDER: Final = Path(__file__).parents[1] / "worker_images" / "serving"
 
 
 def own_server() -> tuple[str, ...]:
-    """The command. ``python`` is the platform's own there, with what is installed beside it."""
+    """The server's command. ``python`` is the platform's own, with its installed packages."""
     return ("python", str(_FOLDER / "trainmaster_serving" / "__main__.py"))
 
 
 def own_automl() -> tuple[str, ...]:
-    """The same of AutoML's trials."""
+    """The AutoML trainer's command."""
     return ("python", str(_FOLDER / "trainmaster_automl" / "__main__.py"))

@@ -1,8 +1,9 @@
-"""Project secrets, sealed with the platform's key.
+"""Project secrets, encrypted with the platform's key.
 
-Each secret is sealed under a key of its own, derived from the platform's key, the project and the name (HKDF,
-RFC 5869): a sealed value that is copied to another row does not open there. Fernet
-(https://github.com/fernet/spec) encrypts and authenticates.
+Each secret is encrypted under a key of its own, derived from the platform's key, the project and the name (HKDF, RFC
+5869): a
+ciphertext that is copied to another row cannot be decrypted there. Fernet (https://github.com/fernet/spec) encrypts and
+authenticates.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from core.domain.errors import Conflict, InvalidSpec
 
 
 class UnreadableSecret(Conflict):
-    """Sealed with another key than the platform has now."""
+    """Encrypted with another key than the platform's current one."""
 
 
 def seal(key: bytes, project_id: str, name: str, value: str) -> bytes:
-    """``value`` so that only ``unseal`` with the same key, project and name reads it."""
+    """Encrypt ``value``, so that only ``unseal`` with the same key, project and name reads it."""
     return _box(key, project_id, name).encrypt(value.encode("utf-8", "surrogatepass"))
 
 
@@ -41,11 +42,11 @@ def unseal(key: bytes, project_id: str, name: str, sealed: bytes) -> str:
 
 
 def open_secrets(session: Session, key: bytes, project_id: str, names: Iterable[str]) -> dict[str, str]:
-    """The values of these secrets of the project, for the environment of a job. Never log them.
+    """The decrypted secrets of the project, for a job's environment. Never log them.
 
     Raises:
         InvalidSpec: some do not exist (any more).
-        UnreadableSecret: one was sealed with another key.
+        UnreadableSecret: one was encrypted with another key.
     """
     wanted = list(names)
     rows = session.execute(

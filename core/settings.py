@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-# Under home: the first volumes, unless ``first_volumes`` says otherwise.
+# Folders of the first volumes under home, unless ``first_volumes`` is set.
 FIRST_FOLDERS: Final = ("output", "data")
 _JOB_ID: Final = 1000  # the first user's id on most systems
 
@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     executor: Literal["process", "docker", "kubernetes", "fake"] = "process"
     test_fake_executor: bool = Field(
         default=False,
-        description="Allows executor=fake, which only plays that jobs run. For tests of the platform itself.",
+        description="Allows executor=fake, which only simulates running jobs. For tests of the platform itself.",
     )
     secret_key: SecretStr = Field(default=SecretStr(""), description="Signs attempt tokens; empty: a file under home.")
     api_url: str = Field(default="http://127.0.0.1:8765", description="Where replicas and users reach the API.")
@@ -37,7 +37,7 @@ class Settings(BaseSettings):
         pattern=r"^([0-9]+(,[0-9]+)*)?$",
         description="Open listening sockets to serve on, from the supervisor, separated by commas.",
     )
-    tick_interval_s: float = Field(default=1.0, gt=0, description="Beat rings the tick at least this often.")
+    tick_interval_s: float = Field(default=1.0, gt=0, description="Beat triggers the tick at least this often.")
     reconcile_interval_s: float = Field(default=1.0, gt=0)
     node_grace_s: float = Field(
         default=60.0, ge=0, description="How long a node may be gone before its replicas count as lost."
@@ -70,10 +70,10 @@ class Settings(BaseSettings):
     drain_s: float = Field(
         default=3.0,
         ge=0,
-        description="An API that is asked to end says first that it is not ready, and serves on for so long.",
+        description="After SIGTERM the API first reports that it is not ready, and serves on for so long.",
     )
     shutdown_grace_s: float = Field(
-        default=20.0, gt=0, description="Then it takes no more, and finishes what it is doing within this time."
+        default=20.0, gt=0, description="Then it takes no more requests, and finishes the open ones within this time."
     )
     probe_port: int = Field(
         default=0, ge=0, le=65535, description="Scheduler and beat answer /live, /ready and /metrics here; 0: nowhere."
@@ -82,16 +82,16 @@ class Settings(BaseSettings):
     event_retention_days: float = Field(
         default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
     )
-    plan_record_days: float = Field(
-        default=7.0, ge=0, description="What the planner saw and planned is kept for so long, to be asked again."
-    )
+    plan_record_days: float = Field(default=7.0, ge=0, description="Plan records are stored for so long, for replay.")
     plan_record_bytes: int = Field(
-        default=512 * 2**20, ge=0, description="Room that this takes at most in the database; the oldest goes first."
+        default=512 * 2**20,
+        ge=0,
+        description="Size limit of plan records in the database; the oldest are deleted first.",
     )
     job_log_limit_bytes: int = Field(
         default=2 * 2**30,
         ge=0,
-        description="Room that one replica's log takes at most: its beginning and its newest lines are kept; 0: no limit.",
+        description="Size limit of one replica's log: its beginning and its newest lines are kept; 0: no limit.",
     )
     metrics_open_on_loopback: bool = Field(
         default=True, description="/metrics asks for no token from this machine, unless a proxy stands in between."
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     tensorboard_idle_s: float = Field(
         default=900.0,
         gt=0,
-        description="A TensorBoard that nobody looks at ends after so long; the next look starts it.",
+        description="An unused TensorBoard ends after so long; the next request starts it.",
     )
     serving_image: str = Field(
         default="trainmaster/serving:cpu",
@@ -125,9 +125,9 @@ class Settings(BaseSettings):
     predict_unread_s: float = Field(
         default=60.0,
         gt=0,
-        description="A model's answer of which who asked takes nothing for so long is cut off: it holds the room of another request.",
+        description="A model's response is cut off if the client reads none of it for so long: it takes the room of other requests.",
     )
-    region: str = Field(default="local", description="What jobs are told as CLOUD_ML_REGION.")
+    region: str = Field(default="local", description="Value of CLOUD_ML_REGION in jobs.")
     vertex: str = Field(
         default="",
         description="What Vertex AI's machine types, accelerators, images and locations are here, as a JSON object, laid over "
@@ -191,7 +191,7 @@ class Settings(BaseSettings):
         "run; empty: the cluster's default.",
     )
     kubernetes_network_policy: bool = Field(
-        default=True, description="Each gang reaches itself, DNS and the API alone, and nobody else reaches it."
+        default=True, description="Each gang reaches only itself, DNS and the API, and is reached by no other pod."
     )
     kubernetes_egress: str = Field(
         default="",
@@ -216,7 +216,7 @@ class Settings(BaseSettings):
     def _no_fake_by_accident(self) -> Self:
         if self.executor == "fake" and not self.test_fake_executor:
             raise ValueError(
-                "TRAINMASTER_EXECUTOR=fake runs no job, it only plays that jobs run; choose process, docker or kubernetes "
+                "TRAINMASTER_EXECUTOR=fake runs no job, it only simulates that jobs run; choose process, docker or kubernetes "
                 "(tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
             )
         return self
@@ -232,7 +232,7 @@ class Settings(BaseSettings):
     def serving_image_for_tensorflow(self) -> str:
         if self.tensorflow_serving_image:
             return self.tensorflow_serving_image
-        # Whoever states one image may well have made one that reads everything.
+        # An explicitly set image may support all frameworks.
         return self.serving_image if "serving_image" in self.model_fields_set else "trainmaster/serving:tensorflow"
 
     @property
@@ -245,7 +245,7 @@ class Settings(BaseSettings):
 
     @property
     def folder_owner(self) -> tuple[int, int] | None:
-        """Whom folders that jobs write to are given to: containers run as a user of their own, and only root may give."""
+        """The owner of folders that jobs write to: containers run as a user of their own, and only root may chown."""
         if self.executor not in ("docker", "kubernetes") or not self.job_uid or os.geteuid() != 0:
             return None
         return (self.job_uid, self.job_gid)
@@ -261,20 +261,20 @@ class Settings(BaseSettings):
 
 
 class BadSettings(Exception):
-    """A setting of the environment makes no sense; its text names the variable and says what would be right."""
+    """An invalid environment setting; the text names the variable and says what would be valid."""
 
 
 def read_settings() -> Settings:
-    """The settings of the environment as it is now.
+    """The current settings from the environment.
 
     Raises:
-        BadSettings: with one sentence for all that is wrong.
+        BadSettings: with one sentence for all mistakes.
     """
     try:
         return Settings()
     except ValidationError as error:
         mistakes = [
-            # What is wrong with several settings together names them itself; the whole input would show secrets.
+            # Errors about several settings name them themselves; the whole input would show secrets.
             (
                 f"TRAINMASTER_{'_'.join(map(str, mistake['loc'])).upper()}={mistake['input']!s}: "
                 if mistake["loc"]
@@ -288,5 +288,5 @@ def read_settings() -> Settings:
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The same as ``read_settings``, read once."""
+    """``read_settings``, cached."""
     return read_settings()

@@ -1,4 +1,4 @@
-"""Logging of a server process: one JSON object per line on stderr, for our own events and for what libraries say."""
+"""Logging of a server process: one JSON object per line on stderr, for our events and for libraries' messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 import structlog
 
-# Libraries that tell much at INFO, and statements with their values at DEBUG.
+# Libraries that are verbose at INFO, and log statements with their values at DEBUG.
 _QUIET: Final = ("sqlalchemy", "alembic", "multipart", "httpx", "httpcore", "asyncio", "celery", "kombu", "amqp")
 
 
 def configure_logging(level: str) -> None:
     """Call once, at the start of the process.
 
-    Without this structlog would draw exceptions with the values of local variables, and a secret may be one of them.
+    Without this structlog would render exceptions with the values of local variables, which may be secrets.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,4 +1,4 @@
-"""Secrets that people and replicas show: user tokens, attempt tokens, login codes, and the key of the platform."""
+"""Credentials of users and replicas: user tokens, attempt tokens, login codes, and the platform's key."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ KEY_FILE: Final = "secret.key"
 
 
 def new_user_token() -> str:
-    """A fresh bearer token: ``tm_`` and 256 random bits. Shown once; only its digest is stored."""
+    """A new bearer token: ``tm_`` and 256 random bits. Shown once; only its digest is stored."""
     return USER_PREFIX + secrets.token_urlsafe(32)
 
 
 def new_login_code() -> str:
-    """A fresh one-time code for a login link: 192 random bits."""
+    """A new one-time code for a login link: 192 random bits."""
     return secrets.token_urlsafe(24)
 
 
 def token_digest(token: str) -> str:
-    """SHA-256 in hex: what the database keeps. The tokens are random, so that no salt or slow hash is needed."""
+    """SHA-256 in hex, as stored. The tokens are random, so that no salt or slow hash is needed."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def attempt_token(secret: bytes, attempt_id: AttemptId) -> str:
-    """The token of one attempt's replicas; the same every time, hence never stored: ``tma_<attempt id>.<mac>``."""
+    """The token of one attempt's replicas, derived and therefore never stored: ``tma_<attempt id>.<mac>``."""
     return f"{ATTEMPT_PREFIX}{attempt_id}.{_mac(secret, attempt_id)}"
 
 
 def verify_attempt_token(secret: bytes, token: str) -> AttemptId | None:
-    """The attempt that ``token`` was made for, or ``None`` when it is not ours."""
+    """The attempt that ``token`` belongs to, or ``None`` if it is not authentic."""
     if not token.startswith(ATTEMPT_PREFIX) or not token.isascii():
         return None
     attempt_id, _, mac = token.removeprefix(ATTEMPT_PREFIX).rpartition(".")
@@ -54,9 +54,9 @@ def _mac(secret: bytes, attempt_id: str) -> str:
 
 
 def platform_key(settings: Settings) -> bytes:
-    """The key that signs attempt tokens and seals secrets: from the settings, else a file under home, made once.
+    """The key that signs attempt tokens and encrypts secrets: from the settings, else a file under home, created once.
 
-    The processes of a platform may call this at the same moment: all get the same key.
+    Concurrent calls of a platform's processes all return the same key.
     """
     given = settings.secret_key.get_secret_value()
     if given:
@@ -69,7 +69,7 @@ def platform_key(settings: Settings) -> bytes:
     draft = path.with_name(f"{KEY_FILE}.{os.getpid()}.{secrets.token_hex(4)}")
     write_private(draft, secrets.token_hex(32))
     try:
-        os.link(draft, path)  # fails when somebody else was first; a rename would replace their key
+        os.link(draft, path)  # fails if another process was first; a rename would replace its key
     except FileExistsError:
         pass
     finally:
@@ -78,7 +78,7 @@ def platform_key(settings: Settings) -> bytes:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Atomically write a file that only its owner may read."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -24,7 +24,9 @@ _LIVE = "&".join(f"state={state}" for state in ("queued", "starting", "running",
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 well, 6 where a platform runs already, 3 where none runs, else 1; these with a sentence on stderr."""
+    """The exit code: 0 success, 6 if a platform runs already, 3 if none runs, else 1; errors print a sentence on
+    stderr.
+    """
     options = _parse(argv)
     home: Path = options.home.expanduser().absolute()
     try:
@@ -33,12 +35,12 @@ def main(argv: list[str] | None = None) -> int:
             Supervisor(UpOptions(home, options.host, options.port, options.executor)).run()
         else:
             told = _down(home, cancel_jobs=options.jobs == "cancel")
-            print(json.dumps(told))  # noqa: T201 (for the command line)
+            print(json.dumps(told))  # read by the command line
     except CannotStart as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
         return error.exit_code
     except OSError as error:
-        # A full disk or a folder taken away under our feet.
+        # A full disk or a removed folder.
         print(f"{error.strerror or error}: {error.filename or home}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
@@ -82,7 +84,7 @@ def _log_to(home: Path) -> None:
 
 
 def _down(home: Path, *, cancel_jobs: bool) -> dict[str, list[str]]:
-    """Names of jobs: ``cancelled``, or ``live`` ones that are left as they are."""
+    """Names of jobs: ``cancelled``, or ``live`` ones that keep running."""
     running = read_up_file(home)
     if not is_locked(home):
         raise NothingRuns(f"No platform runs on {home}.")
@@ -95,12 +97,12 @@ def _down(home: Path, *, cancel_jobs: bool) -> dict[str, list[str]]:
     while is_locked(home):
         if time.monotonic() > deadline_s:
             raise CannotStart(f"Process {running['pid']} did not stop; end it with `kill -9 {running['pid']}`.")
-        time.sleep(0.05)  # noqa: TID251 (waits on the lock, with a deadline)
+        time.sleep(0.05)  # polls the lock, with a deadline
     return told
 
 
 def _live(url: str, home: Path) -> list[str]:
-    """Names of live jobs; none where the platform does not tell: it is to be stopped all the same."""
+    """Names of live jobs; empty if the platform does not respond: it is stopped all the same."""
     try:
         return [job["name"] for job in _call(url, home, "GET", f"/api/v1/jobs?{_LIVE}&limit=100")["items"]]
     except (CannotStart, OSError, ValueError, KeyError):
@@ -108,7 +110,7 @@ def _live(url: str, home: Path) -> list[str]:
 
 
 def _cancel_all(url: str, home: Path) -> list[str]:
-    """The names of the jobs that were cancelled, once all of them have ended."""
+    """The names of the cancelled jobs, once all of them have ended."""
     deadline_s = time.monotonic() + CANCEL_WITHIN_S
     asked: dict[str, str] = {}
     while True:
@@ -123,7 +125,7 @@ def _cancel_all(url: str, home: Path) -> list[str]:
             raise CannotStart(
                 f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after {CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."
             )
-        time.sleep(0.2)  # noqa: TID251 (waits on the jobs' states, with a deadline)
+        time.sleep(0.2)  # polls the jobs' states, with a deadline
 
 
 def _call(url: str, home: Path, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -141,7 +143,7 @@ def _call(url: str, home: Path, method: str, path: str, body: dict[str, Any] | N
             return json.load(answer)
     except urllib.error.HTTPError as error:
         if error.code == 409:
-            return {}  # it ended in the meantime
+            return {}  # it ended meanwhile
         raise CannotStart(f"The platform refused to cancel its jobs: {error}") from error
 
 

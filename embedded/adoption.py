@@ -1,4 +1,4 @@
-"""Jobs that went on while the platform was away: found again, named, and noted in their history."""
+"""Jobs that kept running while the platform was down: found, listed, and noted in their history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from core.domain.errors import TrainmasterError
 from core.domain.jobs.states import AttemptState
 from core.settings import Settings
 
-# The scheduler looks at every live attempt soon after its start; who waits for `up` does not wait for all of a thousand.
+# The scheduler reconciles every live attempt soon after its start; `up` does not wait for all of a thousand.
 WITHIN_S: Final = 3.0
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOOK_EVERY_S: Final = 0.05
@@ -26,7 +26,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunningAttempt:
-    """An attempt that ran when the platform was last seen."""
+    """An attempt that was running when the platform stopped."""
 
     attempt_id: str
     job_id: str
@@ -36,9 +36,9 @@ class RunningAttempt:
 
 
 def running_before(settings: Settings) -> list[RunningAttempt]:
-    """What ran when the last platform stopped; none where the database does not tell.
+    """The attempts that ran when the last platform stopped; empty if the database is unreadable.
 
-    The scheduler that starts next looks at these first: what goes well is else looked at once in a while only.
+    The next scheduler reconciles these first; otherwise healthy attempts are reconciled rarely.
     """
     query = (
         select(Attempt.id, Job.id, Job.project_id, Job.name, Attempt.number)
@@ -60,9 +60,10 @@ def running_before(settings: Settings) -> list[RunningAttempt]:
 
 
 def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: datetime) -> list[str]:
-    """Names of those jobs of ``before`` that the scheduler looked at after ``since`` and found running; notes it.
+    """The names of the jobs of ``before`` that the scheduler has reconciled after ``since`` and found running; adds an
+    event.
 
-    Waits for its looks, at most ``WITHIN_S``.
+    Waits for the reconcile passes, at most ``WITHIN_S``.
     """
     if not before:
         return []
@@ -73,7 +74,7 @@ def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: dateti
             seen = _looked_at(engine, [attempt.attempt_id for attempt in before], since)
             if len(seen) == len(before) or time.monotonic() > deadline_s:
                 break
-            time.sleep(_LOOK_EVERY_S)  # noqa: TID251 (waits on the scheduler's looks, with a deadline)
+            time.sleep(_LOOK_EVERY_S)  # polls for the reconcile passes, with a deadline
         found = [attempt for attempt in before if seen.get(attempt.attempt_id) == AttemptState.RUNNING.value]
         with unit_of_work(make_sessions(engine)) as session:
             for attempt in found:
@@ -89,13 +90,13 @@ def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: dateti
                 )
         return [attempt.name for attempt in found]
     except TrainmasterError:
-        return []  # it is a courtesy; the platform works
+        return []  # informative only; the platform works
     finally:
         engine.dispose()
 
 
 def _looked_at(engine: Engine, attempts: Sequence[str], since: datetime) -> dict[str, str]:
-    """States of those attempts that the scheduler has looked at since then; a lease that is given back ends at the look's end."""
+    """States of the attempts reconciled since then; a released lease expires at the end of the pass."""
     query = (
         select(Attempt.id, Attempt.state)
         .join(Lease, Lease.name == literal("attempt:") + Attempt.id)

@@ -1,4 +1,4 @@
-"""One supervised process: started, watched, started again."""
+"""One supervised process: start, health, restart with backoff."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-# A log is cut when it grows beyond this; the older half of the story stays in <name>.log.1.
+# A log is rotated beyond this size; its older half stays in <name>.log.1.
 LOG_LIMIT_BYTES: Final = 64 * 2**20
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_LAST_S: Final = 5.0
-# A child that lived this long was well: the next failure starts from the first back-off.
+# After living this long, the next failure starts from the first backoff.
 _HEALTHY_AFTER_S: Final = 30.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _die_with_parent() -> None:
-    # Without it a supervisor killed with -9 leaves an API that holds the port and a scheduler that nobody stops.
+    # Otherwise a supervisor killed with -9 would leave an API that holds the port and an orphaned scheduler.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -44,7 +44,7 @@ class Child:
     restarts: int = -1
 
     def start(self, now_s: float) -> None:
-        """Start it; the caller has made sure that it does not run."""
+        """Start it; the caller has checked that it does not run."""
         self.rotate_log()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 pass_fds=self.pass_fds,
-                # A terminal's Ctrl-C is for the supervisor alone: it stops the others in order.
+                # A terminal's Ctrl-C is for the supervisor alone, which stops the others in order.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 (the supervisor has one thread)
             )
@@ -62,7 +62,7 @@ class Child:
         self.restarts += 1
 
     def poll(self, now_s: float) -> str | None:
-        """Start it again when it died and its back-off is over. Returns a line for the log when something happened."""
+        """Restart it when it has died and its backoff is over. Returns a log line if something happened."""
         if self.process is not None:
             code = self.process.poll()
             if code is None:
@@ -84,7 +84,7 @@ class Child:
         return self.process.pid if self.process else None
 
     def signal(self, number: int) -> None:
-        """Send a signal; harmless when it is gone."""
+        """Send a signal; harmless if the process is gone."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
@@ -104,9 +104,9 @@ class Child:
 
 
 def rotate(path: Path) -> None:
-    """Cut a log that has grown too long; its newer half stays in ``<name>.log.1``.
+    """Truncate a log that has grown too long; its newer half stays in ``<name>.log.1``.
 
-    Who writes it must append: then cutting the file to nothing is safe at any time.
+    Writers must append: then truncation is safe at any time.
     """
     try:
         if path.stat().st_size < LOG_LIMIT_BYTES:

@@ -1,4 +1,4 @@
-"""Why the platform cannot start or stop: one sentence for the user."""
+"""Errors of starting or stopping the platform: one sentence for the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class CannotStart(Exception):
-    """Its text is shown as it is. ``exit_code``: of the process; `trainmaster up` reads it."""
+    """The text is shown as it is. ``exit_code``: of the process; `trainmaster up` reads it."""
 
     exit_code: ClassVar[int] = 1
 

@@ -1,4 +1,4 @@
-"""The sockets that the platform listens on, and where replicas find it."""
+"""The platform's listening sockets, and the URL for replicas."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = structlog.get_logger()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ``port`` 0 takes any free one. Raises ``CannotStart``."""
-    # The supervisor owns the listening socket: while the API is started again, requests wait in its queue
-    # instead of being refused.
+    """A listening socket; ``port`` 0: any free one. Raises ``CannotStart``."""
+    # The supervisor owns the listening socket: while the API restarts, requests wait in its backlog instead of being
+    # refused.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -33,13 +33,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_for_replicas(executor: str, host: str, port: int) -> tuple[list[socket.socket], str | None]:
-    """More sockets, and the URL for replicas, where these do not reach ``host``; nothing where they do.
+    """Additional sockets, and the URL for replicas, if these do not reach ``host``; else empty.
 
     A container has a loopback of its own. On this machine's Docker engine it reaches the platform at the gateway of the
-    default bridge; pods are on other machines, so only their administrator knows the way.
+    default
+    bridge; pods are on other machines, so that only the administrator knows the URL.
 
     Raises:
-        CannotStart: nobody said where replicas reach this platform.
+        CannotStart: no URL for replicas is known.
     """
     if executor not in ("docker", "kubernetes") or os.environ.get("TRAINMASTER_REPLICA_API_URL"):
         return [], None
@@ -70,7 +71,7 @@ def is_loopback(host: str) -> bool:
 
 
 def in_url(host: str) -> str:
-    """An address of this machine for a host to listen on, as a URL writes it."""
+    """The URL host for a listening address of this machine."""
     if host in ("0.0.0.0", ""):  # noqa: S104 (compared, not bound)
         return "127.0.0.1"
     if host == "::":
@@ -79,7 +80,7 @@ def in_url(host: str) -> str:
 
 
 def bridge_gateway() -> str | None:
-    """The address of this machine on Docker's default bridge. Raises ``CannotStart`` when the engine does not answer."""
+    """This machine's address on Docker's default bridge. Raises ``CannotStart`` if the engine does not respond."""
     import docker
     from docker.errors import DockerException
 
@@ -94,7 +95,7 @@ def bridge_gateway() -> str | None:
             "The Docker engine does not answer; start it, let this user into its group, or name it by DOCKER_HOST."
         ) from error
     for config in configs:
-        # The engine leaves the gateway out where it chose it itself: the first address of the subnet.
+        # The engine omits a gateway that it chose itself: the first address of the subnet.
         gateway = config.get("Gateway") or str(next(ip_network(config["Subnet"]).hosts()))
         if ":" not in gateway:
             return str(gateway)

@@ -1,4 +1,4 @@
-"""At most one platform per data folder, however the last one ended."""
+"""At most one platform per data folder, even after a crash."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from embedded.errors import AlreadyRuns, CannotStart
 
 @dataclass(slots=True)
 class HomeLock:
-    """An advisory lock on the data folder. The kernel drops it when the process dies, so none is ever left behind."""
+    """An advisory lock on the data folder. The kernel releases it when the process dies, so that no stale lock remains."""
 
     path: Path
     fd: int
 
     @classmethod
     def take(cls, home: Path) -> HomeLock:
-        """Raises ``AlreadyRuns`` when another platform holds the folder, ``CannotStart`` when it cannot be written."""
+        """Raises ``AlreadyRuns`` if another platform holds the folder, ``CannotStart`` if it is not writable."""
         path = home / "run" / "up.lock"
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -53,7 +53,7 @@ def is_locked(home: Path) -> bool:
 
 
 def read_up_file(home: Path) -> dict[str, Any] | None:
-    """What a running platform says of itself: ``url``, ``pid``, ``version``, ``login_url``."""
+    """The running platform's ``url``, ``pid``, ``version``, ``login_url``."""
     try:
         value = json.loads((home / "up.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -62,7 +62,7 @@ def read_up_file(home: Path) -> dict[str, Any] | None:
 
 
 def write_up_file(home: Path, value: dict[str, Any]) -> None:
-    """Atomically: a reader sees the whole file or none. Only the owner may read it: it holds a login link."""
+    """Atomic. Readable by the owner alone: it holds a login link."""
     temporary = home / "up.json.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as stream:

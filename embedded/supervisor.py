@@ -1,4 +1,4 @@
-"""Starts the platform's processes, keeps them running, and stops them in order."""
+"""Supervisor: starts the platform's processes, restarts them on failure, and stops them in order."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from embedded.lock import HomeLock, write_up_file
 log = structlog.get_logger()
 
 READY_WITHIN_S: Final = 120.0
-# How far a start is, as `trainmaster up` tells it where the start takes too long.
+# Stages of the start, reported by `trainmaster up` if it takes too long.
 _MIGRATING: Final = "bringing the database up to date"
 _PREPARING: Final = "preparing the data folder"
 _API: Final = "waiting for the API to answer (logs/api.log)"
 _TICK: Final = "waiting for the scheduler's first tick (logs/scheduler.log)"
 STOP_WITHIN_S: Final = 15.0
-# An API that answers nothing for this many looks in a row is stuck, not slow.
+# Consecutive failed probes after which the API counts as stuck, not slow.
 _HEALTH_EVERY_S: Final = 5.0
 _HEALTH_TIMEOUT_S: Final = 10.0
 _STUCK_AFTER: Final = 4
@@ -66,7 +66,7 @@ class Supervisor:
         """Raises ``CannotStart``."""
         lock = HomeLock.take(self.home)
         try:
-            # The one before may have been killed: what it said of itself names a process that is no longer it.
+            # The previous supervisor may have been killed: its up file names a dead process.
             (self.home / "up.json").unlink(missing_ok=True)
             _make_private(self.home)
             self._run_locked()
@@ -113,7 +113,7 @@ class Supervisor:
     def _child_env(self, port: int, url: str, replica_url: str | None) -> dict[str, str]:
         more = {} if replica_url is None else {"TRAINMASTER_REPLICA_API_URL": replica_url}
         if self.options.executor == "kubernetes" and "TRAINMASTER_HOST_PATHS" not in os.environ:
-            # A cluster of this machine: its pods may mount the two volumes that a new data folder has, and nothing else.
+            # A cluster on this machine: its pods may mount the two volumes of a new data folder, and nothing else.
             more["TRAINMASTER_HOST_PATHS"] = ":".join(str(self.home / folder) for folder in FIRST_FOLDERS)
         return {
             **more,
@@ -121,7 +121,7 @@ class Supervisor:
             "TRAINMASTER_HOST": self.options.host,
             "TRAINMASTER_PORT": str(port),
             "TRAINMASTER_API_URL": url,
-            # There is no other API to go to, and whoever stops the platform waits for it.
+            # There is no other API to fail over to, and the caller waits for the stop.
             "TRAINMASTER_DRAIN_S": "0",
             "TRAINMASTER_SHUTDOWN_GRACE_S": "5",
             "TRAINMASTER_EXECUTOR": self.options.executor,
@@ -139,7 +139,7 @@ class Supervisor:
             Child("scheduler", ("-m", "scheduler"), env, logs / "scheduler.log"),
         ]
         if not settings.is_embedded_broker:
-            # The embedded scheduler has a clock of its own; with a broker it is a process as in production.
+            # The embedded scheduler has its own beat; with a broker it is a process as in production.
             children.append(Child("beat", ("-m", "scheduler", "beat"), env, logs / "beat.log"))
         return children
 
@@ -189,7 +189,7 @@ class Supervisor:
             self._sleep(0.1)
 
     def _stop(self, children: list[Child]) -> None:
-        # Running jobs are no children of ours and go on; the next start adopts them.
+        # Running jobs are not our children and keep running; the next start adopts them.
         for child in children:
             child.signal(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_WITHIN_S
@@ -198,7 +198,7 @@ class Supervisor:
                 log.warning("child.killed", child=child.name)
                 child.signal(signal.SIGKILL)
                 child.wait(5.0)
-        # Idle Pythons that jobs are started from end when they see their socket gone; nobody asks them now.
+        # Idle warm parents end when their socket disappears.
         for path in (self.home / "run").glob("warm/*/*/socket"):
             path.unlink(missing_ok=True)
         log.info("platform.stopped")
@@ -207,7 +207,7 @@ class Supervisor:
         self._stopping = True
 
     def _sleep(self, seconds: float) -> None:
-        """Up to ``seconds``; a signal ends it at once."""
+        """Up to ``seconds``; interrupted by a signal."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             if selector.select(seconds):
@@ -215,7 +215,9 @@ class Supervisor:
 
 
 def _instance(home: Path) -> str:
-    """One name per data folder: platforms that share a container engine must not take each other's containers for lost."""
+    """One name per data folder: platforms that share a container engine must not garbage-collect each other's
+    containers.
+    """
     return f"home-{hashlib.sha256(f'{socket.gethostname()}:{home}'.encode()).hexdigest()[:12]}"
 
 
@@ -245,17 +247,17 @@ def _settings(env: dict[str, str]) -> Settings:
 
 
 def _make_private(home: Path) -> None:
-    """Nobody else on this machine may look into the data folder: specs, tokens and outputs lie in it."""
+    """No other user of this machine may read the data folder: it holds specs, tokens and outputs."""
     try:
         home.chmod(0o700)
     except PermissionError as error:
         raise CannotStart(
-            f"The data folder {home} belongs to somebody else; choose one of your own with --home."
+            f"The data folder {home} belongs to another user; choose one of your own with --home."
         ) from error
 
 
 def _ticks(settings: Settings) -> int:
-    """How often a scheduler has brought a tick to a good end; grows as soon as ours works."""
+    """The number of completed ticks; grows as soon as our scheduler works."""
     from sqlalchemy import select
 
     from core.db.engine import make_engine, make_sessions, unit_of_work
@@ -276,7 +278,7 @@ def _prepare(settings: Settings) -> tuple[str, int]:
     """First-start rows, folders and the admin's token file.
 
     Returns:
-        A fresh one-time login link, and how often a scheduler has ticked so far.
+        A one-time login link, and the number of completed ticks.
     """
     from core.db.bootstrap import prepare_home
     from core.db.engine import make_engine, make_sessions

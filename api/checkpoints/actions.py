@@ -10,7 +10,7 @@ from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, JobAccess
-from api.jobs.verbs import tell
+from api.jobs.verbs import record_event
 from core.db.repositories.checkpoints import forget, pinned_paths, used_paths
 from core.db.tables import Checkpoint, Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
@@ -58,7 +58,7 @@ def remove(context: AppContext, access: JobAccess, path: str) -> None:
         if landed.path in used_paths(work.session, job):
             raise Conflict(f"{landed.path} is in use: a job that has not ended resumes from it.", field="path")
         forget(work.session, job, landed.path)
-        tell(work, access.caller, job, "checkpoint.deleted", landed.path)
+        record_event(work, access.caller, job, "checkpoint.deleted", landed.path)
     # After the commit: a crash in between leaves files, never a row of a deleted checkpoint.
     for part in landed.parts:
         tree.delete(part)
@@ -73,7 +73,7 @@ def keep(context: AppContext, access: JobAccess, path: str) -> None:
             return
         row = PinnedCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
         work.session.add(row)
-        tell(work, access.caller, job, "checkpoint.kept", landed.path)
+        record_event(work, access.caller, job, "checkpoint.kept", landed.path)
     if landed.is_dir:
         with suppress(TrainmasterError), tree.new_file(f"{landed.path}/{PINNED_MARKER}"):
             pass  # on a volume that is read-only here, the training library does not learn of it
@@ -90,7 +90,7 @@ def release(context: AppContext, access: JobAccess, path: str) -> None:
             .returning(PinnedCheckpoint.path)
         ).first()
         if hit is not None:
-            tell(work, access.caller, job, "checkpoint.released", path.strip("/"))
+            record_event(work, access.caller, job, "checkpoint.released", path.strip("/"))
         with suppress(TrainmasterError):
             job_output(work.session, job).delete(f"{path.strip('/')}/{PINNED_MARKER}")
 
@@ -120,11 +120,11 @@ def set_retention(work: UnitOfWork, caller: Caller, job: Job, wanted: RetentionR
     row.rule, row.user, row.updated_at = rule.to_json(), caller.user, work.now
     work.session.flush()
     summary = ", ".join(f"{key} {value}" for key, value in rule.to_json().items() if value is not None)
-    tell(work, caller, job, "retention.set", summary)
+    record_event(work, caller, job, "retention.set", summary)
     return get_retention(work.session, job)
 
 
 def clear_retention(work: UnitOfWork, caller: Caller, job: Job) -> None:
     hit = work.session.execute(delete(Retention).where(Retention.job_id == job.id).returning(Retention.job_id)).first()
     if hit is not None:
-        tell(work, caller, job, "retention.cleared", "")
+        record_event(work, caller, job, "retention.cleared", "")

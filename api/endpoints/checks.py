@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainmaster.wire.serving import BatchPredictRequest
 
 from api.app.unit_of_work import AppContext
-from api.jobs.places import Output
+from api.jobs.locations import JobOutput
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.serving.files import SAVED_MODEL, refusal
 from core.storage.tree import Tree
@@ -122,7 +122,9 @@ _CONTENT_DIGEST: Final = "content:"  # prefix of a digest that the replicas comp
 _OPTIONS: Final = (("shard_size", "--shard-size"), ("csv_rows", "--csv-rows"))
 
 
-def demand_own_output(context: AppContext, output: Output, body: BatchPredictRequest, model: str, digest: str) -> None:
+def demand_own_output(
+    context: AppContext, output: JobOutput, body: BatchPredictRequest, model: str, digest: str
+) -> None:
     """Check that a batch prediction may resume in its output: ``batch.json`` there names the model and the options.
 
     The caller's right to write there must have been checked. The replicas check the manifest, too
@@ -158,7 +160,7 @@ def demand_own_output(context: AppContext, output: Output, body: BatchPredictReq
             )
 
 
-def _manifest(context: AppContext, output: Output) -> dict[str, Any]:
+def _manifest(context: AppContext, output: JobOutput) -> dict[str, Any]:
     """The manifest in the output; empty if there is none, or if it cannot be read from here."""
     if not output.path:
         return {}

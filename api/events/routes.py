@@ -12,7 +12,7 @@ from trainmaster.wire.jobs import EventView
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import JobAccess, JobViewer, Reader, authenticate
-from api.events.service import EventStream, EventBatch, page_of, start_after
+from api.events.service import EventBatch, EventStream, page_of, start_after
 from api.events.watch import watch_of
 from api.http.paging import PageQuery
 from api.http.routing import new_router

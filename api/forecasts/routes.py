@@ -56,7 +56,9 @@ def _changed(body: ForecastRequest, ref: str, caller: Caller, context: AppContex
 
 
 @router.get(
-    "/jobs/{job}/forecast", operation_id="forecast_job", summary="When a queued job starts, and what would start it sooner"
+    "/jobs/{job}/forecast",
+    operation_id="forecast_job",
+    summary="When a queued job starts, and what would start it sooner",
 )
 async def forecast_job(job: JobViewer, context: AppContextDep) -> ForecastView:
     """The reason to wait, the position in the queue, the expected start, and changes with which a clone of the job would

@@ -1,4 +1,4 @@
-"""Asking the planner. It lives in the control loop, which finds the question in the database and writes its answer there."""
+"""Questions to the planner, which runs in the control loop: it reads questions from the database and answers there."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from core.domain.sharing.wait_phrases import in_full
 from core.ids import new_id
 from core.wakeups import TOPIC_FORECAST
 
-_FIRST_LOOK_S: Final = 0.02
-_LAST_LOOK_S: Final = 0.25
-_RING_AGAIN_S: Final = 1.0
+_FIRST_POLL_S: Final = 0.02
+_MAX_POLL_S: Final = 0.25
+_NOTIFY_AGAIN_S: Final = 1.0
 
 
 def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job | None = None) -> ForecastQuestion:
-    """The question about a job that is not submitted, or about ``job``, which waits, with another spec."""
+    """The question about a job that is not submitted, or about the queued ``job`` with another spec."""
     spec = submission.spec
     gang = gang_of(spec).to_json()
-    asked = ForecastQuestion(
+    question = ForecastQuestion(
         "",
         spec.name,
         spec.project,
@@ -55,15 +55,15 @@ def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job
         spec.code or "",
     )
     if job is None:
-        return asked
-    return replace(asked, job_id=job.id, name=job.name, queued_at=job.queued_at)
+        return question
+    return replace(question, job_id=job.id, name=job.name, queued_at=job.queued_at)
 
 
 def ask_of_job(session: Session, job: Job) -> ForecastQuestion:
-    """The question about a job that waits.
+    """The question about a queued job.
 
     Raises:
-        Conflict: it does not.
+        Conflict: the job is not queued.
     """
     check_waits(job)
     project = session.get_one(Project, job.project_id).name
@@ -76,27 +76,27 @@ def ask_of_job(session: Session, job: Job) -> ForecastQuestion:
 
 def check_waits(job: Job) -> None:
     if job.state != JobState.QUEUED:
-        raise Conflict(f"Job {job.name} does not wait for a place: it is {job.state}.")
+        raise Conflict(f"Job {job.name} is not queued: it is {job.state}.")
 
 
 def in_cluster(ask: ForecastQuestion, cluster: ClusterChange | None) -> ForecastQuestion:
-    """``ask`` in another cluster.
+    """``ask`` for a hypothetical cluster.
 
     Raises:
-        InvalidRequest: more nodes of no kind.
+        InvalidRequest: nodes are added, but ``like`` is missing.
     """
     if cluster is None:
         return ask
     if cluster.more_nodes and cluster.like is None:
-        raise InvalidRequest("Name a node in `like` whose kind there shall be more of.", field="cluster.like")
+        raise InvalidRequest("Name a node in `like`: the added nodes get its resources.", field="cluster.like")
     return replace(ask, more_nodes=cluster.more_nodes, like=cluster.like, without=tuple(cluster.without))
 
 
 async def forecast(context: AppContext, caller: Caller, ask: ForecastQuestion) -> ForecastView:
-    """The planner's own answer, mostly within a tenth of a second.
+    """The planner's forecast, usually within a tenth of a second.
 
     Raises:
-        Unavailable: no scheduler answers in time, or too much is asked.
+        Unavailable: no scheduler answers in time, or there are too many questions.
     """
     return forecast_view(await answer(context, caller, QuestionKind.FORECAST, ask.to_json()))
 
@@ -105,39 +105,39 @@ async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | 
     """Why the job waited at that time, or waits now.
 
     Raises:
-        NotFound: nothing of that time is kept.
-        Unavailable: no scheduler answers in time, or too much is asked.
+        NotFound: no decision of that time is recorded.
+        Unavailable: no scheduler answers in time, or there are too many questions.
     """
-    asked = {"job_id": job.id, "name": job.name, "at": None if at is None else at.isoformat()}
-    told = await answer(context, caller, QuestionKind.EXPLANATION, asked)
+    question = {"job_id": job.id, "name": job.name, "at": None if at is None else at.isoformat()}
+    result = await answer(context, caller, QuestionKind.EXPLANATION, question)
     return ExplanationView(
         job_id=job.id,
-        at=told["at"],
-        verdict=told["verdict"],
-        sentence=in_full(told["sentence"]),
-        wait_reason=_reason(told["reason"]),
-        queue_position=told["position"],
-        places=[PlaceView(**place) for place in told["places"]],
-        waiting=told["waiting"],
-        running=told["running"],
-        nodes=told["nodes"],
-        is_same=not told.get("then"),
-        then=in_full(told["then"]) if told.get("then") else "",
-        order=in_full(told["order"]) if told.get("order") else "",
+        at=result["at"],
+        verdict=result["verdict"],
+        sentence=in_full(result["sentence"]),
+        wait_reason=_reason(result["reason"]),
+        queue_position=result["position"],
+        places=[PlaceView(**place) for place in result["places"]],
+        waiting=result["waiting"],
+        running=result["running"],
+        nodes=result["nodes"],
+        is_same=not result.get("then"),
+        then=in_full(result["then"]) if result.get("then") else "",
+        order=in_full(result["order"]) if result.get("order") else "",
     )
 
 
 async def answer(
-    context: AppContext, caller: Caller, kind: QuestionKind, asked: Mapping[str, Any]
+    context: AppContext, caller: Caller, kind: QuestionKind, question: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """What the scheduler says; who asks waits for it.
+    """Put a question to the scheduler and wait for its answer.
 
     Raises:
-        Unavailable: no scheduler answers in time, or too much is asked.
-        TrainmasterError: it cannot be answered.
+        Unavailable: no scheduler answers in time, or there are too many questions.
+        TrainmasterError: the question cannot be answered.
     """
     question_id = new_id("question")
-    await to_thread.run_sync(put, context, question_id, caller.user_id, kind, asked)
+    await to_thread.run_sync(put, context, question_id, caller.user_id, kind, question)
     try:
         with anyio.move_on_after(kind.patience.total_seconds()):
             return unless_error(await _wait(context, question_id))
@@ -145,15 +145,15 @@ async def answer(
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(_drop, context, question_id)
     raise Unavailable(
-        "The scheduler does not answer now; `trainmaster version --server` tells how it is.", retry_after_s=5.0
+        "The scheduler does not answer now; `trainmaster version --server` shows its state.", retry_after_s=5.0
     )
 
 
-def unless_error(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``told``, unless it says that there is no answer."""
-    error = told.get(ERROR)
+def unless_error(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``result``. Raises the error that it reports instead of an answer."""
+    error = result.get(ERROR)
     if error is None:
-        return told
+        return result
     sentence, field = in_full(error["sentence"]), error.get("field")
     match error["code"]:
         case "invalid_request":
@@ -164,30 +164,30 @@ def unless_error(told: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _wait(context: AppContext, question_id: str) -> Mapping[str, Any]:
-    pause_s, waited_s = _FIRST_LOOK_S, 0.0
+    pause_s, waited_s = _FIRST_POLL_S, 0.0
     while True:
         await anyio.sleep(pause_s)
-        found = await to_thread.run_sync(_look, context, question_id)
+        found = await to_thread.run_sync(_poll, context, question_id)
         if found is not None:
             return found
         waited_s += pause_s
-        if waited_s >= _RING_AGAIN_S:  # the ring may have been lost
+        if waited_s >= _NOTIFY_AGAIN_S:  # the wake-up may have been lost
             context.wakeup.notify(TOPIC_FORECAST)
             waited_s = 0.0
-        pause_s = min(2 * pause_s, _LAST_LOOK_S)
+        pause_s = min(2 * pause_s, _MAX_POLL_S)
 
 
-def put(context: AppContext, question_id: str, user_id: str, kind: QuestionKind, asked: Mapping[str, Any]) -> None:
+def put(context: AppContext, question_id: str, user_id: str, kind: QuestionKind, question: Mapping[str, Any]) -> None:
     with context.write() as work:
-        questions.put(work.session, question_id, user_id, asked, work.now, kind)
+        questions.put(work.session, question_id, user_id, question, work.now, kind)
         work.notify(TOPIC_FORECAST)
 
 
-def _look(context: AppContext, question_id: str) -> Mapping[str, Any] | None:
+def _poll(context: AppContext, question_id: str) -> Mapping[str, Any] | None:
     with context.read() as work:
         try:
             return questions.answer_to(work.session, question_id)
-        except LookupError:  # dropped as too old, by a clock that is far ahead of ours
+        except LookupError:  # dropped as too old by a process whose clock is ahead
             return None
 
 
@@ -196,30 +196,30 @@ def _drop(context: AppContext, question_id: str) -> None:
         questions.drop(work.session, question_id)
 
 
-def forecast_view(told: Mapping[str, Any]) -> ForecastView:
+def forecast_view(result: Mapping[str, Any]) -> ForecastView:
     return ForecastView(
-        places=[PlaceView(**place) for place in told["places"]],
-        wait_reason=_reason(told["reason"]),
-        queue_position=told["position"],
-        start=_start(told["start"]),
-        options=[_option(option) for option in told["options"]],
-        later=[_option(option) for option in told["later"]],
-        victims=[VictimView(**{**one, "sentence": in_full(one["sentence"])}) for one in told["victims"]],
+        places=[PlaceView(**place) for place in result["places"]],
+        wait_reason=_reason(result["reason"]),
+        queue_position=result["position"],
+        start=_start(result["start"]),
+        options=[_option(option) for option in result["options"]],
+        later=[_option(option) for option in result["later"]],
+        victims=[VictimView(**{**victim, "sentence": in_full(victim["sentence"])}) for victim in result["victims"]],
     )
 
 
-def _reason(told: Mapping[str, Any] | None) -> WaitReasonView | None:
-    return None if told is None else WaitReasonView(**{**told, "sentence": in_full(told["sentence"])})
+def _reason(reason: Mapping[str, Any] | None) -> WaitReasonView | None:
+    return None if reason is None else WaitReasonView(**{**reason, "sentence": in_full(reason["sentence"])})
 
 
-def _option(told: Mapping[str, Any]) -> OptionView:
-    return OptionView(**{**told, "start": _start(told["start"])})
+def _option(option: Mapping[str, Any]) -> OptionView:
+    return OptionView(**{**option, "start": _start(option["start"])})
 
 
-def _start(told: Mapping[str, Any] | None) -> ExpectedStartView | None:
-    return None if told is None else ExpectedStartView(**{**told, "sentence": starts(told["sentence"])})
+def _start(start: Mapping[str, Any] | None) -> ExpectedStartView | None:
+    return None if start is None else ExpectedStartView(**{**start, "sentence": starts(start["sentence"])})
 
 
 def starts(sentence: str) -> str:
-    """The planner's words about a start as the sentence that a person reads alone."""
+    """The planner's phrase about a start as a full sentence."""
     return in_full(f"it starts {sentence}")

@@ -1,4 +1,4 @@
-"""Is it alive, and can it serve: for supervisors and load balancers, without a token."""
+"""Liveness, readiness and health, for supervisors and load balancers; no token is needed."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from api.version import VERSION
 router = new_router("health")
 
 
-@router.get("/live", operation_id="get_liveness", summary="Whether the process lives", openapi_extra={"security": []})
+@router.get("/live", operation_id="get_liveness", summary="Liveness of the process", openapi_extra={"security": []})
 async def get_liveness() -> Alive:
-    """200 while the process can answer at all, whatever else is away: starting it anew would not bring that back."""
+    """200 while the process can answer. Other parts that are away do not matter: a restart would not bring them back."""
     return Alive(version=VERSION)
 
 
 @router.get(
-    "/health", operation_id="get_health", summary="How the platform and its parts are", openapi_extra={"security": []}
+    "/health", operation_id="get_health", summary="Health of the platform's parts", openapi_extra={"security": []}
 )
 async def get_health(context: AppContextDep) -> Health:
-    """200 whenever the process lives; ``status`` says whether all is well."""
-    return await service.look_within(context, VERSION)
+    """Always 200; `status` is `ok` or `degraded`, and `parts` has the state of each part."""
+    return await service.check_within_limit(context, VERSION)
 
 
 @router.get(
-    "/ready", operation_id="get_readiness", summary="Whether requests can be served now", openapi_extra={"security": []}
+    "/ready", operation_id="get_readiness", summary="Readiness to serve requests", openapi_extra={"security": []}
 )
 async def get_readiness(request: Request, context: AppContextDep, response: Response) -> Health:
-    """503 while the database is away and from the moment that this process is asked to end.
+    """503 while the database is away, and while this process shuts down.
 
-    A scheduler or a broker that is away lets jobs wait, but requests are served.
+    If the scheduler or the broker is away, jobs wait, but requests are served.
     """
     shutdown: GracefulShutdown = request.app.state.shutdown
     if shutdown.is_draining:
-        health = service.leaving(VERSION)
+        health = service.shutting_down(VERSION)
     else:
-        health = await service.look_within(context, VERSION)
+        health = await service.check_within_limit(context, VERSION)
     if shutdown.is_draining or health.parts["database"] != service.OK:
         response.status_code = 503
         response.headers["Retry-After"] = "2"

@@ -1,4 +1,4 @@
-"""How the platform's parts are."""
+"""Health checks of the platform's parts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from core.wakeups import ReportsProblem
 
 OK: Final = "ok"
 _IDLE: Final = timedelta(seconds=15)
-# Below the patience of those who probe: load balancers and kubelets are told to wait for some seconds.
-_LOOK_WITHIN_S: Final = 1.5
+# Below the timeout of probes: load balancers and kubelets wait for some seconds.
+_TIME_LIMIT_S: Final = 1.5
 
 
-def look(context: AppContext, version: str) -> Health:
-    """Each part's state, a sentence where it is not well. Never raises."""
+def check(context: AppContext, version: str) -> Health:
+    """Each part's state: ``ok``, or a sentence about the problem. Never raises."""
     try:
         with context.read() as work:
             work.session.execute(text("select 1"))
@@ -37,34 +37,34 @@ def look(context: AppContext, version: str) -> Health:
     except Unavailable as error:
         parts = {"database": error.sentence, "scheduler": "unknown while the database is away"}
         parts |= dict.fromkeys(("nodes", "executor"), "unknown")
-    parts["bell"] = _bell(context)
+    parts["wakeups"] = _wakeup(context)
     return Health(
         status="ok" if all(part == OK for part in parts.values()) else "degraded", version=version, parts=parts
     )
 
 
-async def look_within(context: AppContext, version: str) -> Health:
-    """The same as ``look``, within ``_LOOK_WITHIN_S`` whatever hangs.
+async def check_within_limit(context: AppContext, version: str) -> Health:
+    """Like ``check``, within ``_TIME_LIMIT_S`` whatever hangs.
 
-    In threads of its own: when requests hold all the others, who asks for the reason must not wait in line with them.
+    It uses threads of its own: when requests block all others, a health check must not queue behind them.
     """
-    with move_on_after(_LOOK_WITHIN_S):
-        return await to_thread.run_sync(look, context, version, limiter=context.probe_threads, abandon_on_cancel=True)
+    with move_on_after(_TIME_LIMIT_S):
+        return await to_thread.run_sync(check, context, version, limiter=context.probe_threads, abandon_on_cancel=True)
     parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
-    parts["bell"] = _bell(context, is_asking=False)  # here nothing may wait
+    parts["wakeups"] = _wakeup(context, is_asking=False)  # nothing may block here
     return Health(status="degraded", version=version, parts=parts)
 
 
-def leaving(version: str) -> Health:
-    """What a process says that was asked to end."""
-    return Health(status="degraded", version=version, parts={"api": "is going down; ask another one"})
+def shutting_down(version: str) -> Health:
+    """The health of a process that is shutting down."""
+    return Health(status="degraded", version=version, parts={"api": "is shutting down; use another API process"})
 
 
 def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
     done_at = marked_at(session, TICK_DONE)
     if done_at is None:
         return "has not run yet; jobs wait until it does"
-    # Without news a tick is left out for a while; with many jobs it takes one.
+    # While nothing changes, ticks are skipped for a while; with many jobs a tick takes a while.
     allowed = max(_IDLE, timedelta(seconds=settings.lease_ttl_s)) + timedelta(seconds=3 * settings.tick_interval_s)
     late = now - done_at
     if late <= allowed:
@@ -72,7 +72,7 @@ def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
     ago = f"{int(late.total_seconds())} s ago"
     lives = session.get(Lease, TICK)
     if lives is not None and lives.expires_at > now:
-        return f"fails since its last good look at the queue {ago}; jobs wait, and its log says why"
+        return f"fails since its last successful pass {ago}; jobs wait, and its log has the reason"
     return f"last seen {ago}; jobs wait until it is back"
 
 
@@ -82,18 +82,18 @@ def _nodes(session: Session) -> str:
 
 
 def _executor(session: Session) -> str:
-    """What the last sweep found there that this database does not know."""
+    """Orphaned attempts that the last garbage collection found in the executor."""
     kinds = session.scalars(select(Orphan.is_foreign)).all()
-    told = []
+    orphans = []
     if foreign := sum(kinds):
-        told.append(f"{foreign} of another database, which are left alone and keep what they have")
+        orphans.append(f"{foreign} of another database, which are left running")
     if forgotten := len(kinds) - foreign:
-        told.append(f"{forgotten} that this database has forgotten, which are removed within minutes")
-    return f"holds attempts: {' and '.join(told)}; `GET /api/v1/events` says more" if told else OK
+        orphans.append(f"{forgotten} deleted from this database, which are removed within minutes")
+    return f"has orphaned attempts: {' and '.join(orphans)}; `GET /api/v1/events` has details" if orphans else OK
 
 
-def _bell(context: AppContext, *, is_asking: bool = True) -> str:
-    """The bell is a hint: without it a tick comes at its interval, not at once."""
+def _wakeup(context: AppContext, *, is_asking: bool = True) -> str:
+    """Wake-ups are hints: without them the scheduler runs at its interval, not at once."""
     if not isinstance(context.wakeup, ReportsProblem):
         return OK
     return context.wakeup.problem(is_asking=is_asking) or OK

@@ -1,4 +1,4 @@
-"""A new job from the spec of another."""
+"""The spec and the name of a job's clone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
 
 
 def free_name(session: Session, caller: Caller, original: Job) -> str:
-    """What a clone is called that was given no name: ``digits-2`` from ``digits``, or the next number that is free.
+    """The default name of a clone: ``digits-2`` for ``digits``, or the next free number.
 
-    A name means the newest job that has it: with the same one a clone would take its original's place.
+    A name refers to the newest job of that name: a clone of the same name would hide its original.
     """
     numbered = _NUMBERED.fullmatch(original.name)
-    # That of a clone is counted on; in another's the number may mean something.
+    # Only a clone's number is incremented; in another name, the number may have a meaning.
     stem = numbered[1] if numbered and original.cloned_from else original.name
     stem = stem[: _NAME_CHARS - 7].rstrip("-")
     named = select(Job.name).where(or_(Job.name == stem, Job.name.startswith(f"{stem}-")), Job.deleted_at.is_(None))
@@ -34,9 +34,9 @@ def free_name(session: Session, caller: Caller, original: Job) -> str:
 
 
 def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces.
+    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest replaces.
 
-    Shorthands count too: ``workers: 4`` replaces the replicas of the role. The ``output`` of the original is not taken
-    over: the clone would overwrite its checkpoints. ``changes`` may name one, also that of the original.
+    Shorthands apply, too: ``workers: 4`` replaces the replicas of the role. The original's ``output`` is dropped, since
+    the clone would overwrite its checkpoints; ``changes`` may state any output, also the original's.
     """
     return with_changes({key: value for key, value in spec.items() if key != "output"}, changes)

@@ -1,4 +1,4 @@
-"""Lists of jobs: filters as they come in the query, pages by cursor."""
+"""Lists of jobs: query filters, and pages by cursor."""
 
 from __future__ import annotations
 
@@ -21,44 +21,49 @@ from core.db.repositories.jobs import NOT_RUN, JobCursor, JobFilter, JobSort, li
 from core.db.rows import AnyRow
 from core.domain.errors import InvalidRequest
 
-_MANY: Final = 50  # values of one filter
-_MOST: Final = 2**31 - 1  # what a priority's column holds
+_VALUE_LIMIT: Final = 50  # values of one filter
+_INTEGER_MAX: Final = 2**31 - 1  # of the priority's column
 
 Text = Annotated[str, Field(max_length=300)]
 
 
 class JobQuery(PageQuery):
-    """The filters of a list of jobs. A repeated one means any of its values; labels must all hold."""
+    """The filters of a list of jobs. A repeated filter matches any of its values; labels must all match."""
 
-    project: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Names of projects.")] = ()
-    state: Annotated[tuple[JobState, ...], Field(max_length=_MANY)] = ()
-    label: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="`key=value`, or `key` for any value.")] = ()
-    role: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Has such a role: worker, ps, …")] = ()
-    name: Annotated[
-        tuple[Text, ...], Field(max_length=_MANY, description="The name; `digits-*` for all that begin so.")
+    project: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="Names of projects.")] = ()
+    state: Annotated[tuple[JobState, ...], Field(max_length=_VALUE_LIMIT)] = ()
+    label: Annotated[
+        tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="`key=value`, or `key` for any value.")
     ] = ()
-    user: Annotated[tuple[Text, ...], Field(max_length=_MANY)] = ()
+    role: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="Has such a role: worker, ps, …")] = ()
+    name: Annotated[
+        tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="The name; `digits-*` for a prefix.")
+    ] = ()
+    user: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT)] = ()
     study: Annotated[
         tuple[Text, ...],
         Field(
-            max_length=_MANY, description="Ids or names of studies: the jobs of their trials, and their winners' runs."
+            max_length=_VALUE_LIMIT,
+            description="Ids or names of studies: the jobs of their trials, and the final runs of their winners.",
         ),
     ] = ()
     since: Annotated[datetime | None, Field(description="Submitted then or later; without an offset: UTC.")] = None
     until: Annotated[datetime | None, Field(description="Submitted before.")] = None
     search: Annotated[str, Field(max_length=100, description="Part of the name or of a label's value, or an id.")] = ""
-    sort: Annotated[JobSort, Field(description="A cursor is good for the order that it came from.")] = JobSort.NEWEST
+    sort: Annotated[JobSort, Field(description="A cursor is valid only for the order that it was made with.")] = (
+        JobSort.NEWEST
+    )
 
 
 JobQueryParams = Annotated[JobQuery, Query()]
 
 
 def list_page(work: UnitOfWork, caller: Caller, query: JobQuery) -> Page[JobView]:
-    """One page of the jobs that the caller may see, in the order asked for. Two statements, and one or two for each study that is named.
+    """One page of the jobs that the caller may see. Two SQL statements, and one or two for each study of the filter.
 
     Raises:
-        NotFound: a project or a study that the caller may not know of.
-        InvalidRequest: a filter or the cursor cannot be read.
+        NotFound: a project or a study of the filter is hidden from the caller, or does not exist.
+        InvalidRequest: a filter or the cursor is invalid.
     """
     before = None if query.cursor is None else _position(query.cursor, query.sort)
     wanted = _filter(work.session, caller, query)
@@ -70,7 +75,7 @@ def list_page(work: UnitOfWork, caller: Caller, query: JobQuery) -> Page[JobView
     return Page[JobView].model_construct(items=items, next_cursor=cursor)
 
 
-# What an order's cursors hold besides the time and the id.
+# The type of the sort key in a cursor, next to the time and the id.
 _KEYS: Final[dict[JobSort, type]] = {
     JobSort.NAME: str,
     JobSort.PRIORITY: int,
@@ -100,7 +105,7 @@ def _position(cursor: str, order: JobSort) -> JobCursor:
     made_at, job_id, key = read_cursor(cursor, (str, str, _KEYS[order]))
     place = read_position(make_cursor(made_at, job_id))
     if not isinstance(key, str):
-        if abs(key) > _MOST:
+        if abs(key) > _INTEGER_MAX:
             raise bad_cursor()
         return JobCursor(*place, key)
     if order is JobSort.STARTED:
@@ -129,13 +134,13 @@ def _filter(session: Session, caller: Caller, query: JobQuery) -> JobFilter:
 def _label(text: str) -> tuple[str, str | None]:
     key, equals, value = _plain(text, "label").partition("=")
     if not key:
-        raise InvalidRequest("label: write it as key=value, or as key for any value.", field="label")
+        raise InvalidRequest("label: use key=value, or key for any value.", field="label")
     return key, value if equals else None
 
 
 def _plain(text: str, field: str) -> str:
     if "\0" in text:
-        raise InvalidRequest(f"{field}: holds a NUL character; remove it.", field=field)
+        raise InvalidRequest(f"{field}: contains a NUL character; remove it.", field=field)
     return text.strip()
 
 
@@ -145,4 +150,4 @@ def _utc(at: datetime | None) -> datetime | None:
     try:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidRequest("since and until: such a time is out of range.", field="since") from error
+        raise InvalidRequest("since and until: the time is out of range.", field="since") from error

@@ -1,4 +1,4 @@
-"""Removing what a job wrote."""
+"""Deletion of a job's output."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from core.storage.volumes import tree_of
 
 @dataclass(frozen=True, slots=True)
 class OwnFolder:
-    """The folder that the platform made for one job alone."""
+    """The folder that the platform created for one job."""
 
     tree: Tree
     path: str
 
     def remove(self) -> None:
-        """Blocks until all files are gone; a folder that is not there is fine."""
+        """Delete all files; blocks until they are gone. A missing folder is fine."""
         self.tree.delete(self.path)
 
 
@@ -29,14 +29,14 @@ def output_to_remove(session: Session, job: Job) -> OwnFolder:
     """The job's folder, to be removed after the commit.
 
     Raises:
-        Conflict: the user named the folder, so that others may use it; or the control plane does not see it.
+        Conflict: the job's spec named the folder, so other jobs may use it; or the control plane cannot access it.
     """
     if job.output_path.rpartition("/")[2] != job.id:
         raise Conflict(
-            f"The output {job.output_volume}/{job.output_path} was named by the job and may hold files of others; "
-            "delete the job without `files` and the files by hand."
+            f"The output {job.output_volume}/{job.output_path} was named by the job's spec and may have files of other "
+            "jobs; delete the job without `files`, and the files by hand."
         )
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     if volume is None:
-        raise Conflict(f"Volume {job.output_volume!r} is not registered any more; delete the job without `files`.")
+        raise Conflict(f"Volume {job.output_volume!r} is no longer registered; delete the job without `files`.")
     return OwnFolder(tree_of(volume), job.output_path)

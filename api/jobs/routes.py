@@ -33,14 +33,14 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x20-\x7e]+$",
-        description="A fresh text per job; the same request with the same key makes no second job.",
+        description="A unique text per job; repeating a request with the same key creates no second job.",
     ),
 ]
 REPLAYED: Final = "Idempotency-Replayed"
 
 
 def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    # Straight to bytes: the framework would validate our own answer again.
+    # Serialised here: the framework would validate the response again.
     return Response(model.model_dump_json(), status, headers, media_type="application/json")
 
 
@@ -55,7 +55,7 @@ def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = 
 async def submit_job(
     body: SubmitRequest, caller: Writer, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """Queue a job. Every mistake of the spec is told at once. Needs the role `member` in the project."""
+    """Queue a job. All mistakes of the spec are reported at once. Needs the role `member` in the project."""
     return await context.run_bounded(_submit_new, body, caller, context, key)
 
 
@@ -100,7 +100,7 @@ def _resume_from(session: Session, original: Job, body: CloneRequest) -> str | N
 
 
 def _submit(context: AppContext, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
-    # One statement writes the job; what `submit` does before it (an archive is in use) may stand without a job.
+    # One statement writes the job; the statement before it (the archive's last use) may be committed without a job.
     with context.write(by_statement=True) as work:
         submitted = submit(work, caller, submission, key=key, digest=digest)
         if submitted.row is None:
@@ -117,7 +117,7 @@ def _location(job_id: str) -> dict[str, str]:
 @router.get(
     "",
     operation_id="list_jobs",
-    summary="Jobs, newest first unless `sort` says otherwise",
+    summary="Jobs, newest first unless `sort` is given",
     response_model=Page[JobView],
 )
 def list_jobs(query: JobQueryParams, caller: Reader, context: AppContextDep) -> Response:
@@ -130,7 +130,7 @@ def list_jobs(query: JobQueryParams, caller: Reader, context: AppContextDep) -> 
     "/{job}", operation_id="get_job", summary="One job with its spec and newest attempt", response_model=JobDetail
 )
 def get_job(job: JobViewer, context: AppContextDep) -> Response:
-    """While it waits: why, and its position in the queue. Send `If-None-Match` to hear only of changes."""
+    """For a queued job with the reason to wait and its position in the queue. Poll with `If-None-Match`."""
     with context.read() as work:
         detail = load_detail(work.session, job.load(work.session), work.now)
     return _json(detail)
@@ -138,23 +138,23 @@ def get_job(job: JobViewer, context: AppContextDep) -> Response:
 
 @router.post("/{job}/cancel", operation_id="cancel_job", summary="Cancel a job", response_model=JobDetail)
 def cancel_job(job: JobMember, context: AppContextDep, body: ReasonRequest | None = None) -> Response:
-    """At once while it waits; else its replicas get SIGTERM, and SIGKILL after the grace time."""
-    return _ask(context, job, verbs.Verb.CANCEL, body)
+    """A queued job is cancelled at once. Replicas of a running job get SIGTERM, and SIGKILL after the grace period."""
+    return _apply(context, job, verbs.Verb.CANCEL, body)
 
 
 @router.post("/{job}/pause", operation_id="pause_job", summary="Pause a job", response_model=JobDetail)
 def pause_job(job: JobMember, context: AppContextDep, body: ReasonRequest | None = None) -> Response:
-    """It gives up its place and goes on from its newest checkpoint when it is resumed."""
-    return _ask(context, job, verbs.Verb.PAUSE, body)
+    """The job frees its resources; when it is resumed, it continues from its newest checkpoint."""
+    return _apply(context, job, verbs.Verb.PAUSE, body)
 
 
 @router.post("/{job}/resume", operation_id="resume_job", summary="Resume a paused job", response_model=JobDetail)
 def resume_job(job: JobMember, context: AppContextDep, body: ResumeRequest | None = None) -> Response:
-    """It goes to the end of the queue of its priority. With `checkpoint` it goes on from that one of its checkpoints: then
-    it may also be queued, or run: it is stopped and started again.
+    """The job is queued behind jobs of equal priority. With `checkpoint` it resumes from that checkpoint; it may then also
+    be queued or running: a running job is stopped and started again.
     """
     if body is None or body.checkpoint is None:
-        return _ask(context, job, verbs.Verb.RESUME, body)
+        return _apply(context, job, verbs.Verb.RESUME, body)
     with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)
@@ -163,28 +163,28 @@ def resume_job(job: JobMember, context: AppContextDep, body: ResumeRequest | Non
     return _json(detail)
 
 
-def _ask(context: AppContext, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:
+def _apply(context: AppContext, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:
     with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)
-        verbs.ask(work, job.caller, row, verb, body.reason if body else "")
+        verbs.request(work, job.caller, row, verb, body.reason if body else "")
         detail = load_detail(work.session, row, work.now)
     return _json(detail)
 
 
-@router.delete("/{job}", operation_id="delete_job", summary="Forget an ended job", status_code=204)
+@router.delete("/{job}", operation_id="delete_job", summary="Delete an ended job", status_code=204)
 def delete_job(
     job: JobMember,
     context: AppContextDep,
-    files: Annotated[bool, Query(description="Also remove its output, when that is a folder of its own.")] = False,
+    files: Annotated[bool, Query(description="Also delete its output, if that is a folder of its own.")] = False,
 ) -> Response:
-    """The job is listed no more. Without `files` its output stays where it is."""
+    """The job is no longer listed. Without `files`, its output stays."""
     with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.delete(work, job.caller, row)
         output = output_to_remove(work.session, row) if files else None
     if output is not None:
-        # After the commit: a crash in between leaves files of a job that is gone, never a job without its files.
+        # After the commit: a crash in between leaves files without a job, never a job without its files.
         output.remove()
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""From rows to what goes over the wire."""
+"""REST views of jobs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ from core.domain.sharing.wait_phrases import addressed_to, in_full
 
 # Between the submission and the first tick that sees the job there is no plan yet, but there is a reason.
 JUST_QUEUED: Final = WaitReasonView(
-    code="just_queued", sentence="It has just been queued; the scheduler looks at it in its next round."
+    code="just_queued", sentence="It has just been queued; the scheduler plans it in its next pass."
 )
-
-
-# A scheduler that lives has looked at a job by then.
-_LOOKED_AT_WITHIN: Final = timedelta(seconds=10)
+# A running scheduler has planned a new job within this time.
+_PLANNED_WITHIN: Final = timedelta(seconds=10)
 
 
 def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]:
     """The fields of a ``JobView`` from a view row."""
-    # core.domain.sharing.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and the most of an elastic role.
+    # core.domain.sharing.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and an elastic role's maximum.
     roles = row.gang["roles"]
     return {
         "id": row.id,
@@ -45,7 +43,7 @@ def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]
         "priority": row.priority,
         "labels": row.labels or {},
         "roles": {role[0]: role[1] for role in roles},
-        "most_replicas": _most(roles),
+        "most_replicas": _max_replicas(roles),
         "gpu_count": as_gpus(row.gpu_milli),
         "attempt_count": row.attempt_count,
         "restart_count": row.restart_count,
@@ -65,12 +63,12 @@ def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]
 
 
 def job_view(row: AnyRow, *, run: RunSummary, now: datetime) -> JobView:
-    # Our own rows: building without validation takes a fifth of the time, and a page has up to 200 of them.
+    # The platform's own rows: without validation this takes a fifth of the time, and a page has up to 200 rows.
     return JobView.model_construct(**job_fields(row, run=run, now=now))
 
 
 def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
-    """Everything that one job's page shows. Five statements at most."""
+    """All details of one job. At most five SQL statements."""
     row = view_row(session, job.id)
     found = newest_attempt(session, job.id) if row.attempt_count else None
     run = runs_of(session, [job.id]).get(job.id, NOT_RUN) if found else NOT_RUN
@@ -89,7 +87,7 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
 
 
 def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSpec) -> JobDetail:
-    """The job that was just written as ``row``. Asks the database nothing, so it tells no place in the queue."""
+    """The details of a job just written as ``row``, without a query, and hence without its position in the queue."""
     return JobDetail.model_construct(
         id=row["id"],
         name=row["name"],
@@ -100,7 +98,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         priority=row["priority"],
         labels=spec.labels,
         roles={role[0]: role[1] for role in row["gang"]["roles"]},
-        most_replicas=_most(row["gang"]["roles"]),
+        most_replicas=_max_replicas(row["gang"]["roles"]),
         gpu_count=as_gpus(row["gpu_milli"]),
         wait_reason=JUST_QUEUED,
         created_at=row["created_at"],
@@ -111,17 +109,17 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
     )
 
 
-def _most(roles: Sequence[Sequence[Any]]) -> dict[str, int]:
+def _max_replicas(roles: Sequence[Sequence[Any]]) -> dict[str, int]:
     return {role[0]: role[6] for role in roles if len(role) > 6 and role[6] is not None}
 
 
 def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:
-    """Why the job of a row waits: its own reason, or that of its shape."""
+    """The wait reason of a job: its own, or that of its equivalence class."""
     if row.state not in (JobState.QUEUED, JobState.STARTING):
         return None
     if row.wait_reason is not None:
         own = row.wait_reason
-        # What an engine says of a replica that starts is told as it is.
+        # The engine's message about a starting replica is passed on unchanged.
         sentence = own["sentence"] if row.state == JobState.STARTING else in_full(own["sentence"])
         return WaitReasonView(code=own["code"], sentence=sentence, numbers=own.get("numbers", {}))
     if row.state == JobState.STARTING:
@@ -130,17 +128,17 @@ def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:
         numbers = row.shape_numbers or {}
         sentence = in_full(addressed_to(row.id, row.name, row.shape_sentence, numbers))
         return WaitReasonView(code=row.shape_code, sentence=sentence, numbers=numbers)
-    return JUST_QUEUED if now - row.queued_at < _LOOKED_AT_WITHIN else _not_looked_at(row.ticked_at)
+    return JUST_QUEUED if now - row.queued_at < _PLANNED_WITHIN else _not_planned(row.ticked_at)
 
 
-def _not_looked_at(ticked_at: datetime | None) -> WaitReasonView:
-    # A time, not an age: the answer stays the same while nothing changes.
+def _not_planned(ticked_at: datetime | None) -> WaitReasonView:
+    # A time, not an age: the response (and its ETag) stays the same while nothing changes.
     last = (
         "it has not run yet"
         if ticked_at is None
-        else f"it last looked at the queue at {ticked_at:%Y-%m-%d %H:%M:%S} UTC"
+        else f"its last pass over the queue was at {ticked_at:%Y-%m-%d %H:%M:%S} UTC"
     )
     return WaitReasonView(
         code="scheduler_away",
-        sentence=f"The scheduler has not looked at it yet: {last}. `trainmaster version --server` tells how it is.",
+        sentence=f"The scheduler has not planned it yet: {last}. `trainmaster version --server` shows its state.",
     )

@@ -1,4 +1,4 @@
-"""Submitting jobs: check everything outside the transaction, then write in few statements."""
+"""Submission of jobs: all slow checks run outside the transaction, which then has few statements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.wire.jobs import SubmitRequest
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
-from api.jobs.places import Output, check_places
+from api.jobs.locations import JobOutput, check_locations
 from core.db.json import dump_json
 from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
@@ -27,18 +27,18 @@ from core.wakeups import TOPIC_TICK
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that may be submitted: its spec, checked, and where its output goes."""
+    """A checked job that may be submitted: its spec and its output."""
 
     spec: JobSpec
     member: ProjectMembership
-    output: Output
+    output: JobOutput
     cloned_from: str | None = None
     resume_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """``row``: what was written, ``None`` for a job that was there."""
+    """``row``: the row written; ``None`` for the job of an earlier request with the same idempotency key."""
 
     job_id: str
     row: dict[str, Any] | None
@@ -47,9 +47,7 @@ class Submitted:
 def read_spec(request: SubmitRequest | ForecastRequest) -> JobSpec:
     """The canonical spec. Raises ``InvalidRequest`` (none, or two) or ``InvalidSpec`` (every mistake in it)."""
     if (request.spec is None) == (request.spec_text is None):
-        raise InvalidRequest(
-            "Give the job as `spec` (an object) or as `spec_text` (YAML), one of the two.", field="spec"
-        )
+        raise InvalidRequest("State the job as `spec` (an object) or as `spec_text` (YAML), not both.", field="spec")
     if request.spec is not None:
         return canonical(request.spec)
     assert request.spec_text is not None  # noqa: S101 (one of the two)
@@ -70,25 +68,25 @@ def invalid_spec(error: SpecError) -> InvalidSpec:
     first = error.mistakes[0]
     count = len(error.mistakes)
     more = f" (and {count - 1} more, see `errors`)" if count > 1 else ""
-    told = [{"path": mistake.path, "message": mistake.message, "hint": mistake.hint} for mistake in error.mistakes]
+    errors = [{"path": mistake.path, "message": mistake.message, "hint": mistake.hint} for mistake in error.mistakes]
     sentence = f"{first}{more}"
     return InvalidSpec(
-        sentence if sentence.endswith((".", ")")) else f"{sentence}.", field=first.path or None, errors=told
+        sentence if sentence.endswith((".", ")")) else f"{sentence}.", field=first.path or None, errors=errors
     )
 
 
 def check_submission(context: AppContext, caller: Caller, spec: JobSpec) -> Submission:
-    """Prove, without an open transaction, that ``spec`` can run here for this caller."""
+    """Check, without an open transaction, that ``spec`` can run here for this caller."""
     member = _membership(context, caller, spec.project)
     _check_images(context, spec)
-    return Submission(spec, member, check_places(context, caller, member, spec))
+    return Submission(spec, member, check_locations(context, caller, member, spec))
 
 
 def _membership(context: AppContext, caller: Caller, project: str) -> ProjectMembership:
     known = next((member for member in caller.projects.values() if member.project == project), None)
     if known is not None and known.role != "viewer":
         return known
-    with context.read() as work:  # the cache is seconds old: before saying no, look again
+    with context.read() as work:  # the cache is seconds old: read the database before a refusal
         return caller.member_of(work.session, project, "member")
 
 
@@ -100,7 +98,7 @@ def _check_images(context: AppContext, spec: JobSpec) -> None:
         {
             "path": field,
             "message": f"this platform runs plain processes (TRAINMASTER_EXECUTOR=process) and cannot run image {image}",
-            "hint": "leave out `image`, or use a platform that runs containers",
+            "hint": "omit `image`, or use a platform that runs containers",
         }
         for field, image in images
         if image is not None
@@ -113,7 +111,7 @@ def _check_images(context: AppContext, spec: JobSpec) -> None:
 
 
 def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str | None, digest: str) -> Submitted:
-    """Write the job, queued; or find the one that an equal request with this ``key`` made.
+    """Write the job as queued, or find the job that an equal request with this ``key`` created.
 
     Raises:
         InvalidSpec: a secret or the code archive is missing.
@@ -132,10 +130,10 @@ def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str
 
 
 def check_in_transaction(work: UnitOfWork, submission: Submission) -> None:
-    """What only the database knows: the archive is there (and is kept from the sweep), the secrets are, the priority is allowed.
+    """Checks that need the database: the archive (also marked as used now), the secrets, and the priority.
 
     Raises:
-        InvalidSpec: one of them is not.
+        InvalidSpec: the archive or a secret does not exist, or the priority is too high.
     """
     _check_code(work, submission.spec)
     _check_secrets(work, submission)
@@ -143,7 +141,7 @@ def check_in_transaction(work: UnitOfWork, submission: Submission) -> None:
 
 
 def digest_of(kind: str, content: Mapping[str, Any]) -> str:
-    """Equal for requests that ask for the same."""
+    """A digest that is equal for equal requests."""
     return hashlib.sha256(dump_json([kind, content], sorts_keys=True)).hexdigest()
 
 
@@ -166,13 +164,13 @@ def _new_job(work: UnitOfWork, caller: Caller, submission: Submission) -> NewJob
 def _check_code(work: UnitOfWork, spec: JobSpec) -> None:
     if spec.code is None:
         return
-    # Noting the use keeps the sweep of old archives away from it.
+    # The time of use protects the archive from garbage collection.
     found = work.session.execute(
         update(Archive).where(Archive.digest == spec.code, Archive.is_complete).values(used_at=work.now)
     )
     if found.rowcount == 0:  # type: ignore[attr-defined]
         raise InvalidSpec(
-            "code: this archive has not been uploaded; upload it first (`trainmaster run` does so by itself).",
+            "code: this archive was not uploaded; upload it first (`trainmaster run` does that itself).",
             field="code",
             errors=[{"path": "code", "message": "no complete archive has this digest", "hint": "upload it first"}],
         )
@@ -188,7 +186,7 @@ def _check_secrets(work: UnitOfWork, submission: Submission) -> None:
         {
             "path": f"secrets.{number}",
             "message": f"project {submission.member.project!r} has no secret {name}",
-            "hint": f"keep it there with `trainmaster secrets set {name} --project {submission.member.project}`",
+            "hint": f"set it with `trainmaster secrets set {name} --project {submission.member.project}`",
         }
         for number, name in enumerate(names)
         if name not in present
@@ -199,17 +197,17 @@ def _check_secrets(work: UnitOfWork, submission: Submission) -> None:
 
 def _check_priority(work: UnitOfWork, submission: Submission) -> None:
     query = select(Project.max_priority).where(Project.id == submission.member.project_id)
-    most = work.session.execute(query).scalar_one_or_none()
+    maximum = work.session.execute(query).scalar_one_or_none()
     own = submission.spec.priority
-    if most is None or own <= most:
+    if maximum is None or own <= maximum:
         return
-    wrong = f"jobs of project {submission.member.project} may have {priority_words(most)} at most, not {priority_words(own)}"
-    hint = "a platform admin sets how much"
-    told: dict[str, str | None] = {"path": "priority", "message": wrong, "hint": hint}
-    raise InvalidSpec(f"priority: {wrong}; {hint}.", field="priority", errors=[told])
+    message = f"jobs of project {submission.member.project} may have {priority_words(maximum)} at most, not {priority_words(own)}"
+    hint = "a platform admin can change the limit"
+    error: dict[str, str | None] = {"path": "priority", "message": message, "hint": hint}
+    raise InvalidSpec(f"priority: {message}; {hint}.", field="priority", errors=[error])
 
 
 def _demand_present(work: UnitOfWork, job_id: str) -> None:
     query = select(Job.id).where(Job.id == job_id, Job.deleted_at.is_(None))
     if work.session.execute(query).scalar_one_or_none() is None:
-        raise Conflict("The job that this Idempotency-Key made was deleted; use a fresh key for a new job.")
+        raise Conflict("The job of this Idempotency-Key was deleted; use a new key for a new job.")

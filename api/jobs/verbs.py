@@ -1,4 +1,4 @@
-"""What users ask of a job that is there: cancel, pause, resume, delete."""
+"""Actions on existing jobs: cancel, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -30,39 +30,38 @@ class Verb(StrEnum):
 
 _EVENTS: Final = {Verb.CANCEL: JobEvent.CANCEL, Verb.PAUSE: JobEvent.PAUSE, Verb.RESUME: JobEvent.RESUME}
 _WANTED: Final = {Verb.CANCEL: DesiredState.CANCEL, Verb.PAUSE: DesiredState.PAUSE, Verb.RESUME: DesiredState.RUN}
-# Asking for what is so already changes nothing and is no mistake: a client may repeat a request that it lost sight of.
+# Idempotent: a request for the current state changes nothing and is no error, since clients may repeat lost requests.
 _REACHED: Final = {
     Verb.CANCEL: frozenset({JobState.CANCELLED, JobState.CANCELLING}),
     Verb.PAUSE: frozenset({JobState.PAUSED}),
     Verb.RESUME: frozenset[JobState](),
 }
-_TOLD_EVENTS: Final = 5  # of a refused job: enough to see what it went through, short enough to show
+_HISTORY_EVENTS: Final = 5  # latest events in the error of a refused action
 
 
-def ask(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
-    """Write down what the user wants; a job that waits moves at once, one with a live attempt by the control loop.
+def request(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
+    """Store the desired state. A waiting job changes its state at once; the control loop moves one with a live attempt.
 
-    ``job`` is locked for this transaction.
+    ``job`` must be locked for this transaction.
 
     Raises:
-        IllegalTransition: its state does not allow it; the sentence says why and what to do, and the job's last
-            events go with it.
-        StaleWrite: it moved in the same moment.
+        IllegalTransition: the job's state does not allow it; with the reason, what to do, and the job's last events.
+        StaleWrite: the job changed at the same time.
     """
     try:
-        _ask(work, caller, job, verb, reason)
+        _request(work, caller, job, verb, reason)
     except IllegalTransition as refused:
-        told = _of_job(refused, job)
-        told.history = tuple(last_events_of_job(work.session, job.id, limit=_TOLD_EVENTS))
-        raise told from refused
+        named = _of_job(refused, job)
+        named.history = tuple(last_events_of_job(work.session, job.id, limit=_HISTORY_EVENTS))
+        raise named from refused
 
 
 def _of_job(refused: IllegalTransition, job: Job) -> IllegalTransition:
-    """The same, with the job's name: whoever asks for many jobs at once reads which of them is meant."""
+    """The same error with the job's name, for clients that act on many jobs at once."""
     return IllegalTransition(f"Job {job.name!r} {refused.sentence.removeprefix('The job ')}")
 
 
-def _ask(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
+def _request(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     state, wanted = JobState(job.state), _WANTED[verb]
     if state in _REACHED[verb] or (job.desired_state == wanted and verb is not Verb.RESUME and not state.is_terminal):
         return
@@ -70,30 +69,28 @@ def _ask(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) ->
         _move_now(work, caller, job, _EVENTS[verb], wanted, reason)
         return
     if verb is Verb.RESUME:
-        # Taking back a pause that has not happened yet is fine; everything else is what the table says of it.
+        # A pause that has not happened yet can be taken back; else the transition table decides.
         if job.desired_state != DesiredState.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
             advance(state, JobEvent.RESUME)
     elif job.desired_state == DesiredState.CANCEL or not can_advance(state, _EVENTS[verb]):
-        # A cancel is not taken back: pausing a job that is being cancelled is refused like one that is.
-        asked_from = (
-            JobState.CANCELLING if job.desired_state == DesiredState.CANCEL and not state.is_terminal else state
-        )
-        advance(asked_from, _EVENTS[verb])
+        # A cancel cannot be taken back: pausing such a job is refused as if it were already being cancelled.
+        current = JobState.CANCELLING if job.desired_state == DesiredState.CANCEL and not state.is_terminal else state
+        advance(current, _EVENTS[verb])
     set_job(work.session, job, desired_state=wanted.value, updated_at=work.now)
-    tell(work, caller, job, f"job.{verb}_requested", reason)
+    record_event(work, caller, job, f"job.{verb}_requested", reason)
     live = live_attempt_id(work.session, job.id)
     if live is not None:
         work.notify(TOPIC_RECONCILE, live)
 
 
 def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, reason: str) -> None:
-    """Have the job go on from this one of its checkpoints; one that runs is stopped and started again for it.
+    """Resume the job from one of its checkpoints; a running job is stopped and started again.
 
-    Attempts after the next one go on from what is written from now on. ``job`` is locked for this transaction.
+    Attempts after the next one resume from checkpoints written from now on. ``job`` must be locked for this transaction.
 
     Raises:
-        IllegalTransition: it has ended, or is being cancelled.
-        StaleWrite: it moved in the same moment.
+        IllegalTransition: the job has ended, or is being cancelled.
+        StaleWrite: the job changed at the same time.
     """
     state = JobState(job.state)
     is_ending = job.desired_state == DesiredState.CANCEL or state is JobState.CANCELLING
@@ -103,20 +100,20 @@ def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, rea
         except IllegalTransition as refused:
             raise _of_job(refused, job) from refused
     changes: dict[str, Any] = {"resume_choice": {"path": checkpoint, "at": work.now.isoformat()}}
-    if not job.attempt_count:  # the first attempt goes on from what it is given
+    if not job.attempt_count:  # the first attempt starts from this field
         changes["resume_from"] = f"{OUTPUT_MOUNT}/{checkpoint}"
     set_job(work.session, job, **changes, updated_at=work.now)
-    said = f"to go on from {checkpoint}" + (f": {reason}" if reason else "")
+    purpose = f"to resume from {checkpoint}" + (f": {reason}" if reason else "")
     if state is JobState.PAUSED:
-        _move_now(work, caller, job, JobEvent.RESUME, DesiredState.RUN, said)
+        _move_now(work, caller, job, JobEvent.RESUME, DesiredState.RUN, purpose)
         return
     set_job(work.session, job, desired_state=DesiredState.RUN.value, updated_at=work.now)
-    tell(work, caller, job, "job.checkpoint_chosen", said)
+    record_event(work, caller, job, "job.checkpoint_chosen", purpose)
     live = live_attempt_id(work.session, job.id)
     if live is None:
         return
-    # As the control loop stops a job that is paused; since nobody wants it paused, it goes back into the queue.
-    stop = {"cause": "pause", "sentence": f"Stopped by {caller.user} {said}.", "at": work.now.isoformat()}
+    # Stopped like a paused job; since its desired state is not paused, it returns to the queue.
+    stop = {"cause": "pause", "sentence": f"Stopped by {caller.user} {purpose}.", "at": work.now.isoformat()}
     work.session.execute(
         update(Attempt)
         .where(Attempt.id == live, Attempt.stop.is_(None))
@@ -139,7 +136,7 @@ def _move_now(work: UnitOfWork, caller: Caller, job: Job, event: JobEvent, wante
         by = f"Cancelled by {caller.user}"
         changes["exit"] = {"kind": "cancelled", "sentence": f"{by}: {reason}" if reason else f"{by}."}
     set_job(work.session, job, **changes)
-    tell(work, caller, job, move.kind, reason)
+    record_event(work, caller, job, move.kind, reason)
     if Effect.RING_TICK in move.effects:
         work.notify(TOPIC_TICK)
     if job.trial is not None and move.state.is_terminal:
@@ -147,27 +144,26 @@ def _move_now(work: UnitOfWork, caller: Caller, job: Job, event: JobEvent, wante
 
 
 def delete(work: UnitOfWork, caller: Caller, job: Job) -> None:
-    """Forget an ended job: it is listed no more; its rows stay for the history.
+    """Delete an ended job: it is no longer listed; its rows stay for the history.
 
     Raises:
-        Conflict: it has not ended.
+        Conflict: the job has not ended.
     """
     if not JobState(job.state).is_terminal:
-        raise Conflict(f"Job {job.name!r} is {job.state}; cancel it and wait for its end, then delete it.")
+        raise Conflict(f"Job {job.name!r} is {job.state}; cancel it, wait for its end, then delete it.")
     if live_attempt_id(work.session, job.id) is not None:
         raise Conflict(f"The last attempt of job {job.name!r} is still being cleaned up; try again in a moment.")
     set_job(work.session, job, deleted_at=work.now, updated_at=work.now)
-    tell(work, caller, job, "job.deleted", "")
+    record_event(work, caller, job, "job.deleted", "")
 
 
 def delete_ended(work: UnitOfWork, caller: Caller, job: Job, refusal: Callable[[], str]) -> bool:
-    """The same for other systems' clients, in their words; false while its last processes are still being cleaned up.
+    """Like ``delete``, for clients of other systems; false while the last processes are still being cleaned up.
 
-    Args:
-        refusal: what is said where it has not ended; asked for once ``job`` is locked and read anew.
+    ``refusal`` makes the error message for a job that has not ended; it is called when ``job`` is locked and reloaded.
 
     Raises:
-        Conflict: it has not ended.
+        Conflict: the job has not ended.
     """
     lock(work.session, job)
     try:
@@ -180,14 +176,14 @@ def delete_ended(work: UnitOfWork, caller: Caller, job: Job, refusal: Callable[[
 
 
 def lock(session: Session, job: Job) -> None:
-    """Hold the row until the transaction ends, and read it anew: the control loop may have moved it since."""
-    # An update that changes nothing locks on both databases; SQLite knows no SELECT … FOR UPDATE.
+    """Lock the row until the transaction ends, and reload it: the control loop may have changed it."""
+    # An update without a change locks on both databases; SQLite has no SELECT … FOR UPDATE.
     session.execute(update(Job).where(Job.id == job.id).values(id=Job.id).execution_options(synchronize_session=False))
     session.refresh(job)
 
 
-def tell(work: UnitOfWork, caller: Caller, job: Job, kind: str, reason: str) -> None:
-    """Add to the job's history what ``caller`` did."""
+def record_event(work: UnitOfWork, caller: Caller, job: Job, kind: str, reason: str) -> None:
+    """Add an action of ``caller`` to the job's history."""
     append_event(
         work.session,
         at=work.now,

@@ -23,7 +23,7 @@ router = new_router("login")
     openapi_extra={"security": []},
 )
 def exchange_login(body: LoginExchange, context: AppContextDep, response: Response) -> TokenCreated:
-    """The code is spent by this; the token is in this answer and never again."""
+    """The code can be used once. The token is only in this response."""
     response.headers["Cache-Control"] = "no-store"
     with context.write() as work:
         return service.exchange_code(work, body.code, name="login", ttl=service.TOKEN_TTL)
@@ -31,7 +31,7 @@ def exchange_login(body: LoginExchange, context: AppContextDep, response: Respon
 
 @router.post("/login/codes", operation_id="create_login_code", summary="A one-time login code", status_code=201)
 def create_login_code(caller: Writer, context: AppContextDep, response: Response) -> LoginCodeCreated:
-    """For a browser or another machine of the caller's. The token must have every scope that the code gives."""
+    """For a browser or another machine of the caller. The caller's token must have all scopes that the code gives."""
     response.headers["Cache-Control"] = "no-store"
     with context.write() as work:
         return service.make_code(work, caller)
@@ -45,14 +45,14 @@ def create_login_code(caller: Writer, context: AppContextDep, response: Response
     openapi_extra={"security": []},
 )
 async def open_session(body: SessionOpen, request: Request, context: AppContextDep, response: Response) -> Identity:
-    """For a token or a one-time code. The session is a cookie that scripts cannot read, and the answer has no token. It is
-    good for 30 days, and never longer than the token, with which it is revoked, too.
+    """For a token or a one-time code. The session is an HttpOnly cookie; the response has no token. It is valid for 30
+    days, at most as long as the token, and is revoked with it.
 
-    Only for pages of this platform: a browser says where a request comes from.
+    Only pages of this platform may call it (checked by `Origin` and `Sec-Fetch-Site`).
     """
     refuse_foreign_page(request)
     if (body.token is None) == (body.code is None):
-        raise InvalidRequest("Give token or code, and not both.", field="token")
+        raise InvalidRequest("State either token or code, not both.", field="token")
     if body.token is not None:
         caller = await caller_of_token(request, context, body.token.strip())
         token, left = await run_in_threadpool(_session_of, context, caller)
@@ -66,7 +66,7 @@ async def open_session(body: SessionOpen, request: Request, context: AppContextD
         max_age=int(left.total_seconds()),
         path="/",
         httponly=True,
-        samesite="strict",  # a link from outside opens the page, which needs no session; the page's own requests have it
+        samesite="strict",  # a link from another site opens the page without the cookie; the page's own requests have it
         secure=context.settings.api_url.startswith("https://"),
     )
     return service.identity(caller)
@@ -74,7 +74,7 @@ async def open_session(body: SessionOpen, request: Request, context: AppContextD
 
 @router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
 def close_session(request: Request, caller: Reader, context: AppContextDep) -> Response:
-    """The token behind the cookie is revoked at once. A program's token stays as it is."""
+    """The cookie's token is revoked at once. A program's token is not."""
     if SESSION_COOKIE in request.cookies:
         with context.write() as work:
             service.close_session(work, caller)
@@ -94,6 +94,6 @@ def _session_for(context: AppContext, code: str) -> str:
         return service.exchange_code(work, code, name="browser session", ttl=service.SESSION_TTL).token
 
 
-@router.get("/me", operation_id="get_me", summary="Who the token belongs to, and where they may do what")
+@router.get("/me", operation_id="get_me", summary="The caller's user, scopes and roles")
 async def get_me(caller: Reader) -> Identity:
     return service.identity(caller)

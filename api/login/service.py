@@ -1,4 +1,4 @@
-"""From a one-time code to a token, and from a token to a browser's session."""
+"""Login: exchange of one-time codes for tokens, and of tokens for browser sessions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TOKEN_TTL: Final = timedelta(days=90)
 
 
 def exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) -> TokenCreated:
-    """A token for a one-time code, which is spent by this.
+    """A token for a one-time code, which cannot be used again.
 
     Raises:
-        Unauthenticated: unknown, spent or expired; or its user is disabled.
+        Unauthenticated: the code is unknown, used or expired; or its user is disabled.
     """
     digest = token_digest(code)
     taken = work.session.execute(
@@ -65,7 +65,7 @@ def make_code(work: UnitOfWork, caller: Caller) -> LoginCodeCreated:
     Raises:
         Forbidden: the code would give a scope that the caller's own token lacks.
     """
-    # Not the caller's rank, which is that of the token: the code gives what the user may have.
+    # From the user, not from the caller's token: the code gives all scopes that the user may have.
     is_admin = work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one()
     for scope in _scopes_of(is_admin):
         if not caller.may(Scope(scope)):
@@ -80,14 +80,14 @@ def _scopes_of(is_admin: bool) -> tuple[str, ...]:
 
 
 def open_session(work: UnitOfWork, caller: Caller) -> tuple[str, timedelta]:
-    """A token of its own for a browser whose user showed another one, and how long it is good.
+    """A session token for a browser, opened by the caller's token, and how long it is valid.
 
-    Logging out ends this one alone; the end of the other one ends both.
+    Logging out revokes the session token alone; revoking the caller's token revokes both.
 
     Raises:
-        Unauthenticated: the other one was revoked or has expired just now.
+        Unauthenticated: the caller's token was revoked or has expired just now.
     """
-    # Locked, so that it is not revoked between this look and the new row, which would then be overlooked.
+    # Locked: a revocation between this read and the insert would miss the new session.
     shown = work.session.execute(
         select(Token).where(Token.id == caller.token_id).with_for_update()
     ).scalar_one_or_none()
@@ -95,7 +95,7 @@ def open_session(work: UnitOfWork, caller: Caller) -> tuple[str, timedelta]:
     if shown is not None and shown.expires_at is not None:
         left = min(left, shown.expires_at - work.now)
     if shown is None or shown.revoked_at is not None or left <= timedelta(0):
-        raise Unauthenticated("This token is not good any more; `trainmaster login` gets a new one.")
+        raise Unauthenticated("This token is no longer valid; `trainmaster login` gets a new one.")
     token = add_token(
         work.session,
         user_id=caller.user_id,
@@ -109,7 +109,7 @@ def open_session(work: UnitOfWork, caller: Caller) -> tuple[str, timedelta]:
 
 
 def close_session(work: UnitOfWork, caller: Caller) -> None:
-    """Revoke the token that the caller came with."""
+    """Revoke the caller's token."""
     work.session.execute(
         update(Token)
         .where(Token.id == caller.token_id, Token.revoked_at.is_(None))
@@ -130,7 +130,7 @@ def identity(caller: Caller) -> Identity:
 def _why_not(work: UnitOfWork, digest: str) -> str:
     code = work.session.get(LoginCode, digest)
     if code is None:
-        return "This login code is not known here; ask for a fresh link (`trainmaster login --link` prints one)."
+        return "This login code is unknown here; get a new link (`trainmaster login --link` prints one)."
     if code.used_at is not None:
-        return "This login code was used already, each is good once; ask for a fresh link (`trainmaster login --link` prints one)."
-    return "This login code has expired; ask for a fresh link (`trainmaster login --link` prints one)."
+        return "This login code was already used; get a new link (`trainmaster login --link` prints one)."
+    return "This login code has expired; get a new link (`trainmaster login --link` prints one)."

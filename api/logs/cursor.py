@@ -1,4 +1,4 @@
-"""A stream's place as text, good as an SSE id: ``1;chief-0=4096;worker-0=1250``. Opaque to clients."""
+"""A log stream's position as text, used as SSE id: ``1;chief-0=4096;worker-0=1250``. Opaque to clients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def write_cursor(place: LogPosition) -> str:
 
 
 def read_cursor(text: str) -> LogPosition:
-    """Raises ``InvalidRequest``: not one of ours."""
+    """The position of a cursor. Raises ``InvalidRequest`` if it is not a cursor of a log stream."""
     attempt, *parts = text.split(";")
     pairs = [part.partition("=") for part in parts]
     if not _NUMBER.match(attempt) or not all(_NAME.match(p[0]) and _NUMBER.match(p[2]) for p in pairs):
         raise InvalidRequest(
-            "Last-Event-ID is not an id of this stream; leave it out to begin anew.", field="last-event-id"
+            "Last-Event-ID is not an id of this stream; omit it to start from the beginning.", field="last-event-id"
         )
     return LogPosition(int(attempt), {name: int(offset) for name, _, offset in pairs})

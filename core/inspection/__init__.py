@@ -1,8 +1,10 @@
-"""Looking into checkpoints of any format without running anything of them.
+"""Inspection of checkpoints of any format without executing anything in them.
 
-Files are a user's, and may be hostile. Nothing here unpickles, imports or calls what a file names: pickles are read as a
-tree of symbols, and every length that a file states is compared with what the file has. What remains (a parser that
-takes long, or much memory) is bounded from outside: :mod:`core.inspection.pool` runs all this in a process of its own.
+Files are a user's, and may be hostile. Nothing here unpickles, imports or calls what a file names: pickles are parsed
+into a
+tree of symbols, and every length stated in a file is compared with the file's size. The remaining risk (slow or
+memory-hungry
+parsing) is bounded from outside: :mod:`core.inspection.pool` runs all this in a process of its own.
 """
 
 from __future__ import annotations

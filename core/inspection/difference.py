@@ -1,4 +1,4 @@
-"""How far two checkpoints are apart: what appeared, went or changed its shape, and how far the rest has moved."""
+"""Difference of two checkpoints: added, removed and reshaped tensors, and the distance of the others."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ class _Sums:
     product: float = 0.0
     largest: float = 0.0
     changed: int = 0
-    unknown: int = 0  # where either is NaN or infinite
+    unknown: int = 0  # either is NaN or infinite
 
 
 def difference(before: Tensor, after: Tensor, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """How far the elements of two tensors of one shape are apart, as JSON has it.
+    """The distance of two tensors of one shape, as JSON.
 
-    ``relative_norm`` is the norm of what changed over the norm of what was, ``cosine`` that of the angle between the two;
-    each ``None`` where there is no such number, as of zeros. Elements of which either is NaN or infinite are counted in
-    ``unknown_count`` and left out of the rest.
+    ``relative_norm``: norm of the change over norm of the original; ``cosine``: of the angle between the two; each
+    ``None`` if
+    undefined, as for zeros. Elements of which either is NaN or infinite are counted in ``unknown_count`` and left out
+    of the rest.
     """
     sums = _Sums()
     if before.repeats > 1 or after.repeats > 1 or before.is_ordered != after.is_ordered:
-        sentence = "The elements of the two are kept in different orders, which are not compared here."
+        sentence = "The elements of the two are stored in different orders, which are not compared here."
         return {"change": "unread", "note": sentence}
     try:
         with np.errstate(all="ignore"):
@@ -76,7 +77,7 @@ def _take(sums: _Sums, one: Numbers, other: Numbers) -> None:
 
 
 def _pairs(ones: Iterator[Numbers], others: Iterator[Numbers]) -> Iterator[tuple[Numbers, Numbers]]:
-    """The same elements of both, however each is cut."""
+    """Aligned chunks of both, however each is chunked."""
     one = other = np.zeros(0)
     while True:
         try:
@@ -85,7 +86,7 @@ def _pairs(ones: Iterator[Numbers], others: Iterator[Numbers]) -> Iterator[tuple
             while not other.size:
                 other = next(others)
         except StopIteration:
-            return  # each proves at its end that it has as many as its shape says
+            return  # each checks at its end that it matches its shape
         size = min(one.size, other.size)
         yield one[:size], other[:size]
         one, other = one[size:], other[size:]

@@ -1,7 +1,8 @@
-"""Checkpoints of any format as they land in a job's output: which are there, and whether each is complete.
+"""Checkpoint discovery: checkpoints of any format in a job's output, and whether each is complete.
 
-Judged by the trace that only a finished writer leaves (a zip file's directory at its end, the file that is written last),
-for which a few bytes are read. ``core.storage.checkpoints`` answers the narrower question what a job is to go on from.
+Judged by the traces that only a finished writer leaves (a zip file's directory at its end, the file that is written
+last); a
+few bytes are read. ``core.storage.checkpoints`` answers the narrower question which checkpoint a job resumes from.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from core.domain.errors import NotFound, TrainmasterError
 from core.storage.checkpoints import FOLDER, MARKER, step_in
 from core.storage.tree import Tree
 
-# In a folder that a user keeps: by it the training library, which removes old checkpoints itself, leaves it alone.
+# Marker file in a pinned folder: the training library, which removes old checkpoints itself, leaves it alone.
 PINNED_MARKER: Final = ".kept"
 _FORMATS: Final = {
     ".pt": "torch",
@@ -36,7 +37,7 @@ _FORMATS: Final = {
     ".json": "xgboost",
     ".model": "xgboost",
 }
-# Beside the folder `checkpoints` only what cannot be anything else.
+# Outside the folder `checkpoints` only unmistakable formats.
 _SURE: Final = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".keras", ".ubj"})
 _SHARD: Final = re.compile(r"^(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})$")
 _STAGED: Final = re.compile(r"^\.(step-\d{1,18})(?:\.a\d{1,9})?\.partial$")
@@ -44,7 +45,7 @@ _UNFINISHED: Final = (".tmp", ".part", ".partial", ".incomplete")
 _HUGGINGFACE: Final = frozenset(
     {"config.json", "adapter_config.json", "trainer_state.json", "model.safetensors.index.json"}
 )
-_ENTRY_LIMIT: Final = 20_000  # of one folder, the newest ones
+_ENTRY_LIMIT: Final = 20_000  # of one folder; the newest
 _SIZE_FILES: Final = 10_000
 _HEADER_LIMIT: Final = 100 * 2**20
 _TABLE_END: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
@@ -55,7 +56,8 @@ _BEING_WRITTEN: Final = "It is still being written, or its writer was stopped."
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
     """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the output. ``parts``: the files and
-    folders that it consists of. ``problem``: why it is not complete; empty where it is.
+    folders it
+    consists of. ``problem``: why it is incomplete; empty if complete.
     """
 
     path: str
@@ -73,22 +75,22 @@ class CheckpointFiles:
 
 
 def find_checkpoints(tree: Tree) -> list[CheckpointFiles]:
-    """Every checkpoint in the output ``tree``, complete or not, in no order. What vanishes meanwhile is left out."""
+    """All checkpoints in the output ``tree``, complete or not, unordered. Files that vanish meanwhile are left out."""
     return [*_in_folder(tree, FOLDER, is_own=True), *_in_folder(tree, "", is_own=False)]
 
 
 def checkpoint_at(tree: Tree, path: str) -> CheckpointFiles:
-    """The one at ``path``. Raises ``NotFound`` where there is none; else as ``Tree``."""
+    """The checkpoint at ``path``. Raises ``NotFound`` if there is none; otherwise like ``Tree``."""
     parent, _, name = path.strip("/").rpartition("/")
     found = next((one for one in _in_folder(tree, parent, is_own=True, only=name) if one.path == path.strip("/")), None)
     if found is None:
-        tree.stat(path)  # says best what is wrong with the path
-        raise NotFound(f"{path} is no checkpoint of a format that is known here.")
+        tree.stat(path)  # raises the most precise error for the path
+        raise NotFound(f"{path} is no checkpoint of a known format.")
     return found
 
 
 def signature(tree: Tree, landed: CheckpointFiles) -> str:
-    """Another text as soon as a file of it is another one, or written to."""
+    """A fingerprint that changes when a file of the checkpoint is replaced or written to."""
     digest = hashlib.blake2b(digest_size=20)
     for part in landed.parts:
         for path, status in _files(tree, part):
@@ -98,7 +100,7 @@ def signature(tree: Tree, landed: CheckpointFiles) -> str:
 
 
 def files_of(tree: Tree, landed: CheckpointFiles) -> list[tuple[str, os.stat_result]]:
-    """Every regular file of it by its path, in order; links are left out. Raises as ``Tree``."""
+    """Every regular file of the checkpoint by its path, in order; without links. Raises like ``Tree``."""
     return [entry for part in landed.parts for entry in _files(tree, part)]
 
 
@@ -126,7 +128,7 @@ def _files(tree: Tree, part: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None) -> Iterator[CheckpointFiles]:
-    """``is_own``: the folder holds checkpoints alone. ``only``: those whose name begins so."""
+    """``is_own``: the folder holds checkpoints alone. ``only``: prefix of the names."""
     try:
         with tree.open_folder(folder) as fd:
             found = nlargest(_ENTRY_LIMIT, _entries(fd, only or ""), key=lambda entry: entry[1].st_mtime_ns)
@@ -137,7 +139,7 @@ def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None
 
 
 def _entries(fd: int, begin: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in a folder, of names that begin so."""
+    """The entries of a folder whose names begin with ``begin``."""
     with os.scandir(fd) as scan:
         for entry in scan:
             if entry.name.startswith(begin):
@@ -148,7 +150,7 @@ def _entries(fd: int, begin: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 class _FolderScan:
-    """Into one folder."""
+    """The scan of one folder."""
 
     def __init__(self, tree: Tree, folder: str, fd: int, names: dict[str, os.stat_result], *, is_own: bool) -> None:
         self._tree = tree
@@ -168,7 +170,7 @@ class _FolderScan:
             try:
                 found = self._judge(name, status)
             except (TrainmasterError, OSError):
-                continue  # gone or changing at this moment
+                continue  # vanished or changing meanwhile
             if found is not None:
                 yield found
 
@@ -286,7 +288,7 @@ class _FolderScan:
 
 
 def _bare(name: str) -> str:
-    """A name without what a writer adds while it writes."""
+    """A name without a writer's temporary suffix."""
     bare = name.lstrip(".")
     for end in _UNFINISHED:
         bare = bare.removesuffix(end)
@@ -305,7 +307,7 @@ def _form_of(inside: set[str]) -> str:
 
 
 def _is_whole(fd: int, size: int, suffix: str) -> bool:
-    """Whether a file's end is there; of the formats whose end says nothing, always."""
+    """Whether a file's end is intact; always true for formats without a recognizable end."""
     head = os.pread(fd, 64, 0)
     if head.startswith(b"PK\x03\x04"):
         tail_bytes = min(size, 22 + 2**16)
@@ -317,7 +319,7 @@ def _is_whole(fd: int, size: int, suffix: str) -> bool:
         length = int.from_bytes(head[:8], "little")
         return len(head) >= 8 and length <= _HEADER_LIMIT and size >= 8 + length and _is_as_long(fd, size, length)
     if head.startswith(_HDF5) and len(head) >= 48:
-        # HDF5 File Format Specification, III.A: the address of the file's end.
+        # HDF5 File Format Specification, III.A: the end-of-file address.
         begin = {0: 40, 1: 44}.get(head[8], 28)
         return size >= int.from_bytes(head[begin : begin + 8], "little")
     return suffix != ".h5"
@@ -329,6 +331,6 @@ _END: Final = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,18}\s*,\s*(\d{1,18})\
 
 def _is_as_long(fd: int, size: int, header_bytes: int) -> bool:
     if header_bytes > _QUICK_HEADER:
-        return True  # a look into it tells
+        return True  # the inspection will tell
     header = os.pread(fd, header_bytes, 8)
     return size >= 8 + header_bytes + max((int(end) for end in _END.findall(header)), default=0)

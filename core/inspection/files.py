@@ -1,4 +1,4 @@
-"""Reading a checkpoint's files: at any place, through the walls of its volume, and never behind their end."""
+"""Bounded random access to a checkpoint's files, confined to its volume."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from core.storage.tree import Tree
 
 _OPEN_FILES: Final = 64
 _NAMES_LIMIT: Final = 20_000
-# Of a zip file's directory: 46 bytes a file and its name, so a million files at most.
+# Limit of a zip file's directory: 46 bytes a file and its name, so a million files at most.
 _DIRECTORY_LIMIT: Final = 64 * 2**20
 
 
 class Folder:
-    """The folder ``base`` of a tree; at most some files of it are open at once."""
+    """The folder ``base`` of a tree; the number of open files is bounded."""
 
     def __init__(self, tree: Tree, base: str = "") -> None:
         self._tree = tree
@@ -31,7 +31,7 @@ class Folder:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def file(self, name: str) -> File:
-        """The file ``name``, which is there now. Raises ``Unreadable``."""
+        """The existing file ``name``. Raises ``Unreadable``."""
         return File(self, name, os.fstat(self.descriptor(name)).st_size)
 
     def has(self, name: str) -> bool:
@@ -42,7 +42,7 @@ class Folder:
         return True
 
     def names(self, name: str = "") -> list[str]:
-        """All files below the folder ``name``, as paths from it, in order. Links are left out."""
+        """All files below the folder ``name``, as paths relative to it, in order; without links."""
         found: list[str] = []
         try:
             with self._tree.open_folder(self._path(name)) as top:
@@ -81,19 +81,19 @@ def _is_file(name: str, folder: int) -> bool:
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
-        return False  # gone since
+        return False  # vanished since
 
 
 def _gone(name: str, error: Exception) -> Unreadable:
     if isinstance(error, NotFound):
-        return Unreadable(f"{name} is not there (any more), or is no file.")
+        return Unreadable(f"{name} does not exist (any more), or is no file.")
     words = error.sentence if isinstance(error, TrainmasterError) else str(error)
     return Unreadable(f"{name} cannot be read: {words}")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """``size`` bytes of a file from ``base`` on; reading behind them is refused."""
+    """``size`` bytes of a file from ``base`` on; reads beyond them are refused."""
 
     folder: Folder
     name: str
@@ -122,13 +122,13 @@ class File:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def part(self, offset: int, length: int) -> File:
-        """A part as a file of its own. Raises ``Unreadable`` where it is not inside."""
+        """A part as a file of its own. Raises ``Unreadable`` if it is out of bounds."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise Unreadable(f"{self.name} is cut short or damaged: a part of it lies behind its end.")
         return File(self.folder, self.name, length, self.base + offset)
 
     def stream(self) -> io.BufferedReader:
-        """For libraries that want a file. It has no descriptor, so none of them maps or opens it anew."""
+        """A file object for libraries. It has no descriptor, so that they cannot map or reopen it."""
         return io.BufferedReader(_Stream(self), 2**16)
 
 
@@ -163,7 +163,7 @@ class _Stream(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """The elements lie one after the other in a file."""
+    """Elements stored contiguously in a file."""
 
     file: File
     offset: int
@@ -176,7 +176,7 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """Elements that are already here, a few."""
+    """A few elements in memory."""
 
     data: bytes
 
@@ -188,7 +188,7 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class CompressedMember:
-    """A compressed member of a zip file, unpacked a chunk at a time: the first ``skip`` bytes of it are a header."""
+    """A compressed member of a zip file, decompressed in chunks; its first ``skip`` bytes are a header."""
 
     archive: Zip
     name: str
@@ -206,7 +206,7 @@ class CompressedMember:
 
 
 class Zip:
-    """A zip file's members. Raises ``Unreadable`` when it is none, or not whole."""
+    """A zip file's members. Raises ``Unreadable`` if it is none, or incomplete."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -214,16 +214,16 @@ class Zip:
         try:
             self._zip = zipfile.ZipFile(file.stream())
         except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError) as error:
-            raise Unreadable(f"{file.name} is no whole zip file; its writer may not have finished it.") from error
+            raise Unreadable(f"{file.name} is no complete zip file; its writer may not have finished it.") from error
         self.members = {info.filename: info for info in self._zip.infolist()}
 
     def _check_directory(self) -> None:
-        # Its size stands at the file's end. Looked at before the library reads all of it into memory.
+        # The size is stored at the file's end; checked before the library reads the directory into memory.
         tail_bytes = min(self.file.size, 22 + 2**16 - 1)
         tail = self.file.read(self.file.size - tail_bytes, tail_bytes)
         at = tail.rfind(b"PK\x05\x06")
         if at < 0 or at + 22 > len(tail):
-            raise Unreadable(f"{self.file.name} is no whole zip file; its writer may not have finished it.")
+            raise Unreadable(f"{self.file.name} is no complete zip file; its writer may not have finished it.")
         size = int.from_bytes(tail[at + 12 : at + 16], "little")
         if size == 0xFFFFFFFF:
             record = tail.rfind(b"PK\x06\x06", 0, at)

@@ -1,4 +1,4 @@
-"""How far whole layers are apart, from the figures of their tensors."""
+"""Distances of whole layers, aggregated from their tensors' figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def of_layers(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same for each layer, from its weights' figures: ``layer``, ``relative_norm``, ``cosine``, ``count``."""
+    """Per layer, from its weights' figures: ``layer``, ``relative_norm``, ``cosine``, ``count``."""
     layers: dict[str, list[float]] = {}
     for item in items:
         if item["is_optimizer"] or item.get("product") is None:
@@ -31,12 +31,12 @@ def of_layers(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def ratio(value: float, by: float) -> float | None:
-    """``None`` where there is no such number."""
+    """``None`` if undefined."""
     return value / by if by and math.isfinite(value / by) else None
 
 
 def cosine(product: float, before: float, after: float) -> float | None:
-    """Of the angle between two, from their product and the squares of their norms; ``None`` where one is zero."""
+    """The cosine from the dot product and the squared norms; ``None`` if one is zero."""
     length = math.sqrt(before) * math.sqrt(after)
     if not length or not math.isfinite(product / length):
         return None

@@ -1,4 +1,4 @@
-"""What a look into a checkpoint gives: tensors, values, and where their bytes lie."""
+"""The result of an inspection: tensors, values, and the location of their bytes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-# Values of one checkpoint that are shown (learning rates, epochs), and the length of each as a text.
+# Limits of the values shown for a checkpoint (learning rates, epochs): their number, and the length of each as text.
 VALUE_LIMIT: Final = 500
 TEXT_LIMIT: Final = 300
 NAME_LIMIT: Final = 1_000
-# The largest models that are published, of hundreds of experts, have some 90,000 in all their files together.
+# The largest published models, of hundreds of experts, have some 90,000 in all their files together.
 TENSOR_LIMIT: Final = 100_000
-# Numbers of a shape, their product and its bytes all fit into 64 bits.
+# Dimensions, their product and its bytes all fit into 64 bits.
 ELEMENT_LIMIT: Final = 2**59
 CHUNK_BYTES: Final = 2 * 2**20
 
-# Bytes of one element. Names as torch writes them, the same for all formats.
+# Bytes of one element, by torch's dtype names, for all formats.
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "float64": 8,
     "float32": 4,
@@ -43,7 +43,7 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 
 
 class Unreadable(Exception):
-    """A checkpoint, or a tensor of it, cannot be looked into. ``sentence`` says why, for people."""
+    """A checkpoint or tensor cannot be inspected. ``sentence`` says why, for users."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -54,21 +54,23 @@ class ElementSource(Protocol):
     """The bytes of a tensor's elements."""
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """All of them once, in the order of the elements, a few MiB at a time.
+        """All bytes once, in element order, a few MiB at a time.
 
         Raises:
-            Unreadable: the file ends before, or is gone.
+            Unreadable: the file is truncated or gone.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """``dtype``: a key of ``ITEM_BYTES``, or any other word for what cannot be decoded.
+    """``dtype``: a key of ``ITEM_BYTES``, or any other name for an undecodable type.
 
-    ``data`` is ``None`` where the elements cannot be read; ``note`` then says why. ``repeats``: how often each element of
-    ``data`` counts, in a tensor that is an expanded view of fewer. ``is_ordered``: whether ``data`` gives the elements in
-    row-major order, so that they can be compared with another tensor's.
+    ``data`` is ``None`` if the elements cannot be read; ``note`` then says why. ``repeats``: how often each element of
+    ``data``
+    counts, in a tensor that is an expanded view of fewer. ``is_ordered``: whether ``data`` is in row-major order, and
+    so comparable
+    with another tensor's.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Tensor:
 
     @property
     def count(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -95,7 +97,7 @@ class Tensor:
 
 @dataclass(slots=True)
 class CheckpointContents:
-    """All that is in a checkpoint. ``values``: what is no tensor, by its path; ``notes``: sentences for people."""
+    """The contents of a checkpoint. ``values``: non-tensor values by path; ``notes``: sentences for users."""
 
     format: str
     tensors: list[Tensor] = field(default_factory=list)
@@ -112,7 +114,7 @@ class CheckpointContents:
         self.tensors.append(tensor)
 
     def tell(self, path: str, value: Any) -> None:
-        """Keep a value that is no tensor, as far as there is room."""
+        """Add a non-tensor value, up to the limit."""
         if len(self.values) >= VALUE_LIMIT:
             return
         if isinstance(value, str):
@@ -128,7 +130,7 @@ class CheckpointContents:
             self.notes.append(clip(sentence, NAME_LIMIT))
 
     def take(self, other: CheckpointContents, prefix: str = "") -> None:
-        """Add what another file of the same checkpoint holds; ``prefix`` goes before its names."""
+        """Add the contents of another file of the same checkpoint, names prefixed by ``prefix``."""
         for tensor in other.tensors:
             self.add(renamed(tensor, prefix + tensor.name) if prefix else tensor)
         for path, value in other.values.items():
@@ -144,6 +146,6 @@ def renamed(tensor: Tensor, name: str) -> Tensor:
 
 
 def clip(text: str, limit: int) -> str:
-    """At most ``limit`` characters, all of which JSON and a terminal can show."""
+    """At most ``limit`` characters, all of them printable in JSON and in a terminal."""
     plain = text.encode("utf-8", "replace").decode("utf-8")
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Looks into checkpoints in processes of their own, a few at a time, each with so much time and memory."""
+"""A pool of inspector processes with limits of time and memory, a few at a time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from core.storage.tree import Tree
 
 _AT_ONCE: Final = 2
 _WAIT_S: Final = 20.0
-# Of one caller: one look goes on, so many wait, and more are sent away at once. Each that waits holds one of the API's
-# threads, and nobody's files keep others from looking into theirs.
+# Per caller one inspection runs and so many wait; more are refused at once. Each waiting one blocks a thread of the
+# API, and one caller's files must not block the inspections of others.
 _WAITING: Final = 4
 _LINE_LIMIT: Final = 256 * 2**20
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_LATE: Final = "A look into it took too long and was broken off."
-_DIED: Final = "A look into it was broken off: the file is damaged, or too large to be looked into."
+_LATE: Final = "Its inspection took too long and was aborted."
+_DIED: Final = "Its inspection was aborted: the file is damaged, or too large to be inspected."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class CheckpointRef:
 
 
 class Inspectors:
-    """Safe for threads. Processes are started when they are wanted, and kept for the next look."""
+    """Thread-safe. Processes are started on demand, and reused."""
 
     def __init__(self, *, at_once: int = _AT_ONCE) -> None:
         self._turns = _Turns(at_once)
@@ -53,21 +53,23 @@ class Inspectors:
         self._end = weakref.finalize(self, _end_all, self._idle)
 
     def close(self) -> None:
-        """End the idle processes; a look that is under way ends its own."""
+        """End the idle processes; a running inspection ends its own."""
         with self._lock:
             _end_all(self._idle)
 
     def inside(self, place: CheckpointRef, *, who: str, deadline_s: float = 30.0) -> dict[str, Any]:
-        """What is in a checkpoint: ``format``, ``values``, ``notes`` and ``tensors``. ``who`` asks: one look of each caller goes on at a time.
+        """The contents of a checkpoint: ``format``, ``values``, ``notes`` and ``tensors``. Each caller ``who`` has one
+        running
+        inspection at a time.
 
         Raises:
-            CheckpointUnreadable: it is none that can be looked into.
-            Unavailable: too many looks go on.
+            CheckpointUnreadable: it cannot be inspected.
+            Unavailable: too many inspections are running.
         """
         request = {"what": "list", "place": place.to_json()}
         found: dict[str, Any] = {"tensors": []}
-        # A part at a time: to read one line of a hundred thousand tensors stops every other thread for a second. Layers,
-        # dtypes and files are a few texts, kept once each.
+        # In parts: parsing one line of a hundred thousand tensors would stop every other thread for a second. Layers,
+        # dtypes and files are few distinct texts, interned.
         texts: dict[str, str] = {}
         for answer in self._ask(request, who, deadline_s):
             found |= answer.get("inside", {})
@@ -80,7 +82,7 @@ class Inspectors:
     def statistics(
         self, place: CheckpointRef, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
     ) -> Iterator[dict[str, Any]]:
-        """The figures of these tensors in order, as many as ``budget_s`` allows, one at least."""
+        """The figures of these tensors in order, as many as ``budget_s`` allows, at least one."""
         request = {"what": "statistics", "place": place.to_json(), "names": names, "budget_s": budget_s}
         for answer in self._ask(request, who, deadline_s):
             yield answer["item"]
@@ -95,7 +97,7 @@ class Inspectors:
         budget_s: float,
         deadline_s: float = 120.0,
     ) -> Iterator[dict[str, Any]]:
-        """How far these tensors are apart, as ``statistics``."""
+        """The distances of these tensors, like ``statistics``."""
         places = {"place": before.to_json(), "other": after.to_json()}
         request = {"what": "difference", **places, "names": names, "budget_s": budget_s}
         for answer in self._ask(request, who, deadline_s):
@@ -103,7 +105,7 @@ class Inspectors:
 
     def _ask(self, request: Mapping[str, Any], who: str, deadline_s: float) -> Iterator[dict[str, Any]]:
         if not self._turns.take(who):
-            raise Unavailable("Other checkpoints are being looked into; try again in a moment.", retry_after_s=5.0)
+            raise Unavailable("Other checkpoints are being inspected; try again in a moment.", retry_after_s=5.0)
         line = orjson.dumps({**request, "deadline_s": deadline_s}, option=orjson.OPT_APPEND_NEWLINE)
         until_s = time.monotonic() + deadline_s
         process: subprocess.Popen[bytes] | None = None
@@ -127,13 +129,13 @@ class Inspectors:
         except Unreadable as error:
             raise CheckpointUnreadable(error.sentence, field="path") from error
         finally:
-            # Whatever went wrong, or nobody wants to hear the rest: it may be deep in something endless.
+            # On any failure, or if the reader gave up: it may be in an endless loop.
             if process is not None:
                 _end(process)
             self._turns.give_back(who)
 
     def _begin(self, line: bytes, until_s: float) -> tuple[subprocess.Popen[bytes], Iterator[dict[str, Any]]]:
-        """A process that has begun with the request, and its answers. One that waited may have ended by itself just now."""
+        """A process that has accepted the request, and its answers. An idle process may have ended just now."""
         with self._lock:
             waiting = self._idle.pop() if self._idle else None
         for known in (waiting, None):
@@ -146,7 +148,7 @@ class Inspectors:
 
 
 class _Turns:
-    """So many looks at once, and one of each caller."""
+    """A semaphore with one slot per caller."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -155,7 +157,7 @@ class _Turns:
         self._change = threading.Condition()
 
     def take(self, who: str) -> bool:
-        """Whether there was a turn within a while."""
+        """Whether a slot became free in time."""
         with self._change:
             if self._waiting[who] >= _WAITING:
                 return False
@@ -164,7 +166,7 @@ class _Turns:
                 is_mine = self._change.wait_for(lambda: self._left > 0 and who not in self._looking, _WAIT_S)
             finally:
                 self._waiting[who] -= 1
-                self._waiting += Counter()  # drops those that are zero
+                self._waiting += Counter()  # drops zero counts
             if is_mine:
                 self._left -= 1
                 self._looking.add(who)
@@ -178,7 +180,7 @@ class _Turns:
 
 
 def _asked(process: subprocess.Popen[bytes], line: bytes, until_s: float) -> Iterator[dict[str, Any]] | None:
-    """The answers of a process to a request; ``None`` where it does not even say that it begins."""
+    """The answers of a process to a request; ``None`` if it does not accept it."""
     assert process.stdin is not None  # noqa: S101 (a pipe, as asked for)
     answers = _answers(process, until_s)
     try:
@@ -191,8 +193,8 @@ def _asked(process: subprocess.Popen[bytes], line: bytes, until_s: float) -> Ite
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # No setting of the platform is in its environment, so none of its secrets is; and no site-packages hook of this
-    # environment runs, which makes it start twice as fast.
+    # The environment holds no setting of the platform, hence no secret. Without site-packages hooks it starts twice as
+    # fast.
     environment = {
         "PATH": os.defpath,
         "PYTHONPATH": os.pathsep.join([str(_ROOT), *(path for path in sys.path if path)]),
@@ -212,7 +214,7 @@ def _start() -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise Unavailable("The process that looks into checkpoints cannot be started.") from error
+        raise Unavailable("The process that inspects checkpoints cannot be started.") from error
 
 
 def _answers(process: subprocess.Popen[bytes], until_s: float) -> Iterator[dict[str, Any]]:
@@ -245,7 +247,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             if pipe is not None:
                 pipe.close()
         except OSError:
-            pass  # a request that it never read
+            pass  # an unread request
 
 
 def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:

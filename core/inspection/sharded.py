@@ -1,4 +1,4 @@
-"""Tensors that are kept in several pieces."""
+"""Sharded tensors: joining the pieces of a tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELD_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Concatenated:
-    """One after the other."""
+    """The pieces one after another."""
 
     pieces: Sequence[ElementSource]
 
@@ -26,7 +26,7 @@ class Concatenated:
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """Row ``r`` is the next one of piece ``r % n``. ``row_bytes``: of one row."""
+    """Row ``r`` is the next row of piece ``r % n``. ``row_bytes``: size of a row."""
 
     pieces: Sequence[ElementSource]
     rows: int
@@ -65,7 +65,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A box of a larger tensor: ``offsets`` is its first corner, ``shape`` its lengths."""
+    """A box of a larger tensor: ``offsets`` is its first corner, ``shape`` its extent."""
 
     offsets: tuple[int, ...]
     shape: tuple[int, ...]
@@ -73,13 +73,13 @@ class Block:
 
 
 def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> tuple[ElementSource, bool]:
-    """The blocks as one tensor, and whether its elements come in row-major order.
+    """The blocks as one tensor, and whether its elements are in row-major order.
 
     Raises:
-        Unreadable: the blocks do not make up the shape.
+        Unreadable: the blocks do not tile the shape.
     """
     blocks = sorted(blocks, key=lambda block: block.offsets)
-    # What is kept twice (on several ranks) is one block.
+    # Blocks stored by several ranks count once.
     blocks = [next(same) for _, same in groupby(blocks, key=lambda block: (block.offsets, block.shape))]
     for block in blocks:
         fits = len(block.shape) == len(block.offsets) == len(shape) and all(
@@ -88,7 +88,7 @@ def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> 
         if not fits:
             raise Unreadable("A piece of it lies outside of its shape; the checkpoint is damaged.")
     if sum(prod(block.shape) for block in blocks) != prod(shape):
-        raise Unreadable("Pieces of it are missing or lie twice; the checkpoint is not whole.")
+        raise Unreadable("Pieces of it are missing or overlap; the checkpoint is incomplete.")
     if all(block.shape[1:] == shape[1:] for block in blocks) or len(blocks) == 1:
         return Concatenated([block.data for block in blocks]), True
     if prod(shape) * item_bytes <= HELD_BYTES:
@@ -98,7 +98,7 @@ def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Boxes:
-    """Blocks of several dimensions, put together in memory."""
+    """Multi-dimensional blocks, assembled in memory."""
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...]

@@ -1,4 +1,4 @@
-"""What the numbers of one tensor are like, in two passes over its bytes."""
+"""Statistics of one tensor's elements, in two passes over its bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Sums:
     nans: int = 0
     infinities: int = 0
     zeros: int = 0
-    count: int = 0  # of finite ones
+    count: int = 0  # finite elements
     low: float = math.inf
     high: float = -math.inf
     total: float = 0.0
@@ -28,8 +28,8 @@ class _Sums:
     counts: Any = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
 
     def take(self, numbers: Numbers) -> Numbers:
-        """Count these in; the finite ones among them."""
-        # A sum is finite where all of its parts are, but for sums too large for a number.
+        """Accumulate; returns the finite elements."""
+        # A sum is finite if all terms are, except on overflow.
         if not math.isfinite(float(numbers.sum())):
             is_finite = np.isfinite(numbers)
             nans = int(np.isnan(numbers).sum())
@@ -46,16 +46,16 @@ class _Sums:
         return numbers
 
     def sort(self, numbers: Numbers) -> None:
-        """Count finite numbers into the bins between the least and the largest."""
+        """Count finite elements into the bins between minimum and maximum."""
         width = self.high - self.low
         if width > 0 and math.isfinite(BINS / width):
             places = ((numbers - self.low) * (BINS / width)).astype(np.intp)
-            np.clip(places, 0, BINS - 1, out=places)  # the largest one is the last bin's upper edge
+            np.clip(places, 0, BINS - 1, out=places)  # the maximum is the last bin's upper edge
             self.counts += np.bincount(places, minlength=BINS)
 
 
 def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The figures of one tensor as JSON has them: ``None`` where there is no such number.
+    """The figures of one tensor as JSON; ``None`` for undefined ones.
 
     Min, max, mean and norm are those of the finite elements. ``check`` is called between the blocks, and may raise.
     """
@@ -64,7 +64,7 @@ def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict
     number = 0
     try:
         with np.errstate(all="ignore"):
-            for number, block in enumerate(blocks(tensor), 1):  # noqa: B007 (the count is wanted)
+            for number, block in enumerate(blocks(tensor), 1):  # the count is used
                 check()
                 last = sums.take(block)
             if number == 1 and last is not None:

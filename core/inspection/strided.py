@@ -1,4 +1,4 @@
-"""Tensors whose elements do not lie one after the other: transposed, sliced, expanded."""
+"""Non-contiguous tensors: transposed, sliced, expanded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Final
 
 from core.inspection.model import CHUNK_BYTES, ElementSource, Unreadable
 
-# A part of the storage that is held in memory to be put in order.
+# The largest part of a storage that is reordered in memory.
 HELD_BYTES: Final = 64 * 2**20
 
 
 def spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool, int]:
-    """How many elements lie from the first to the last one, whether they lie there in order without gaps, and how often
-    each of them counts.
+    """The number of elements from the first to the last one, whether they are contiguous and in order, and how often
+    each of
+    them counts.
     """
     if not all(shape):
         return 0, True, 1
@@ -36,8 +37,8 @@ def spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool,
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """``source`` holds ``extent`` elements; those of the tensor are given in row-major order. What is repeated along a
-    dimension of stride 0 is given once.
+    """``source`` holds ``extent`` elements; those of the tensor are given in row-major order. Elements repeated along a
+    dimension of stride 0 are given once.
     """
 
     source: ElementSource

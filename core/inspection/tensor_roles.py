@@ -1,4 +1,4 @@
-"""By a tensor's name: whether it is the optimizer's, and the layer that it belongs to."""
+"""Classification by a tensor's name: optimizer state or weight, and its layer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIMIZER_PARTS: Final = frozenset(
         "beta2_power",
     }
 )
-# Slots as TensorFlow 1 names them: behind the variable's name.
+# Slots of TensorFlow 1, after the variable's name.
 _SLOT: Final = re.compile(
     r"/(Adam|Adam_1|AdamW|Momentum|Adagrad|Adadelta|Adadelta_1|RMSProp|RMSProp_1|Ftrl|Ftrl_1|ExponentialMovingAverage)(_\d+)?$"
 )
@@ -39,7 +39,7 @@ _SPLIT: Final = re.compile(r"[./]")
 
 
 def is_optimizer_name(name: str) -> bool:
-    """Whether a tensor of this name is an optimizer's state, and no weight of the model."""
+    """Whether the name denotes optimizer state rather than a model weight."""
     lowered = name.lower()
     if "/_trainable_variables/" in lowered:  # Keras: the optimizer's list of the model's own
         return False
@@ -49,6 +49,6 @@ def is_optimizer_name(name: str) -> bool:
 
 
 def layer_of(name: str) -> str:
-    """All but the last part of a name: ``encoder.0.attention`` of ``encoder.0.attention.weight``."""
+    """The name without its last part: ``encoder.0.attention`` of ``encoder.0.attention.weight``."""
     separator = "/" if name.count("/") > name.count(".") else "."
     return name.rpartition(separator)[0]

@@ -1,4 +1,4 @@
-"""From bytes to numbers."""
+"""Decoding of elements to numbers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = "NDArray[np.float64]"
 
-# Elements that are held at once, 4 MiB as float64: what fits a processor's cache is quickest to go over several times.
+# Elements per block, 4 MiB as float64: several passes are fastest within a processor's cache.
 BLOCK: Final = 2**19
 _PLAIN: Final = {
     "float64": "f8", "float32": "f4", "float16": "f2", "complex128": "f8", "complex64": "f4",
     "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1",
     "uint64": "u8", "uint32": "u4", "uint16": "u2", "uint8": "u1", "bool": "u1",
 }  # fmt: skip
-# Exponent and mantissa bits, bias, and what the topmost codes mean: OCP 8-bit Floating Point Specification, and the
-# "fnuz" forms of https://arxiv.org/abs/2206.02915.
+# Exponent and mantissa bits, bias, and meaning of the topmost codes: OCP 8-bit Floating Point Specification, and the
+# "fnuz" formats of https://arxiv.org/abs/2206.02915.
 _EIGHT_BITS: Final = {
     "float8_e4m3fn": (4, 3, 7, "nan at all ones"),
     "float8_e5m2": (5, 2, 15, "as IEEE"),
@@ -33,7 +33,7 @@ _EIGHT_BITS: Final = {
 
 
 def blocks(tensor: Tensor) -> Iterator[Numbers]:
-    """All elements as float64, at most ``BLOCK`` at once; real and imaginary parts of complex ones as two.
+    """All elements as float64, at most ``BLOCK`` at once; a complex element as real and imaginary part.
 
     Raises:
         Unreadable: they cannot be read or decoded.

@@ -1,7 +1,8 @@
-"""The process that looks into checkpoints: reads a request a line on stdin, answers in lines of JSON on stdout.
+"""The inspector process: one request per line on stdin, answers as JSON lines on stdout.
 
-It may take so much memory and time and no more, writes no file, and knows no secret: what a hostile file could do to a
-parser, it does here. Started by :mod:`core.inspection.pool`.
+Its memory and time are limited, it writes no file, and it knows no secret, which confines what a hostile file could do
+to a
+parser. Started by :mod:`core.inspection.pool`.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from core.inspection.model import CheckpointContents, Tensor, Unreadable
 from core.inspection.tensor_roles import layer_of
 from core.storage.tree import Tree
 
-# What a process may take beyond its code: the statistics of any checkpoint need less than 100 MiB.
+# Memory limit beyond its code: the statistics of any checkpoint need less than 100 MiB.
 DATA_BYTES: Final = 384 * 2**20
 ADDRESS_BYTES: Final = 4 * 2**30
-# One that nobody asks anything of ends by itself.
+# An idle process ends by itself.
 IDLE_S: Final = 120.0
-_AT_ONCE: Final = 2_000  # tensors of a list in one line
-_TOO_LARGE: Final = "A look into it needs more memory than it may take; the file is damaged, or too large."
+_AT_ONCE: Final = 2_000  # tensors per line
+_TOO_LARGE: Final = "Its inspection needs more memory than allowed; the file is damaged, or too large."
 
 
 def main() -> None:
     _bound()
     answers = os.fdopen(os.dup(1), "wb", buffering=2**16)
-    # Whatever a library prints is no answer.
+    # Output of libraries is no answer.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     requests = sys.stdin.buffer
     while True:
@@ -46,7 +47,7 @@ def main() -> None:
         answers.write(b'{"begin":true}\n')
         answers.flush()
         request = orjson.loads(line)
-        # A second wall: whoever asked kills at the deadline, if it lives.
+        # A second limit: the parent kills at the deadline, if it lives.
         signal.alarm(int(request["deadline_s"]) + 5)
         is_spent = False
         try:
@@ -59,7 +60,7 @@ def main() -> None:
             is_spent = True
             answers.write(orjson.dumps({"problem": _TOO_LARGE}, option=orjson.OPT_APPEND_NEWLINE))
         except RecursionError:
-            problem = "It is nested too deeply to be looked into."
+            problem = "It is nested too deeply to be inspected."
             answers.write(orjson.dumps({"problem": problem}, option=orjson.OPT_APPEND_NEWLINE))
         answers.write(orjson.dumps({"end": True, "is_spent": is_spent}, option=orjson.OPT_APPEND_NEWLINE))
         answers.flush()
@@ -84,8 +85,9 @@ def _bound() -> None:
 def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
     """The answers to one request, before its last line.
 
-    ``list``: one line with ``tensors`` for each few thousand of them, and one with what else is ``inside``. ``statistics``, ``difference``: one line for each of ``names``, until
-    ``budget_s`` are over (one line at least).
+    ``list``: a line with ``tensors`` for each few thousand of them, and one with the rest as ``inside``.
+    ``statistics``,
+    ``difference``: a line for each of ``names``, until ``budget_s`` are over (at least one line).
     """
     inside = _open(request["place"])
     match request["what"]:

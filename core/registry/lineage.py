@@ -1,4 +1,4 @@
-"""Where a model's version comes from, written down when it is registered: the job itself may be deleted later."""
+"""Lineage of a model version, recorded at its registration: the job itself may be deleted later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _PARAMETERS: Final = 500
 
 
 def lineage_of(session: Session, job: Job, *, checkpoint: str | None, step: int | None, user: str) -> ModelLineage:
-    """The job as it is now. ``checkpoint``: its path; then the metrics are those of its step. ``user``: who registers."""
+    """The job as it is now. ``checkpoint``: its path; then the metrics are those of its step. ``user``: who registers
+    it.
+    """
     spec: dict[str, Any] = job.spec
     roles: dict[str, Any] = spec.get("roles") or {}
     attempt = job.attempt_count or None
@@ -42,7 +44,7 @@ def lineage_of(session: Session, job: Job, *, checkpoint: str | None, step: int 
     trial = job.trial or {}
     if trial and checkpoint is None:
         row = session.get(Trial, (trial["study_id"], trial["number"]))
-        if row is not None and row.job_id == job.id:  # and not the run of the best point once more, which has its own
+        if row is not None and row.job_id == job.id:  # not the rerun of the best trial, which has its own
             metrics |= _finite(row.result or {})
     return ModelLineage(
         job=job.id,
@@ -69,7 +71,7 @@ def lineage_of(session: Session, job: Job, *, checkpoint: str | None, step: int 
 
 
 def lineage_of_upload(location: str, *, user: str) -> ModelLineage:
-    """Nothing is known of how it was trained. ``location``: volume/path."""
+    """The training is unknown. ``location``: volume/path."""
     return ModelLineage(job="", job_name="", user=user, data=[location])
 
 
@@ -84,7 +86,7 @@ def _data(spec: dict[str, Any]) -> list[str]:
 
 
 def _parameters(session: Session, job: Job) -> dict[str, Any]:
-    """Of its trial, and what its script told MLflow in the newest run."""
+    """Of its trial, and as logged to MLflow in the newest run."""
     query = select(MlflowRun.params).where(MlflowRun.job_id == job.id, MlflowRun.is_deleted.is_(False))
     run = session.scalars(query.order_by(MlflowRun.started_at.desc(), MlflowRun.id).limit(1)).first()
     found = {**(run or {}), **(job.trial or {}).get("parameters", {})}
@@ -100,7 +102,7 @@ def _metrics_at(session: Session, job_id: str, step: int) -> dict[str, float]:
 
 
 def _last_metrics(session: Session, job_id: str) -> dict[str, float]:
-    """The last value of each: of the newest attempt that told it, of the chief before a worker, of the first of a role."""
+    """The last value of each: of the newest attempt, the chief before a worker, the first replica of a role."""
     best: dict[str, StoredSeries] = {}
     for one in find_series(session, [job_id], SeriesFilter(kind="scalar", without_prefix=SYSTEM), limit=_SERIES):
         if one.last_value is None or not math.isfinite(one.last_value):

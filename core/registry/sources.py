@@ -1,4 +1,4 @@
-"""What is registered, of a job's output or of what was uploaded: which files, found and checked before anything is copied."""
+"""Sources of registered versions, in a job's output or an upload: the files, found and checked before copying."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from core.inspection.discovery import checkpoint_at
 from core.storage.registry import PlannedFile, format_of_files, plan_files
 from core.storage.tree import Tree, split_path
 
-# Where training scripts leave their model: AIP_MODEL_DIR, below the output.
+# Where training scripts save their model: AIP_MODEL_DIR, below the output.
 MODEL_FOLDER: Final = "model"
 _SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """``path``: of the output, unstated: its folder ``model``. ``checkpoint``: one of its checkpoints instead."""
+    """``path``: in the output, by default its folder ``model``. ``checkpoint``: one of its checkpoints instead."""
 
     path: str | None = None
     checkpoint: str | None = None
@@ -30,8 +30,8 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class UploadedSource:
-    """A place that no job of ours wrote. ``base``: the folder of the volume that no link may leave, empty: all of it;
-    ``path``: of a file or folder below that.
+    """Files not written by a job of ours. ``base``: the folder of the volume that no link may leave, empty: all of it;
+    ``path``: of a file or folder below it.
     """
 
     KIND: ClassVar[str] = "upload"
@@ -70,10 +70,10 @@ class PlannedSource:
 def find_source(
     output: Tree, asked: SourceRequest, *, reported: Collection[str], trial: int | None, limit_bytes: int
 ) -> PlannedSource:
-    """The files that are asked for. Nothing of them is read but the end of a file of torch, for what it is.
+    """The files to register. Nothing is read but the end of torch files, to tell their kind.
 
     Args:
-        told: the checkpoints that the job told of as complete.
+        reported: the checkpoints that the job reported as complete.
         trial: the job's number in its study: then the folder is below one of that name.
 
     Raises:
@@ -99,7 +99,7 @@ def find_source(
 
 
 def find_below(base: Tree, path: str, *, limit_bytes: int) -> PlannedSource:
-    """The same of an upload. Raises as ``plan_files``."""
+    """The same for an upload. Raises like ``plan_files``."""
     files = plan_files(base, (path or ".",), limit_bytes=limit_bytes)
     return PlannedSource(path, format_of_files(base, files), None, files)
 
@@ -126,7 +126,7 @@ def _default(output: Tree, trial: int | None) -> str:
 
 
 def _there(output: Tree) -> str:
-    """The end of a sentence about what is missing."""
+    """The end of a message about something missing: what is there."""
     names = _names(output)
     return _among(names) if names else ": the job has written nothing there."
 

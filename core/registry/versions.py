@@ -1,7 +1,8 @@
-"""Versions of models for those who use them: serving, batch prediction, AutoML, other protocols' adapters.
+"""Model versions for their users: serving, batch prediction, AutoML, adapters of other protocols.
 
-``register_from_job`` and ``register_upload`` make one, ``ready`` finds one to be used, ``hold`` and ``release`` say that it is. All of them work in
-the caller's transaction; the control loop (``scheduler.control.models``) does the copying.
+``register_from_job`` and ``register_upload`` create one, ``ready`` finds one to use, ``hold`` and ``release`` mark its
+use.
+All work in the caller's transaction; the control loop (``scheduler.control.models``) does the copying.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from core.storage.registry import KnownFile, place_of
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who does it. ``user``: the name in histories; ``actor``: as events name them, such as ``user:ann``."""
+    """Who makes a change. ``user``: the name in histories; ``actor``: as in events, such as ``user:ann``."""
 
     user_id: str
     user: str
@@ -37,9 +38,9 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class VersionMetadata:
-    """What a new version is told besides its files. ``aliases`` are set once it is ready.
+    """Metadata of a new version. ``aliases`` are set once it is ready.
 
-    ``keeps_better``: of a study's winner: an alias stays where it is, should it point to a better one of such a study.
+    ``keeps_better``: for a study's best trial: an alias is not moved if it points to a better version of such a study.
     """
 
     description: str = ""
@@ -51,7 +52,7 @@ class VersionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ReadyVersion:
-    """A version whose files are whole and never change. ``volume`` and ``path``: to be mounted read-only.
+    """A complete, immutable version. ``volume`` and ``path``: to be mounted read-only.
 
     ``image``: of the job that trained it, ``None``: it had none. ``manifest``: by path, relative to ``path``.
     """
@@ -72,7 +73,7 @@ class ReadyVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """A file of such a version. ``path``: on the volume; ``known.path``: in the version."""
+    """A file of a ready version. ``path``: on the volume; ``known.path``: in the version."""
 
     volume: str
     path: str
@@ -80,7 +81,7 @@ class ReadyFile:
 
 
 def ready(session: Session, project_id: str, model: str, ref: str | int) -> ReadyVersion:
-    """The version of this number or alias; ``latest``: the newest that is ready.
+    """The version of this number or alias; ``latest``: the newest ready one.
 
     Raises:
         NotFound: there is no such model, version or alias.
@@ -106,7 +107,7 @@ def ready(session: Session, project_id: str, model: str, ref: str | int) -> Read
 
 
 def ready_file(session: Session, project_id: str, model: str, ref: str | int, path: str) -> ReadyFile:
-    """One file of what :func:`ready` finds, without reading of the others.
+    """One file of what :func:`ready` finds, without reading the whole manifest.
 
     Raises:
         NotFound: there is no such model, version, alias or file.
@@ -128,10 +129,10 @@ def _demand_ready(session: Session, project_id: str, model: str, ref: str | int)
 
 
 def hold(session: Session, version_id: str, holder: str, now: datetime) -> None:
-    """Say that ``holder``, such as ``endpoint digits``, has it deployed: nobody deletes it meanwhile. Harmless to repeat.
+    """Mark the version as deployed by ``holder``, such as ``endpoint digits``, which prevents its deletion. Idempotent.
 
     Raises:
-        NotFound: it was deleted in this moment.
+        NotFound: it was deleted meanwhile.
     """
     row = session.get(ModelVersion, version_id)
     model = None if row is None else models.lock_model(session, row.model_id)
@@ -146,7 +147,7 @@ def hold(session: Session, version_id: str, holder: str, now: datetime) -> None:
 
 
 def release(session: Session, version_id: str, holder: str) -> None:
-    """The opposite; fine where it is not held."""
+    """Drop the hold. Idempotent."""
     session.execute(delete(ModelHold).where(ModelHold.version_id == version_id, ModelHold.holder == holder))
 
 
@@ -163,18 +164,18 @@ def register_from_job(
     when_done: bool = False,
     version_id: str | None = None,
 ) -> ModelVersion:
-    """Write a new version of ``model``, which is made where there is none yet; the control loop copies its files.
+    """Create a new version of ``model``, which is created if missing; the control loop copies its files.
 
-    Looks at no file: what is wrong with them becomes the version's ``reason``. Ring ``TOPIC_MODELS`` after the commit.
+    Does not check the files: errors become the version's ``reason``. Notify ``TOPIC_MODELS`` after the commit.
 
     Args:
         model: a valid name.
-        volume: of the projects' own folders (the setting ``default_volume``), where the registry has its place.
-        when_done: of a job that has not ended: wait for its success.
-        version_id: a fresh id, where the caller needs it beforehand.
+        volume: of the projects' own folders (the setting ``default_volume``), where the registry stores its files.
+        when_done: for an unfinished job: wait for its success.
+        version_id: a new id, if the caller needs it beforehand.
 
     Raises:
-        Conflict: the job has not ended, and neither ``when_done`` nor a checkpoint is asked for.
+        Conflict: the job has not ended, and neither ``when_done`` nor a checkpoint is given.
     """
     state = JobState(job.state)
     waits = False
@@ -213,7 +214,7 @@ def register_upload(
     volume: str,
     metadata: VersionMetadata = VersionMetadata(),
 ) -> ModelVersion:
-    """The same of files that no job of ours wrote: they were put there by somebody who may read them, which the caller has proved."""
+    """The same for files that no job of ours wrote. The caller has checked that the user may read them."""
     made = _new_version(session, now, project_id, model, by, volume=volume, metadata=metadata, version_id=None)
     made.source = uploaded.to_json()
     _add(session, now, made, by, metadata, reason=f"of {uploaded.location}")
@@ -231,7 +232,7 @@ def _new_version(
     metadata: VersionMetadata,
     version_id: str | None,
 ) -> ModelVersion:
-    """The model's next one, with its number; what it is of is yet to be said."""
+    """The model's next version, with its number but without its source."""
     row = make_model(session, now, project_id, model, by)
     row.version_count += 1
     row.updated_at = now
@@ -271,7 +272,7 @@ def _add(
 
 
 def make_model(session: Session, now: datetime, project_id: str, name: str, by: Author) -> Model:
-    """The project's model of this name, locked for this transaction; a new one where there is none."""
+    """The project's model of this name, locked for this transaction; created if missing."""
     for _ in range(3):
         found = models.find_model(session, project_id, name)
         locked = None if found is None else models.lock_model(session, found.id)
@@ -285,7 +286,7 @@ def make_model(session: Session, now: datetime, project_id: str, name: str, by: 
             with session.begin_nested():
                 session.add(row)
         except IntegrityError:
-            continue  # somebody else made it in this moment
+            continue  # another request created it meanwhile
         record_change(session, now, row, by, "model.created")
         return row
     raise Unavailable("The model is being changed by others; try again.", retry_after_s=1.0)
@@ -304,7 +305,7 @@ def record_change(
     after: object = None,
     reason: str = "",
 ) -> None:
-    """A line in the model's history, and one in the project's events."""
+    """Append to the model's history and to the project's events."""
     models.note_change(
         session, model.id, now, user=by.user, what=what, version=version, name=name, before=before, after=after,
         reason=reason,

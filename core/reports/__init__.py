@@ -1,1 +1,1 @@
-"""What replicas report: from the wire, or from where they kept it, into the database."""
+"""Ingestion of the replicas' reports, from the network or from their spools, into the database."""

@@ -1,4 +1,4 @@
-"""What replicas report: taken once each, in order, whatever was lost or sent twice on the way."""
+"""Ingestion of reports: exactly once and in order, despite losses and retransmissions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from core.ids import new_id
 from core.reports.points import columns_of, objects_of
 from core.reports.shrunk_replicas import check_wanted
 
-# Each start of a replica counts its items from 1. The column holds the start's number above, the item's below:
-# 2^40 items of one start, a hundred a second, are 350 years.
+# Each start of a replica numbers its items from 1. The column holds the start's number in the upper bits, the item's in
+# the lower: 2^40 items of one start, a hundred a second, are 350 years.
 _SEQ_BITS: Final = 40
 _SEQ_MASK: Final = 2**_SEQ_BITS - 1
 _GENERATION_MAX: Final = 2**22
@@ -41,36 +41,38 @@ _NAME_LIMIT: Final = 200
 _PATH_LIMIT: Final = 4096
 _TEXT_LIMIT: Final = 4000
 _BIG: Final = 2**63 - 1
-# A job's own words must not read like the platform's: they all have this noun, which the platform never uses.
+# Prefix of a job's own events; the platform never uses this noun, so they cannot be confused.
 _KIND: Final = re.compile(r"^train\.[a-z][a-z0-9_]{0,60}$")
 _NOTE: Final = "train.note"
 _DROPPED: Final = "train.events_dropped"
-# Lines that all replicas of one attempt may add to the history, which is kept for good.
+# Events that all replicas of one attempt may add to the history, which is stored for good.
 EVENT_LIMIT: Final = 10_000
-# What a runtime still had in its spool when its attempt ended may come in for this long.
+# Grace for spooled reports after the attempt's end.
 _LATE: Final = timedelta(seconds=60)
-_PLACE: Final = ["job_id", "path"]  # a checkpoint is known by its job and its path
+_PLACE: Final = ["job_id", "path"]  # a checkpoint's key: job and path
 
 
 class _Refused(ValueError):
-    """One item cannot be used; the sentence says why."""
+    """One unusable item; the sentence says why."""
 
 
 def ingest_report(
     session: Session, attempt_id: AttemptId, report: Report, *, now: datetime, is_spooled: bool = False
 ) -> int:
-    """Write what is new of ``report`` and return the largest number that the sender may forget.
+    """Write the new items of ``report`` and return the largest sequence number that the sender may discard.
 
-    Everything that was sent is acknowledged: an item that cannot be used is told in the job's history, not sent again.
+    All items are acknowledged: an unusable one is noted in the job's history, not sent again.
 
     Args:
-        was_kept: it comes from where its replica kept what it could not send, not from the replica itself. It proves no
-            life, and may be as old as the attempt.
+        is_spooled: it was read from the replica's spool, not sent by the replica itself. It proves no liveness, and may
+            be as
+            old as the attempt.
 
     Raises:
-        InvalidRequest: numbers that no replica has.
-        NotFound: the attempt or the replica is not there; reporting again is of no use.
-        AttemptEnded: a minute ago or longer, or its job was deleted, or the gang goes on without it: the replica should
+        InvalidRequest: sequence numbers out of range.
+        NotFound: there is no such attempt or replica; retrying is of no use.
+        AttemptEnded: ended a minute ago or longer, or the job was deleted, or the gang goes on without the replica: it
+            should
             end.
     """
     newest = max((item.seq for item in report.items), default=0)
@@ -86,7 +88,7 @@ def ingest_report(
     taker = _ReportIngest(session, replica, job, now, is_late=is_late)
     for item in items:
         taker.take(item)
-    # The items of a late report cannot be told from those that came before, so its metrics have a number of their own.
+    # Items of a late report cannot be distinguished from earlier ones, so its metrics have a batch number of their own.
     taker.add_metrics(number, writer=f"runtime-{report.generation}", batch=newest)
     taker.tell_refusals()
     if is_late:
@@ -111,7 +113,7 @@ def _lock_replica(
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .join(Job, Job.id == Attempt.job_id)
         .where(Replica.attempt_id == attempt_id, Replica.role == report.role, Replica.index == report.index)
-        .with_for_update(of=Replica)  # two requests of one replica must not both find an item new
+        .with_for_update(of=Replica)  # two requests of one replica must not both ingest an item
     ).one_or_none()
     if row is None:
         raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
@@ -120,33 +122,33 @@ def _lock_replica(
         raise AttemptEnded("The job of this token was deleted; its replicas report no more.")
     if ended_at is not None and now - ended_at > _LATE:
         raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
-    # Kept reports of an attempt with one world are of nobody who went on alone.
+    # Spooled reports of an attempt with a single world cannot come from a removed replica.
     if not is_spooled or world > 1:
         check_wanted(replica, report.generation, now, _LATE)
     return replica, job, number
 
 
 class _ReportIngest:
-    """Takes the items of one report. ``progress``: the new value, ``None`` while nothing changed it."""
+    """Ingests the items of one report. ``progress``: the new value, ``None`` if unchanged."""
 
     def __init__(self, session: Session, replica: Replica, job: Job, now: datetime, *, is_late: bool) -> None:
         self.session = session
         self.now = now
         self.replica = replica
         self.job = job
-        self.is_late = is_late  # of an earlier start of this replica: its files still count, its progress does not
+        self.is_late = is_late  # of an earlier start of this replica: its files count, its progress does not
         self.progress: dict[str, Any] | None = None
         self.refusals: list[str] = []
         self._points: dict[str, Points] = {}
         self._printed: dict[str, Points] = {}
         self._objects: list[NewMetricObject] = []
-        self._told: int | None = None  # lines of this attempt so far; counted when the first one comes
+        self._told: int | None = None  # events of this attempt so far; counted lazily
 
     def take(self, item: ReportItem) -> None:
         try:
             match item.kind:
                 case "heartbeat":
-                    pass  # any report proves life
+                    pass  # any report proves liveness
                 case "progress":
                     if not self.is_late:
                         self._take_progress(item)
@@ -162,7 +164,7 @@ class _ReportIngest:
 
     def _take_progress(self, item: ReportItem) -> None:
         before = self.replica.progress if self.progress is None else self.progress
-        if "roads" in item.data:  # how its metrics came; told by itself, at the end, and no progress
+        if "roads" in item.data:  # its metric sources; reported at the end, separately from progress
             told = metric_sources.parse_sources(item.data["roads"])
             self.progress = before if told is None else {**before, metric_sources.KEY: told}
             return
@@ -177,7 +179,7 @@ class _ReportIngest:
         self._note_points(item, self.progress.get("step"))
 
     def _note_points(self, item: ReportItem, step: float | None) -> None:
-        """The metrics of a progress item as points of its step, what is no number included."""
+        """Store a progress item's metrics as points of its step, non-finite ones included."""
         at = int(max(0.0, _utc(item.at).timestamp()) * 1000)
         for name, value in (item.data.get("metrics") or {}).items():
             if value is not None and abs(step or 0) <= STEP_LIMIT:
@@ -241,7 +243,7 @@ class _ReportIngest:
             self._tell(_NOTE, reason, {"kind": str(kind)[:_NAME_LIMIT]} if kind else {})
 
     def tell_refusals(self) -> None:
-        """One line for all, so that a script that reports nonsense does not flood the history."""
+        """One event for all refused items, so that a script that reports nonsense does not flood the history."""
         if self.refusals:
             count = len(self.refusals)
             reason = (
@@ -251,7 +253,7 @@ class _ReportIngest:
                 self._tell("replica.report_refused", reason, {"count": count})
 
     def _is_recorded(self, kind: str, reason: str) -> bool:
-        """Whether this replica's history says just this already: a script that goes on with it needs no second line."""
+        """Whether this replica's history has the same event already; repeated refusals need no second one."""
         told = select(Event.id).where(
             Event.job_id == self.job.id,
             Event.attempt_id == self.replica.attempt_id,
@@ -268,7 +270,7 @@ class _ReportIngest:
         if self._told > EVENT_LIMIT + 1:
             return
         if self._told > EVENT_LIMIT:
-            kind, reason, data = _DROPPED, f"This attempt has told {EVENT_LIMIT:,} events; the rest is dropped.", {}
+            kind, reason, data = _DROPPED, f"This attempt has reported {EVENT_LIMIT:,} events; the rest is dropped.", {}
         append_event(
             self.session,
             at=self.now,
@@ -282,7 +284,7 @@ class _ReportIngest:
         )
 
     def _count_events(self) -> int:
-        """At most one more than the limit and its notice, so that a flood is not read whole each time."""
+        """At most one more than the limit and its notice, so that a flood is not counted whole each time."""
         told = select(Event.id).where(
             Event.job_id == self.job.id,
             Event.attempt_id == self.replica.attempt_id,
@@ -293,7 +295,7 @@ class _ReportIngest:
 
 
 def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
-    # The same path told again is the same checkpoint written again: the newest word counts.
+    # A path reported again is the same checkpoint rewritten: the newest report wins.
     again = {name: values[name] for name in ("attempt_id", "step", "metrics", "size_bytes", "created_at")}
     row = {"id": new_id("checkpoint"), **values}
     if session.get_bind().dialect.name == "postgresql":
@@ -304,7 +306,7 @@ def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
 def _utc(at: datetime) -> datetime:
     try:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except OverflowError:  # as of the year 1, east of Greenwich
+    except OverflowError:  # such as the year 1, east of Greenwich
         raise _Refused(f"at is not a time: {at.isoformat()}") from None
 
 
@@ -323,7 +325,7 @@ def _metrics(data: Mapping[str, Any]) -> dict[str, float | int]:
         raise _Refused(f"metrics is not an object of at most {_METRIC_LIMIT} numbers")
     found: dict[str, float | int] = {}
     for name, value in metrics.items():
-        # A loss that became NaN arrives as null, or as the training library's word for it: the last real value stays.
+        # A loss that became NaN arrives as null, or as the training library's text for it: the last finite value stays.
         number = None if isinstance(value, str) and value in _NO_NUMBERS else _number(metrics, name)
         if number is not None:
             found[name[:_NAME_LIMIT]] = number

@@ -1,4 +1,4 @@
-"""Metrics of replicas: from the wire to points and objects. Whatever a script sends is taken or told in a sentence."""
+"""Metrics of replicas from wire format to points and objects; unusable input becomes a sentence."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _IMAGES: Final = (
 
 
 class MetricRejected(ValueError):
-    """One series or object cannot be used; the sentence says why."""
+    """One unusable series or object; the sentence says why."""
 
 
 def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) -> dict[str, Points]:
-    """Points by name; series that cannot be used are told in ``faults``."""
+    """Points by name; unusable series are reported in ``faults``."""
     found: dict[str, Points] = {}
     for one in series:
         try:
@@ -47,7 +47,7 @@ def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) ->
 
 
 def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[writes.NewMetricObject]:
-    """Objects as they are kept; those that cannot be used are told in ``faults``."""
+    """Objects in storage form; unusable ones are reported in ``faults``."""
     found = []
     for one in objects:
         try:
@@ -71,7 +71,7 @@ def _points(one: NewPoints, now: datetime) -> Points:
     if one.times_s is None:
         times: Sequence[int] = [_milliseconds(None, now)] * count
     else:
-        # NaN is in no order, so that it may pass between smallest and largest.
+        # NaN compares false with everything, so it would pass a range check.
         if not (min(one.times_s) >= 0 and max(one.times_s) * 1000 < TIME_LIMIT_MS) or any(map(math.isnan, one.times_s)):
             raise MetricRejected("times_s are seconds since 1970")
         times = [int(time * 1000) for time in one.times_s]
@@ -93,7 +93,7 @@ def _milliseconds(time_s: float | None, now: datetime) -> int:
 
 
 def _content(one: NewObject) -> tuple[str, bytes]:
-    """The media type and bytes that are kept."""
+    """The stored media type and bytes."""
     match one.kind:
         case "histogram":
             return "application/json", orjson.dumps(_histogram(one.data))

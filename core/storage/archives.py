@@ -1,8 +1,10 @@
-"""Code archives (.tar.gz), kept by the SHA-256 of their bytes.
+"""Content-addressed code archives (.tar.gz), stored by the SHA-256 of their bytes.
 
-An upload is a file of its own per user, so that nobody spoils another's; it grows by chunks at the right offset, is
-hashed when it is whole and then renamed into its place. The folder is the truth about bytes, the table ``archives``
-about use. Safe for several processes on one file system: each upload is guarded by a lock on its file.
+An upload is a file per user, so that users cannot corrupt each other's; it grows by chunks at matching offsets, is
+hashed when
+complete and then renamed into place. The folder is the truth about bytes, the table ``archives`` about use. Safe for
+several
+processes on one file system: each upload is guarded by a lock on its file.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, No
 _DIGEST: Final = re.compile(r"^sha256:([0-9a-f]{64})$")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _HASH_CHUNK: Final = 2**20
-# Left free for everybody else on the disk of the archives (database, spools).
+# Reserved on the disk of the archives for other users of it (database, spools).
 _RESERVE_BYTES: Final = 64 * 2**20
 
 
 class WrongOffset(Conflict):
-    """A chunk came for another place than the end. ``received_bytes`` is where to go on."""
+    """A chunk whose offset is not the end. ``received_bytes`` is where to continue."""
 
     def __init__(self, received_bytes: int) -> None:
         super().__init__(
@@ -42,7 +44,7 @@ class WrongOffset(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveUpload:
-    """How far an archive is. ``is_complete``: its bytes are here and proven. ``size_bytes``: as announced."""
+    """Progress of an archive. ``is_complete``: its bytes are here and verified. ``size_bytes``: as announced."""
 
     digest: str
     size_bytes: int
@@ -54,7 +56,7 @@ class ArchiveUpload:
 
 
 class NotAnnounced(NotFound):
-    """No upload of this archive was begun by this user."""
+    """This user has begun no upload of this archive."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"No upload of {digest} was begun; begin with POST /api/v1/archives?digest=…&size=….")
@@ -77,19 +79,19 @@ class ArchiveStore:
         self._limit = limit_bytes
 
     def path_of(self, digest: str) -> Path:
-        """Where the archive lies once it is complete."""
+        """The path of the archive once it is complete."""
         hexes = parse_digest(digest)
         return self._folder / hexes[:2] / f"{hexes}.tar.gz"
 
     def has(self, digest: str) -> bool:
-        """True when the whole archive is here."""
+        """Whether the complete archive is here."""
         return self.path_of(digest).is_file()
 
     def look(self, digest: str, user_id: str) -> ArchiveUpload:
-        """How far the archive is: complete, or what ``user_id`` has sent of it.
+        """The archive's progress: complete, or the upload of ``user_id``.
 
         Raises:
-            NotAnnounced: neither here nor begun.
+            NotAnnounced: neither complete nor begun.
         """
         path = self.path_of(digest)
         try:
@@ -100,18 +102,18 @@ class ArchiveStore:
         for partial, size in self._begun(digest, user_id):
             try:
                 return ArchiveUpload(digest, size, partial.stat().st_size)
-            except FileNotFoundError:  # finished or dropped in this moment
+            except FileNotFoundError:  # completed or dropped meanwhile
                 continue
         if path.is_file():
             return self.look(digest, user_id)
         raise NotAnnounced(digest)
 
     def start(self, digest: str, user_id: str, *, size_bytes: int) -> ArchiveUpload:
-        """Begin or go on; complete at once when the archive is known.
+        """Begin or continue; complete at once if the archive exists.
 
         Raises:
-            PayloadTooLarge: larger than the platform takes.
-            InsufficientStorage: no room for it.
+            PayloadTooLarge: larger than the limit.
+            InsufficientStorage: no space for it.
         """
         if size_bytes > self._limit:
             raise PayloadTooLarge(
@@ -134,20 +136,20 @@ class ArchiveStore:
                     "make the archive smaller with a .trainmasterignore file."
                 )
             for partial, announced in self._begun(digest, user_id):
-                if announced != size_bytes:  # nothing of it is of use; one of this size was begun in this moment
+                if announced != size_bytes:  # its bytes are useless; an upload of this size was begun meanwhile
                     partial.unlink(missing_ok=True)
             self._upload_path(digest, user_id, size_bytes).touch(mode=0o600)
         return ArchiveUpload(digest, size_bytes, 0)
 
     def append(self, digest: str, user_id: str, *, offset: int, chunk: bytes) -> ArchiveUpload:
-        """Add ``chunk`` at ``offset``; the chunk that makes the archive whole also proves it and puts it in its place.
+        """Append ``chunk`` at ``offset``; the last chunk also verifies the archive and moves it into place.
 
-        A chunk is taken whole or not at all.
+        A chunk is stored whole or not at all.
 
         Raises:
             NotAnnounced: ``start`` was not called, or the upload was dropped since.
-            WrongOffset: ``offset`` is not the end of what is here.
-            InvalidRequest: more bytes than announced; or whole and not what the digest says (then it is dropped).
+            WrongOffset: ``offset`` is not the current end.
+            InvalidRequest: more bytes than announced; or complete with another digest (then it is dropped).
             InsufficientStorage: the disk is full.
         """
         with _disk_words(), self._locked(digest, user_id) as locked:
@@ -172,7 +174,7 @@ class ArchiveStore:
             return ArchiveUpload(digest, size_bytes, received)
 
     def digests_older_than(self, moment: datetime) -> list[str]:
-        """Complete archives that were put in their place before ``moment``."""
+        """Archives completed before ``moment``."""
         found = []
         for path in self._folder.glob("??/*.tar.gz"):
             try:
@@ -183,11 +185,11 @@ class ArchiveStore:
         return found
 
     def remove(self, digest: str) -> None:
-        """Forget a complete archive. Jobs that have unpacked it do not need it any more; a restart does."""
+        """Delete a complete archive. Jobs that have unpacked it no longer need it; a restart does."""
         self.path_of(digest).unlink(missing_ok=True)
 
     def drop_unfinished(self, *, now: datetime, older_than: timedelta) -> int:
-        """Delete uploads that got no byte for ``older_than``; the number of them."""
+        """Delete uploads without progress for ``older_than``; returns their number."""
         dropped = 0
         limit = (now - older_than).timestamp()
         for path in self._partial.glob("*.part") if self._partial.is_dir() else ():
@@ -200,7 +202,7 @@ class ArchiveStore:
         return dropped
 
     def _promised(self) -> int:
-        """Bytes that uploads under way were promised and have not sent yet: two large ones must not share the room."""
+        """Bytes announced by uploads in progress and not received yet: two large ones must not share the space."""
         promised = 0
         for path in self._partial.glob("*.part"):
             try:
@@ -213,7 +215,7 @@ class ArchiveStore:
         return self._partial / f"{self._upload_stem(digest, user_id)}.{size_bytes}.part"
 
     def _upload_stem(self, digest: str, user_id: str) -> str:
-        # The user's id is hashed: it is not ours to say that it is a file name.
+        # The user's id is hashed, since it may be no valid file name.
         return f"{parse_digest(digest)}.{hashlib.sha256(user_id.encode()).hexdigest()[:16]}"
 
     def _begun(self, digest: str, user_id: str) -> list[tuple[Path, int]]:
@@ -226,7 +228,7 @@ class ArchiveStore:
         """The upload's locked descriptor, path and announced size; ``None``: the archive is complete already."""
         while True:
             if self.has(digest):
-                for partial, _ in self._begun(digest, user_id):  # overtaken by another user's upload
+                for partial, _ in self._begun(digest, user_id):  # superseded by another user's upload
                     partial.unlink(missing_ok=True)
                 yield None
                 return
@@ -242,7 +244,7 @@ class ArchiveStore:
                 continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                if not _is_still(fd, path):  # finished or dropped while we waited for the lock: look again
+                if not _is_still(fd, path):  # completed or dropped while we waited for the lock: retry
                     continue
                 yield fd, path, size
                 return
@@ -275,7 +277,7 @@ class ArchiveStore:
         try:
             upload.rename(final)
         except FileNotFoundError:
-            # Another upload of the same bytes was first, and this file was cleared away as overtaken.
+            # Another upload of the same bytes was first, and this file was removed as superseded.
             if not final.is_file():
                 raise NotAnnounced(digest) from None
         _sync_folder(final.parent)

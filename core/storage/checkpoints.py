@@ -20,13 +20,13 @@ _SUFFIXES: Final = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".npz", ".
 _STEP: Final = re.compile(r"(?:step|iter|iteration|global_step)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _EPOCH: Final = re.compile(r"(?:epoch|ep)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<!\d)(\d{1,18})(?!\d)")
-# The size of a folder is summed up over this many files at most: it is for people, not for sums.
+# A folder's size is summed over at most so many files: it is informative only.
 _SIZE_FILES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ResumableCheckpoint:
-    """``path`` is relative to the output, such as ``checkpoints/step-100``. ``modified_at`` is when it was complete."""
+    """``path`` is relative to the output, such as ``checkpoints/step-100``. ``modified_at``: time of completion."""
 
     path: str
     step: int | None
@@ -40,13 +40,15 @@ def newest_complete(
 ) -> ResumableCheckpoint | None:
     """The newest complete checkpoint directly under ``checkpoints/`` of the output folder ``root``.
 
-    Complete is a folder with a ``.complete`` file, or a file that is not empty, of a known suffix. The largest step
-    in the name is the newest; names without a step come after all with one, the latest written first. Links are not
-    looked at: what they lead to is found by itself. ``None`` when there is none, or no such folder.
+    Complete is a folder with a ``.complete`` file, or a non-empty file with a known suffix. The largest step in the
+    name is the
+    newest; names without a step sort after all with one, the latest written first. Links are ignored: their targets are
+    found
+    themselves. ``None`` if there is none, or no such folder.
 
     Args:
-        since: only those that were complete later than this.
-        except_paths: these are not looked at.
+        since: only those completed later.
+        except_paths: ignored paths.
     """
     candidates = (
         found
@@ -58,12 +60,12 @@ def newest_complete(
 
 
 def is_checkpoint_name(path: str) -> bool:
-    """Whether a file of this name is nothing else."""
+    """Whether the suffix is used for checkpoints alone."""
     return os.path.splitext(path)[1] in _SUFFIXES  # noqa: PTH122 (no Path per file)
 
 
 def step_in(name: str) -> int | None:
-    """The step that a file name tells: the number after "step", else after "epoch", else the last one."""
+    """The step in a file name: the number after "step", else after "epoch", else the last number."""
     stem = name
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
@@ -108,7 +110,7 @@ def _judge(folder: int, entry: os.DirEntry[str]) -> ResumableCheckpoint | None:
         else:
             return None
     except OSError:
-        return None  # being written or deleted at this moment: not complete
+        return None  # being written or deleted: not complete
     modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
     return ResumableCheckpoint(f"{FOLDER}/{entry.name}", step_in(entry.name), size, modified_at, is_dir)
 

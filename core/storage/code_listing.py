@@ -1,7 +1,8 @@
-"""What is in code archives, for people who compare them: read as a stream, nothing unpacked, nothing believed.
+"""Listing and comparing code archives as streams: nothing is unpacked or trusted.
 
-An archive is whatever a user sent. Its counts, sizes and names are measured while it is read, memory holds one piece of
-it at a time, and the end of bytes, files or patience is a sentence.
+An archive is whatever a user sent. Counts, sizes and names are measured while streaming, memory holds one chunk at a
+time, and
+every limit is reported as a sentence.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from typing import IO, Any, Final, cast
 
 from core.domain.errors import InvalidRequest
 
-# Code is text that people wrote: what is larger than this is data that was packed with it.
+# Larger archives are data packed with the code.
 UNPACKED_LIMIT: Final = 256 * 2**20  # bytes
 FILE_LIMIT: Final = 20_000
-TEXT_LIMIT: Final = 96 * 2**10  # bytes of a file whose text is shown
+TEXT_LIMIT: Final = 96 * 2**10  # bytes of a shown file
 TEXTS_LIMIT: Final = 2 * 2**20  # bytes of all texts of one archive
 WITHIN_S: Final = 15.0
 
 _PIECE: Final = 64 * 2**10
 _NAME_LIMIT: Final = 4096  # characters
-_GZIP: Final = 31  # zlib's word for a gzip header around the window of 32 KiB
-# What tarfile and zlib raise for bytes that are no archive; a chain of headers without end exhausts the stack.
+_GZIP: Final = 31  # zlib's wbits for gzip with a 32 KiB window
+# Exceptions of tarfile and zlib for malformed input; an endless chain of headers exhausts the stack.
 _BROKEN: Final = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, RecursionError)
 
 
 class CodeUnreadable(InvalidRequest):
-    """It is damaged, made to harm, or larger than code is."""
+    """Damaged, malicious, or larger than code is."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """``digest``: SHA-256 of the bytes; of a link, of where it leads."""
+    """``digest``: SHA-256 of the bytes, or of a link's target."""
 
     size_bytes: int
     digest: bytes
@@ -47,17 +48,17 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class CodeText:
-    """``text`` is ``None`` where there is none to show; then ``note`` says why."""
+    """``text`` is ``None`` if it is not shown; then ``note`` says why."""
 
     text: str | None
     note: str = ""
 
 
 def list_code(archive: Path) -> dict[str, CodeFile]:
-    """The files of a .tar.gz by their paths. Of a path that it holds twice the later one counts, as when unpacking.
+    """The files of a .tar.gz by path. The later one of two equal paths counts, as when unpacking.
 
     Raises:
-        CodeUnreadable: as its class says.
+        CodeUnreadable: damaged, malicious or too large.
         FileNotFoundError: it is gone.
     """
     found: dict[str, CodeFile] = {}
@@ -73,7 +74,7 @@ def list_code(archive: Path) -> dict[str, CodeFile]:
 
 
 def read_texts(archive: Path, names: Collection[str]) -> dict[str, CodeText]:
-    """The texts of these files, as far as they are text and small enough to look at. Raises as ``list_code``."""
+    """The texts of these files, if they are text and small enough. Raises like ``list_code``."""
     found: dict[str, CodeText] = {}
     room = TEXTS_LIMIT
     with _opened(archive) as members:
@@ -111,11 +112,11 @@ def _opened(archive: Path) -> Iterator[Iterator[tuple[str, tarfile.TarInfo, _Str
 
 
 def _members(stream: _Stream) -> Iterator[tuple[str, tarfile.TarInfo, _Stream]]:
-    """Its files and links; folders and devices are none."""
+    """Its files and links, without folders and devices."""
     count = 0
     with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r:") as tar:
         while (member := tar.next()) is not None:
-            cast("Any", tar).members.clear()  # it would keep them all
+            cast("Any", tar).members.clear()  # it would hold all of them
             count += 1
             if count > FILE_LIMIT:
                 raise CodeUnreadable(
@@ -129,7 +130,7 @@ def _members(stream: _Stream) -> Iterator[tuple[str, tarfile.TarInfo, _Stream]]:
 
 
 def _pieces(member: tarfile.TarInfo, stream: _Stream) -> Iterator[bytes]:
-    """The bytes of a file, the target of a link."""
+    """The bytes of a file, or the target of a link."""
     if not member.isreg():
         yield f"a link to {member.linkname}\n".encode("utf-8", "replace")
         return
@@ -144,15 +145,15 @@ def _pieces(member: tarfile.TarInfo, stream: _Stream) -> Iterator[bytes]:
 
 
 class _Stream:
-    """The unpacked bytes from the first to the last: forward only, in small pieces, no more and no longer than the limits.
+    """The decompressed bytes, forward only, in small chunks, within the limits of size and time.
 
-    It is what ``tarfile`` reads from, so a header that claims a gigabyte is refused, and one that leads back, too.
+    ``tarfile`` reads from it, so that a header that claims a gigabyte, or seeks backwards, is refused.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._zip = zlib.decompressobj(_GZIP)
-        self._is_fresh = True  # between two gzip files in a row: here, and nowhere else, the bytes may end
+        self._is_fresh = True  # between concatenated gzip files, the only place where the bytes may end
         self._packed = b""
         self._at = 0
         self._until = time.monotonic() + WITHIN_S
@@ -183,13 +184,13 @@ class _Stream:
         return b"".join(pieces)
 
     def _some(self, most: int) -> bytes:
-        """At least one byte, at most ``most``; nothing at the end."""
+        """At least one byte, at most ``most``; empty at the end."""
         while True:
             if time.monotonic() > self._until:
                 raise CodeUnreadable(
                     f"The code archive is not read in {WITHIN_S:g} seconds; it is too large to compare."
                 )
-            if self._zip.eof:  # a gzip file may be several in a row
+            if self._zip.eof:  # gzip files may be concatenated
                 self._packed = self._zip.unused_data.lstrip(b"\0")
                 self._zip, self._is_fresh = zlib.decompressobj(_GZIP), True
             if not self._packed:

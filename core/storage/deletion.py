@@ -1,4 +1,4 @@
-"""Deleting a tree of any depth with two descriptors, without following a link."""
+"""Deleting a tree of any depth with two descriptors, without following links."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 from typing import Final
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A folder that somebody keeps filling is given up after this many passes over it.
+# Passes over a folder that is being written to, before giving up.
 _PASS_LIMIT: Final = 10_000
 
 
 def empty_folder(parent: int, name: str = ".") -> None:
-    """Remove all that is in the folder ``name`` of ``parent`` (a descriptor), whatever its depth.
+    """Remove everything in the folder ``name`` of ``parent`` (a descriptor), whatever its depth.
 
-    The simple equivalent is ``shutil.rmtree``, which recurses: a job that nests ten thousand folders breaks it. Here
-    a folder's files are unlinked, and the folders in it are moved up to the top, to be emptied in their turn; so the
-    depth never matters. Stopped half-way it has deleted a part, and can be called again.
+    The simple equivalent is ``shutil.rmtree``, which recurses: a job that nests ten thousand folders breaks it. Here a
+    folder's
+    files are unlinked, and its subfolders are moved up to the top and emptied in turn, so that depth does not matter.
+    Can be
+    interrupted and repeated.
 
     Raises:
-        OSError: the file system refuses, or somebody keeps writing into it.
+        OSError: the file system refuses, or the folder is being written to.
     """
     top = os.open(name, _OPEN, dir_fd=parent)
     try:
@@ -36,7 +38,7 @@ def empty_folder(parent: int, name: str = ".") -> None:
 
 
 def _unlink_files(folder: int) -> list[str]:
-    """Unlink everything but folders; the names of these."""
+    """Unlink everything but folders; returns the folders' names."""
     with os.scandir(folder) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_dir in listed:
@@ -49,7 +51,7 @@ def _unlink_files(folder: int) -> list[str]:
 
 
 def _dissolve(top: int, name: str, serial: int) -> int:
-    """Remove the folder ``name`` of ``top``: its files are unlinked, its folders move up into ``top``."""
+    """Remove the folder ``name`` of ``top``: unlink its files, move its folders up into ``top``."""
     try:
         folder = os.open(name, _OPEN, dir_fd=top)
     except FileNotFoundError:
@@ -62,7 +64,7 @@ def _dissolve(top: int, name: str, serial: int) -> int:
     try:
         os.rmdir(name, dir_fd=top)
     except OSError as error:
-        # Written into since: the next pass sees it again.
+        # Written to meanwhile: the next pass handles it.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
             raise
     return serial
@@ -78,7 +80,7 @@ def _move_up(folder: int, child: str, top: int, serial: int) -> int:
     while True:
         serial += 1
         try:
-            # Onto an existing empty folder rename succeeds, which is as good; onto anything else it fails.
+            # rename succeeds onto an existing empty folder, which is fine; onto anything else it fails.
             os.rename(child, f".deleting-{serial}", src_dir_fd=folder, dst_dir_fd=top)
             return serial
         except OSError as error:

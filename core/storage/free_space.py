@@ -1,4 +1,4 @@
-"""Whether a volume has room for what is about to be written to it."""
+"""Checks a volume's free space before writing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from core.domain.errors import InsufficientStorage
 from core.storage.tree import Tree
 
-# Left free for everybody else on the volume.
+# Reserved on the volume for its other users.
 RESERVE_BYTES: Final = 64 * 2**20
 
 
 def demand_room(tree: Tree, size_bytes: int, whose: str, advice: str) -> None:
-    """Raises ``InsufficientStorage``: the file system of ``tree`` has no room for so much.
+    """Raises ``InsufficientStorage`` if the file system of ``tree`` lacks the space.
 
-    ``whose``: the sentence's first word, such as "The registry's volume". ``advice``: what to do, its last part.
+    ``whose``: the sentence's first words, such as "The registry's volume". ``advice``: what to do, its last part.
     """
     with tree.open_folder() as fd:
         status = os.fstatvfs(fd)

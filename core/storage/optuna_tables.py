@@ -1,7 +1,8 @@
-"""Where Optuna's tables of a project are, and how they go: a schema of the platform's PostgreSQL, or an SQLite file.
+"""Optuna's tables of a project and their removal: a schema of the platform's PostgreSQL, or an SQLite file.
 
-They are dropped after the project's deletion is committed. A kill between the two leaves them behind, and so does a call that
-was on its way in that moment; the sweep finds what is left by its name.
+They are dropped after the project's deletion is committed. A kill in between leaves them behind, and so does a
+concurrent
+call; garbage collection finds leftovers by name.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Milliseconds: a database that stands still keeps nobody's thread for longer.
+# Milliseconds; bounds how long a hanging database blocks a thread.
 WAITS: Final = "-c statement_timeout=20000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
 _PREFIX: Final = "optuna_"
 _FILE: Final = ".sqlite3"
 
 
 def folder_of(settings: Settings) -> Path:
-    """Where the files are, in the embedded mode."""
+    """The folder of the files, in the embedded mode."""
     return settings.home / "optuna"
 
 
@@ -41,7 +42,7 @@ def file_of(folder: Path, project_id: str) -> Path:
 
 
 def schema_of(project_id: str) -> str:
-    """Ids are letters, digits, ``-`` and ``_`` of ours; a name in PostgreSQL has at most 63 of them."""
+    """Ids are letters, digits, ``-`` and ``_``; a PostgreSQL name has at most 63 of them."""
     return f"{_PREFIX}{project_id}".lower()
 
 
@@ -51,7 +52,7 @@ def psycopg_of(url: URL) -> URL:
 
 @contextmanager
 def alone(url: URL, project_id: str) -> Iterator[Any]:
-    """A connection that keeps all others out of this project's schema until the block ends."""
+    """A connection with an exclusive lock on the project's schema until the block ends."""
     engine: Engine = create_engine(psycopg_of(url), pool_size=1, connect_args={"connect_timeout": 3, "options": WAITS})
     try:
         with engine.connect() as connection:
@@ -64,7 +65,7 @@ def alone(url: URL, project_id: str) -> Iterator[Any]:
 
 
 def drop_tables(url: URL, folder: Path, project_id: str) -> None:
-    """With all that is in them. Tables that there are not are no error."""
+    """Drop the tables with all contents. Missing ones are no error."""
     if url.get_backend_name() == "sqlite":
         for path in folder.glob(f"{project_id}{_FILE}*"):
             path.unlink(missing_ok=True)
@@ -74,7 +75,7 @@ def drop_tables(url: URL, folder: Path, project_id: str) -> None:
 
 
 def sweep_tables(sessions: SessionFactory, settings: Settings) -> int:
-    """Drop what is left of deleted projects; of how many that was."""
+    """Drop the leftovers of deleted projects; returns the number of projects."""
     url, folder = make_url(settings.resolved_database_url), folder_of(settings)
     is_sqlite = url.get_backend_name() == "sqlite"
     with unit_of_work(sessions, read_only=True) as session:

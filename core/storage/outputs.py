@@ -1,4 +1,4 @@
-"""Where a job writes."""
+"""A job's output."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from core.domain.errors import NotFound
 from core.storage.tree import Tree
 from core.storage.volumes import output_tree
 
-# Where containers see the output of their job.
+# The output's path in containers.
 OUTPUT_MOUNT: Final = "/data/output"
-# Where a clone sees the output of the job that it goes on from. Its own output is a new folder, so that neither job
+# The path at which a clone sees the output it resumes from. Its own output is a new folder, so that neither job
 # overwrites the other's logs and checkpoints.
 RESUME_MOUNT: Final = "/data/resume"
 
 
 def job_output(session: Session, job: Job) -> Tree:
-    """The job's output folder, and nothing outside of it. The folder itself may not have been made yet.
+    """The job's output folder as a confined tree. The folder itself may not exist yet.
 
     Raises:
         NotFound: its volume was removed.
-        Conflict: the control plane does not see the volume.
+        Conflict: the volume has no root on the control plane.
     """
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     if volume is None:

@@ -1,7 +1,8 @@
-"""The files of registered models: what is to be copied, the copy, and its place that nobody writes to.
+"""Files of registered models: planning, copying, and their read-only location.
 
-A version's place is ``.models/<project>/<version id>`` on the volume of the projects' own folders: no project is called
-``.models``, so that no job gets it but read-only. It is written as a draft beside it and renamed once it is whole.
+A version is stored at ``.models/<project>/<version id>`` on the volume of the projects' own folders: no project is
+named
+``.models``, so that jobs get it only read-only. It is written as a draft next to it and renamed when complete.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from core.storage.tree import LeavesVolume, Tree
 
 FOLDER: Final = ".models"
 _DRAFTS: Final = ".drafts"
-# The platform's own folder in every output: logs, and what jobs reported.
+# The platform's folder in every output: logs and spooled reports.
 _OWN: Final = ".trainmaster"
-# Marks of the platform in checkpoints that users keep; no part of what was trained.
+# Marker files of the platform in pinned checkpoints; no part of the model.
 _MARKS: Final = frozenset({".kept"})
 FILE_LIMIT: Final = 10_000
 _CHUNK: Final = 8 * 2**20  # bytes
@@ -46,7 +47,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """A file of a version, copied whole. ``sha256``: in hexadecimal digits."""
+    """A completely copied file of a version. ``sha256``: in hexadecimal digits."""
 
     path: str
     size_bytes: int
@@ -54,32 +55,35 @@ class KnownFile:
 
 
 class SourceChanged(Conflict):
-    """A file was written to, or went, while it was copied."""
+    """A source file was written to or deleted during the copy."""
 
 
 def place_of(project: str, version_id: str) -> str:
-    """Where a version lies on the volume of the projects' own folders."""
+    """The path of a version on the volume of the projects' own folders."""
     return f"{FOLDER}/{project}/{version_id}"
 
 
 def is_place_of(path: str, projects: Collection[str]) -> bool:
-    """Whether ``path`` is, or is below, the place of a version of one of ``projects``."""
+    """Whether ``path`` is at or below a version of one of ``projects``."""
     names = path.split("/")
     return len(names) >= 3 and names[0] == FOLDER and names[1] in projects and names[2] != _DRAFTS
 
 
-# --- what is to be copied --------------------------------------------------------------------------------------------
+# --- planning --------------------------------------------------------------------------------------------------------
 
 
 def plan_files(output: Tree, parts: Iterable[str], *, limit_bytes: int) -> list[PlannedFile]:
-    """All files of ``parts``, of one folder or of some files of the job's ``output``, by path. Nothing of them is read.
+    """All files of ``parts``, which are one folder or some files of the job's ``output``, by path, without reading
+    them.
 
-    A single folder is left out of the paths; so are the platform's own files. A link to a file inside the output is copied
-    as that file.
+    A single folder is left out of the paths; so are the platform's own files. A link to a file inside the output is
+    copied as that
+    file.
 
     Raises:
         NotFound: a part is missing.
-        InvalidRequest: nothing to register; a link that leads out, or to a folder; a pipe, a socket; too many files; a name
+        InvalidRequest: nothing to register; a link that leads out, or to a folder; a pipe, a socket; too many files; a
+            name
             that is not UTF-8.
         PayloadTooLarge: more than ``limit_bytes``.
     """
@@ -139,11 +143,11 @@ def _files_of(output: Tree, part: str) -> Iterator[PlannedFile]:
 
 
 def _seen(output: Tree, path: str) -> tuple[bool, int, int]:
-    """(is a folder, bytes, changed at) of what is at ``path``, links followed inside the output."""
+    """(is a folder, bytes, mtime) of ``path``, following links inside the output."""
     try:
         entry = output.stat(path)
         if not entry.is_dir:
-            os.close(output.open_file(path))  # a pipe, or not ours to read: said now, not after an hour of copying
+            os.close(output.open_file(path))  # a pipe, or unreadable: reported now, not after an hour of copying
     except LeavesVolume as error:
         raise InvalidRequest(
             f"{path} is a link that leads out of the job's output; copy the file itself there.", field="path"
@@ -157,18 +161,19 @@ def _seen(output: Tree, path: str) -> tuple[bool, int, int]:
     return entry.is_dir, entry.size_bytes, entry.mtime_ns
 
 
-# --- the copy --------------------------------------------------------------------------------------------------------
+# --- copying ---------------------------------------------------------------------------------------------------------
 
 
 class VersionDraft:
-    """A version that is being copied, as whoever holds the lease ``token`` writes it.
+    """A version being copied, as written by the holder of the lease ``token``.
 
-    Each holder has a folder of its own name, which it takes over from the one before: who lost the lease and does not know
-    it yet writes elsewhere.
+    Each holder writes to a folder of its own name, which it takes over from its predecessor: a holder that has lost the
+    lease
+    without noticing writes elsewhere.
     """
 
     def __init__(self, volume: Tree, place: str, token: int) -> None:
-        """``place``: where the version is to lie, as :func:`place_of` told when it was made."""
+        """``place``: the version's final path, from :func:`place_of`."""
         self._volume = volume
         above, _, self._id = place.rpartition("/")
         self._drafts = f"{above}/{_DRAFTS}"
@@ -176,7 +181,7 @@ class VersionDraft:
         self._own = f"{self._drafts}/{self._id}.{token}"
 
     def take_over(self) -> None:
-        """Begin, or go on with what an earlier holder has copied."""
+        """Begin, or continue with the files that an earlier holder has copied."""
         self._volume.make_folder(self._drafts, mode=0o755)
         if self._volume.exists(self._place) or self._volume.exists(self._own):
             return
@@ -192,7 +197,7 @@ class VersionDraft:
         demand_room(self._volume, size_bytes)
 
     def has(self, file: KnownFile) -> bool:
-        """Whether this file, which was copied, is still here."""
+        """Whether this copied file still exists."""
         for base in (self._own, self._place):
             try:
                 if self._volume.stat(f"{base}/{file.path}").size_bytes == file.size_bytes:
@@ -202,10 +207,11 @@ class VersionDraft:
         return False
 
     def copy(self, output: Tree, planned: PlannedFile, on_bytes: Callable[[int], None]) -> str:
-        """Copy one file, whole and on the disk when this returns; its SHA-256. ``on_bytes`` hears of each piece, and may raise.
+        """Copy one file completely and fsync it; returns its SHA-256. ``on_bytes`` is called for each chunk, and may
+        raise.
 
         Raises:
-            SourceChanged: it is not what was planned, or changes.
+            SourceChanged: it differs from the plan, or changes meanwhile.
         """
         try:
             source = output.open_file(planned.source)
@@ -230,10 +236,10 @@ class VersionDraft:
         return digest.hexdigest()
 
     def publish(self, files: Collection[KnownFile]) -> None:
-        """Have it stand in its place, which nobody writes to from then on. Harmless to repeat after a kill.
+        """Move the draft to its final path, which is immutable from then on. Idempotent after a kill.
 
         Raises:
-            Conflict: a file is not there, or of another size.
+            Conflict: a file is missing, or of another size.
         """
         if not self._volume.exists(self._place):
             self._demand_exactly(files)
@@ -243,11 +249,11 @@ class VersionDraft:
                 os.rename(self._own.rpartition("/")[2], name, src_dir_fd=drafts, dst_dir_fd=folder)
                 os.fsync(folder)
         with self._volume.open_folder(self._place) as top:
-            os.fchmod(top, 0o555)  # last: a folder that cannot be written to cannot be moved either
+            os.fchmod(top, 0o555)  # last: a read-only folder cannot be moved either
         self._drop_drafts()
 
     def remove(self) -> None:
-        """Remove all that there is of the version; nothing is fine."""
+        """Remove all files of the version. Idempotent."""
         self._drop_drafts()
         _remove(self._volume, self._place)
 
@@ -266,7 +272,7 @@ class VersionDraft:
     def _demand_exactly(self, files: Collection[KnownFile]) -> None:
         wanted = {file.path: file.size_bytes for file in files}
         there = {planned.path: planned.size_bytes for planned in _files_of(self._volume, self._own)}
-        for leftover in there.keys() - wanted.keys():  # half a file, of a copy that was killed
+        for leftover in there.keys() - wanted.keys():  # a partial file of a killed copy
             self._volume.delete(f"{self._own}/{leftover}")
             del there[leftover]
         if there != wanted:
@@ -275,9 +281,9 @@ class VersionDraft:
 
 
 def demand_room(volume: Tree, size_bytes: int) -> None:
-    """Raises ``InsufficientStorage``: the volume has no room for so much."""
+    """Raises ``InsufficientStorage`` if the volume lacks the space."""
     free_space.demand_room(
-        volume, size_bytes, "The registry's volume", "delete versions that nobody needs, or ask an admin for room."
+        volume, size_bytes, "The registry's volume", "delete unused versions, or ask an admin for space."
     )
 
 
@@ -298,7 +304,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _seal(volume: Tree, base: str) -> None:
-    """Files and folders below ``base`` may only be read, and are on the disk; ``base`` itself can still be moved."""
+    """Make files and folders below ``base`` read-only, and fsync them; ``base`` itself can still be moved."""
     with volume.open_folder(base) as top:
         for at, _, names, folder in os.fwalk(".", topdown=False, dir_fd=top, follow_symlinks=False):
             for name in names:
@@ -325,11 +331,11 @@ def _remove(volume: Tree, base: str) -> None:
     volume.delete(base)
 
 
-# --- what it is ------------------------------------------------------------------------------------------------------
+# --- digest and format ------------------------------------------------------------------------------------------------
 
 
 def digest_of(files: Iterable[KnownFile]) -> str:
-    """One digest of names, sizes and contents, equal for equal content: ``sha256:<hex>`` over the lines of sha256sum."""
+    """One digest over names, sizes and contents: ``sha256:<hex>`` over the lines of sha256sum."""
     lines = sorted(f"{file.sha256}  {file.path}\n" for file in files)
     return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
@@ -362,13 +368,13 @@ _BY_SUFFIX: Final = {
 }
 
 
-# Every TorchScript archive has this entry, and nothing that torch.save writes. Names of entries stand at a zip file's end.
+# Every TorchScript archive has this entry, and no file of torch.save does. Entry names are at a zip file's end.
 _OF_PROGRAMS: Final = b"/constants.pkl"
 _TAIL: Final = 2**20  # bytes; a program of ten thousand tensors has its names in fewer
 
 
 def format_of_files(tree: Tree, files: Collection[PlannedFile]) -> str:
-    """What the names tell, and of torch's files, which have the same for both, the content: a program or saved values."""
+    """The format by names; for torch's files, which share suffixes, by content: a program or saved values."""
     found = format_of(file.path for file in files)
     if found != "torch":
         return found
@@ -379,11 +385,11 @@ def format_of_files(tree: Tree, files: Collection[PlannedFile]) -> str:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
             return "torchscript" if _OF_PROGRAMS in stream.read(_TAIL) else found
     except (TrainmasterError, OSError):
-        return found  # who copies it says what is wrong with it
+        return found  # the copy reports the error
 
 
 def format_of(paths: Iterable[str]) -> str:
-    """What the names tell: ``savedmodel``, ``sklearn``, ``torch``…; empty: nothing."""
+    """The format by names: ``savedmodel``, ``sklearn``, ``torch``…; empty: unknown."""
     top = {path for path in paths if "/" not in path}
     for name, form in _BY_NAME.items():
         if name in top:

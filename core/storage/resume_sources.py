@@ -1,4 +1,4 @@
-"""A job that goes on from a checkpoint of another one: what it mounts, and which checkpoint that is."""
+"""Resuming from another job's checkpoint: the mount, and the choice of the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core.storage.checkpoints import FOLDER, is_checkpoint_name, step_in
 from core.storage.outputs import RESUME_MOUNT, job_output
 from core.storage.tree import Tree
 
-# A job may keep its last few only; the newest that is still there is among these.
+# A job may retain its last few only; the newest existing one is among these.
 _REPORTED_LIMIT: Final = 50
 
 
@@ -30,7 +30,7 @@ def with_resume_mount(spec: Mapping[str, Any], job: Job) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReportedCheckpoint:
-    """A checkpoint that the job told of. ``path`` is relative to the output."""
+    """A checkpoint that the job reported. ``path`` is relative to the output."""
 
     path: str
     step: int | None
@@ -39,8 +39,9 @@ class ReportedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resumable:
-    """What the database knows of a job's checkpoints. ``told``: the newest first. ``output``: where to look whether they
-    are there still, and for more; ``None``: not to be seen from here.
+    """What the database knows of a job's checkpoints. ``reported``: newest first. ``output``: where to check that they
+    exist,
+    and for more; ``None``: not visible from here.
     """
 
     name: str
@@ -48,9 +49,9 @@ class Resumable:
     output: Tree | None
 
     def newest(self) -> str:
-        """The newest complete checkpoint, told or found in the output, as the containers of the job's clone see it.
+        """The newest complete checkpoint, reported or found in the output, as the containers of the job's clone see it.
 
-        Lists files, which may take its time on a network volume: call it outside of transactions.
+        Lists files, which may be slow on a network volume: call it outside of transactions.
 
         Raises:
             InvalidRequest: there is none.
@@ -58,7 +59,7 @@ class Resumable:
         return self._chosen(None)
 
     def instead_of(self, path: str) -> str:
-        """What to go on from where the checkpoint ``path`` is gone: the next one after it, else the newest. As :meth:`newest`."""
+        """The replacement for the missing checkpoint ``path``: the next later one, else the newest. See :meth:`newest`."""
         return self._chosen(step_in(path.rpartition("/")[2]))
 
     def _chosen(self, step: int | None) -> str:
@@ -74,7 +75,7 @@ class Resumable:
         return f"{RESUME_MOUNT}/{chosen.path}"
 
     def has(self, path: str) -> bool:
-        """Whether what a clone was given under ``path`` is there, as far as that can be seen. Blocks on the file system."""
+        """Whether the checkpoint that a clone was given exists, as far as visible. Blocks on the file system."""
         if self.output is None:
             return True
         try:
@@ -87,7 +88,7 @@ class Resumable:
             return list(self.reported)
         try:
             landed = {one.path: one for one in find_checkpoints(self.output)}
-            # Of a folder the job knows best when it is complete; of a file its end tells.
+            # For a folder, the job's report says when it is complete; for a file, its end does.
             there = [
                 one
                 for one in self.reported
@@ -108,14 +109,14 @@ class Resumable:
 
 
 def _is_for_resuming(landed: CheckpointFiles) -> bool:
-    """Whether it is a state of the training, not what the training came to, or a file of settings beside it."""
+    """Whether it is a training state, not a final model or a settings file next to it."""
     if not landed.path.startswith(f"{FOLDER}/"):
         return landed.format == "huggingface" and landed.step is not None
     return landed.is_dir or landed.step is not None or is_checkpoint_name(landed.path)
 
 
 def resumable(session: Session, job: Job) -> Resumable:
-    """What to ask for the newest checkpoint of ``job`` once the transaction is closed."""
+    """The query for the newest checkpoint of ``job``, to be evaluated after the transaction."""
     query = select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at).where(Checkpoint.job_id == job.id)
     rows = session.execute(
         query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(_REPORTED_LIMIT)

@@ -1,8 +1,10 @@
-"""What replicas could not report, and kept in their job's output: see ``trainmaster_runtime.reports.spool``, which writes it.
+"""Reports that replicas spooled to their job's output (written by ``trainmaster_runtime.reports.spool``).
 
-The output is the job's to write, and may be other jobs' too: all of it may be wrong, endless or somebody else's. What is not
-signed with the attempt's token is nothing that its replicas reported. The job has that token as well, so what is signed is
-its own word and still anything at all: it is read piece by piece, and within bounds.
+The output is writable by the job, and perhaps by other jobs: all of it may be malformed, endless or foreign. Files
+without a
+signature by the attempt's token are ignored. The job has that token as well, so that signed content is still untrusted:
+it is
+read in chunks and within limits.
 """
 
 from __future__ import annotations
@@ -27,19 +29,17 @@ from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.tree import Tree
 
 FOLDER: Final = ".trainmaster/reports"
-# A runtime spools 16 MiB at most, and has a batch of half a MiB in flight.
+# A runtime spools at most 16 MiB, and has a batch of half a MiB in flight.
 FILE_BYTES: Final = 32 * 2**20
 LINES: Final = 500_000  # of a file: more than fit into a spool
 LINE_BYTES: Final = 2 * 2**20  # a runtime reads lines of a MiB, and writes them a little longer
 _BATCH: Final = 500  # lines, and
-_BATCH_BYTES: Final = 512 * 1024  # what a runtime sends at once
+_BATCH_BYTES: Final = 512 * 1024  # a runtime's batch
 _PIECE: Final = 64 * 1024
-_CODE_BYTES: Final = 64 + 1  # of the last line: SHA-256 in hex
-_UNKNOWN_NAMES: Final = (
-    1_000  # names in a folder that are nobody's, until each one that may be there is asked for by name
-)
+_CODE_BYTES: Final = 64 + 1  # the last line: SHA-256 in hex
+_UNKNOWN_NAMES: Final = 1_000  # unknown names in a folder, beyond which each expected name is probed
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, where a backslash is written twice
-_DRAFT: Final = ".part"  # what a runtime that was killed had not written whole
+_DRAFT: Final = ".part"  # partial file of a killed runtime
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,7 +57,9 @@ class ReplicaStart:
 
 @dataclass(frozen=True, slots=True)
 class SpooledLines:
-    """Lines of a start's file as they stand there: read, they may take thirty times the room. ``first_seq``: the first's."""
+    """Raw lines of a start's file; parsed, they may take thirty times the memory. ``first_seq``: number of the first
+    item.
+    """
 
     start: ReplicaStart
     first_seq: int
@@ -68,7 +70,7 @@ class SpooledLines:
         return sum(map(len, self.lines))
 
     def report(self) -> Report:
-        """Those of them that are items."""
+        """The valid items among the lines."""
         found = (_item(line, seq) for seq, line in enumerate(self.lines, self.first_seq))
         items = [item for item in found if item is not None]
         start = self.start
@@ -76,12 +78,12 @@ class SpooledLines:
 
 
 def place_of(job_id: str, attempt_number: int) -> str:
-    """The folder of an attempt's, relative to the output."""
+    """The folder of an attempt's spools, relative to the output."""
     return f"{FOLDER}/{job_id}/{attempt_number}"
 
 
 def find_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> dict[ReplicaStart, int]:
-    """Those of ``starts`` of which there is something, and its bytes; oldest first of each replica.
+    """The starts among ``starts`` that have a spool, with its size; oldest first of each replica.
 
     Raises:
         Unavailable: the volume is away.
@@ -100,7 +102,7 @@ def find_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> 
 
 
 def _names(fd: int, wanted: Collection[str]) -> Collection[str]:
-    """Those of ``wanted`` that may be in the folder: all of them where others have filled it, to hide what is there."""
+    """The names of ``wanted`` that may be in the folder: all of them if other files flood it."""
     limit = len(wanted) + _UNKNOWN_NAMES
     with os.scandir(fd) as entries:
         listed = [entry.name for entry in itertools.islice(entries, limit + 1)]
@@ -108,13 +110,13 @@ def _names(fd: int, wanted: Collection[str]) -> Collection[str]:
 
 
 def read_spool(output: Tree, folder: str, start: ReplicaStart, token: str) -> Iterator[SpooledLines]:
-    """What ``start`` kept, as much at once as a runtime reports at once; nothing where the file is not that replica's word.
+    """The spool of ``start`` in batches of a runtime's size; empty if the file is not signed by that replica.
 
-    It ends at the first line that no runtime writes. While it is read:
+    Ends at the first malformed line. While iterating:
 
     Raises:
         Unavailable: the volume is away.
-        OSError: the same, as some volumes tell it.
+        OSError: the same, as some volumes report it.
     """
     try:
         fd = output.open_file(f"{folder}/{start.file_name}")
@@ -132,8 +134,9 @@ def read_spool(output: Tree, folder: str, start: ReplicaStart, token: str) -> It
 
 
 def remove_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> None:
-    """Unlink what ``starts`` kept, and the folders that are empty then. No link on the way is followed, and nothing else is
-    touched: whatever others put there in the meantime is theirs.
+    """Unlink the spools of ``starts``, and then-empty folders. Follows no link and touches nothing else: other files
+    are
+    other jobs'.
 
     Raises:
         Unavailable: the volume is away.
@@ -150,7 +153,8 @@ def remove_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -
                 for end in ("", _DRAFT):
                     with suppress(FileNotFoundError):
                         os.unlink(start.file_name + end, dir_fd=way[-1])
-            # The attempt's and the job's. Those above are other jobs' too, which may be about to make their own in them.
+            # The attempt's and the job's folders. Those above belong to other jobs too, which may be about to create
+            # their own.
             if _is_removed(names[-1], way[-2]):
                 _is_removed(names[-2], way[-3])
         finally:
@@ -159,7 +163,7 @@ def remove_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -
 
 
 def _is_removed(name: str, parent: int) -> bool:
-    """Whether the folder is gone now: one that is not empty stays."""
+    """Whether the folder was removed: a non-empty one stays."""
     try:
         os.rmdir(name, dir_fd=parent)
     except OSError as error:
@@ -170,7 +174,7 @@ def _is_removed(name: str, parent: int) -> bool:
 
 
 def _verified(stream: BinaryIO, size: int, token: str) -> list[bytes] | None:
-    """The digests of the pieces of what is signed; ``None`` where the code below is not of it."""
+    """The digests of the signed chunks; ``None`` if the signature does not match."""
     code = hmac.new(token.encode(), digestmod="sha256")
     digests = []
     for piece in _pieces(stream, size):
@@ -181,7 +185,7 @@ def _verified(stream: BinaryIO, size: int, token: str) -> list[bytes] | None:
 
 
 def _read_again(stream: BinaryIO, size: int, digests: Sequence[bytes]) -> Iterator[bytes]:
-    """The pieces, as long as they are those that were verified: another job may write them anew in between."""
+    """The chunks, while they match the verified digests: another job may rewrite them in between."""
     stream.seek(0)
     for piece, digest in zip(_pieces(stream, size), digests, strict=True):
         if sha256(piece).digest() != digest:
@@ -195,7 +199,7 @@ def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Without their ends. Of a line that is too long there is more than ``LINE_BYTES``, but not all."""
+    """Without line ends. A line that is too long is cut somewhere after ``LINE_BYTES``."""
     begun = b""
     for piece in pieces:
         *whole, begun = (begun + piece).split(b"\n")
@@ -210,7 +214,7 @@ def _batches(start: ReplicaStart, lines: Iterator[bytes], first: int) -> Iterato
         is_long = len(line) > LINE_BYTES
         if not is_long and not (line.startswith(b"{") and line.endswith(b"}")):
             break
-        kept = b"" if is_long else line  # no item, and it has its number all the same
+        kept = b"" if is_long else line  # no item, but it takes a number
         batch.append(kept)
         size += len(kept)
         if len(batch) == _BATCH or size >= _BATCH_BYTES:
@@ -221,7 +225,7 @@ def _batches(start: ReplicaStart, lines: Iterator[bytes], first: int) -> Iterato
 
 
 def _first_seq(head: bytes, start: ReplicaStart) -> int | None:
-    """The first item's number; ``None`` where the file is another start's, under this one's name."""
+    """The first item's number; ``None`` if the file belongs to another start."""
     data = _object(head) if len(head) <= LINE_BYTES else {}
     if (data.get("role"), data.get("index"), data.get("generation")) != (start.role, start.index, start.generation):
         return None
@@ -237,9 +241,9 @@ def _item(line: bytes, seq: int) -> ReportItem | None:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Empty where it is none, or has what no database keeps: a NUL, half a character, a number of a thousand digits."""
+    """Empty if it is no object, or has values that the database cannot store: a NUL, a lone surrogate, a huge number."""
     try:
-        data = json.loads(line)  # which knows NaN, as metrics may be
+        data = json.loads(line)  # accepts NaN, which metrics may be
         orjson.dumps(data)
     except (ValueError, TypeError, RecursionError):
         return {}

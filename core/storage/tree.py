@@ -1,10 +1,13 @@
-"""A folder, and nothing outside it: every path that a user names goes through :class:`Tree`.
+"""A folder as a confinement: every user-supplied path goes through :class:`Tree`.
 
-The simple equivalent is ``(root / path).resolve()`` and a check that the answer begins with ``root``. Between the
-check and the use a training job could swap a folder for a link, so we walk instead: each name is opened relative to
-the descriptor of its parent, links are read and followed by us, and ``..`` inside a link pops the descriptor we came
-through, never further than the root. What has been opened cannot be swapped any more. The same walk as Linux'
-``openat2(RESOLVE_BENEATH)``, without asking for that system call's presence.
+The simple equivalent is ``(root / path).resolve()`` and a check that the answer begins with ``root``. Between the check
+and
+the use a training job could swap a folder for a link (TOCTOU), so we walk instead: each name is opened relative to the
+descriptor of its parent, we read and follow links ourselves, and ``..`` inside a link pops to the previous descriptor,
+never
+above the root. What has been opened cannot be swapped any more. The same walk as Linux' ``openat2(RESOLVE_BENEATH)``,
+without
+depending on that system call.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from core.storage.deletion import empty_folder
 # Linux: PATH_MAX and NAME_MAX, limits.h.
 PATH_LIMIT_BYTES: Final = 4096
 NAME_LIMIT_BYTES: Final = 255
-# Descriptors that one walk may hold; deeper trees exist only to hurt.
+# Descriptors that one walk may hold; deeper trees exist only as attacks.
 DEPTH_LIMIT: Final = 100
 # As the kernel's own limit, path_resolution(7).
 LINK_LIMIT: Final = 40
@@ -38,7 +41,7 @@ _AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDO
 
 
 class LeavesVolume(NotFound):
-    """A link on the way leads out of the folder that the caller may see."""
+    """A link on the way leads out of the confined folder."""
 
 
 def split_path(path: str, *, field: str = "path") -> tuple[str, ...]:
@@ -69,9 +72,9 @@ def split_path(path: str, *, field: str = "path") -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """A file or folder. ``path`` is relative to the tree; a link is shown as what it leads to.
+    """A file or folder. ``path`` is relative to the tree; a link is shown as its target.
 
-    ``device``, ``inode``: which one it is, as stat(2) tells it.
+    ``device``, ``inode``: its identity, see stat(2).
     """
 
     path: str
@@ -85,11 +88,13 @@ class TreeEntry:
 class Tree:
     """The folder ``base`` below ``root``, and nothing outside of it.
 
-    ``root`` is the admin's: it may be a link itself and is looked up anew at each call, so that a remounted volume is
-    found again. ``base`` is walked like any path. All methods block on the file system.
+    ``root`` is the admin's: it may be a link itself and is resolved at each call, so that a remounted volume is found
+    again.
+    ``base`` is walked like any path. All methods block on the file system.
 
     Every method raises ``InvalidRequest`` (a hostile path), ``NotFound`` (nothing there, or a link that leads out),
-    ``Forbidden`` (the file system refuses us) or ``Unavailable`` (the volume is away).
+    ``Forbidden``
+    (the file system refuses) or ``Unavailable`` (the volume is away).
     """
 
     def __init__(self, root: Path | str, base: str = "", *, label: str = "The volume") -> None:
@@ -98,11 +103,11 @@ class Tree:
         self._label = label
 
     def below(self, path: str) -> Tree:
-        """The folder ``path`` of this tree as a tree of its own: links that leave it are refused too."""
+        """The folder ``path`` as a tree of its own: links that leave it are refused, too."""
         return Tree(self._root, "/".join((*self._base, *split_path(path))), label=self._label)
 
     def to_json(self) -> dict[str, str]:
-        """What another process makes the same tree of: the arguments of this class."""
+        """The constructor's arguments, to rebuild the tree in another process."""
         return {"root": str(Path(self._root).absolute()), "base": "/".join(self._base), "label": self._label}
 
     def open_file(self, path: str) -> int:
@@ -110,7 +115,7 @@ class Tree:
         with self._at(path) as (folder, name):
             if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 raise InvalidRequest(f"{path or '.'} is not a file that can be read.", field="path")
-            # NONBLOCK: it may have become a pipe since; opening one would wait for its writer.
+            # NONBLOCK: it may have become a pipe meanwhile; opening one would wait for its writer.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
@@ -118,7 +123,7 @@ class Tree:
             return fd
 
     def stat(self, path: str = "") -> TreeEntry:
-        """What ``path`` is, links followed inside the tree."""
+        """The status of ``path``, following links inside the tree."""
         with self._at(path) as (folder, name):
             return _entry("/".join(split_path(path)), os.stat(name, dir_fd=folder, follow_symlinks=False))
 
@@ -130,7 +135,7 @@ class Tree:
         return True
 
     def is_link(self, path: str) -> bool:
-        """Whether ``path`` itself is a symbolic link; false when it is not there."""
+        """Whether ``path`` itself is a symbolic link; false if it does not exist."""
         names = split_path(path)
         if not names:
             return False
@@ -155,16 +160,16 @@ class Tree:
                 os.close(fd)
 
     def names(self, path: str = "") -> list[str]:
-        """Names in a folder, in no order."""
+        """Names in a folder, unordered."""
         with self.open_folder(path) as fd:
             return os.listdir(fd)  # noqa: PTH208 (a descriptor, not a path)
 
     def make_folder(self, path: str, *, mode: int = 0o775, owner: tuple[int, int] | None = None) -> bool:
-        """Make ``path`` with all its parents; false when it is there already (then nothing is changed).
+        """Create ``path`` with all its parents; false if it exists (then nothing is changed).
 
         Args:
-            mode: of every folder that is made, whatever the umask.
-            owner: (uid, gid) of every folder that is made; needs the right to give files away.
+            mode: of every created folder, whatever the umask.
+            owner: (uid, gid) of every created folder; needs the right to chown.
         """
         names = split_path(path)
         made = False
@@ -174,7 +179,7 @@ class Tree:
         return made
 
     def give_folder(self, path: str, owner: tuple[int, int]) -> None:
-        """Let the folder ``path`` belong to ``owner``, but nothing that is in it already."""
+        """Change the owner of the folder ``path``, but of nothing in it."""
         with self.open_folder(path) as fd:
             status = os.fstat(fd)
             if (status.st_uid, status.st_gid) != owner:
@@ -182,10 +187,11 @@ class Tree:
 
     @contextmanager
     def new_file(self, path: str, *, replaces: bool = True) -> Iterator[int]:
-        """A descriptor to write the file ``path`` to, which is there when the block ends well: whole, in place of an
-        earlier one. Folders on the way are made. All belongs to whom the tree's top belongs to.
+        """A descriptor to write the file ``path``, which is published atomically when the block ends well, replacing an
+        earlier
+        one. Missing folders are created. The owner is that of the tree's top.
 
-        Without ``replaces`` it raises ``FileExistsError`` at the block's end where something is there already.
+        Without ``replaces`` it raises ``FileExistsError`` at the block's end if the path exists.
         """
         with self._folder_for(path) as (folder, name, owner):
             draft = f".{secrets.token_hex(8)}.part"
@@ -201,8 +207,9 @@ class Tree:
 
     @contextmanager
     def draft(self, path: str) -> Iterator[int]:
-        """A descriptor to read, and to go on with, a file that is written in several steps and that nobody but us may read
-        meanwhile. Made where it is not there. See :meth:`publish`.
+        """A descriptor to read and continue a file that is written in several steps and readable by us alone meanwhile.
+        Created if
+        missing. See :meth:`publish`.
         """
         with self._folder_for(path) as (folder, name, _):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -213,7 +220,7 @@ class Tree:
                 os.close(fd)
 
     def publish(self, draft: str, target: Tree, path: str, *, replaces: bool = True) -> None:
-        """Have a draft of this tree stand at ``path`` of ``target``, which is of the same file system. As ``new_file``."""
+        """Move a draft of this tree to ``path`` of ``target``, which is on the same file system. Like ``new_file``."""
         names = split_path(draft)
         with target._folder_for(path) as (folder, name, owner), self.open_folder("/".join(names[:-1])) as source:
             fd = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
@@ -224,20 +231,20 @@ class Tree:
 
     @contextmanager
     def _folder_for(self, path: str) -> Iterator[tuple[int, str, tuple[int, int] | None]]:
-        """The folder of a file to be made, which is made with all on the way, the file's name, and whom it is to belong to."""
+        """The folder of a new file, created with its parents, the file's name, and the owner to give it."""
         names = split_path(path)
         if not names:
             raise InvalidRequest("path is missing: name the file.", field="path")
         with self.open_folder() as top:
             status = os.fstat(top)
-        # Only root may give files away; nobody else needs to.
+        # Only root may chown; no other user needs to.
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
         self.make_folder("/".join(names[:-1]), owner=owner)
         with self.open_folder("/".join(names[:-1])) as folder:
             yield folder, names[-1], owner
 
     def delete(self, path: str) -> None:
-        """Remove a file, a link or a whole folder; links inside are removed, never followed. Nothing there is fine.
+        """Remove a file, a link or a whole folder; links inside are removed, never followed. Idempotent.
 
         The tree's own top is only emptied.
         """
@@ -256,7 +263,9 @@ class Tree:
 
     @contextmanager
     def _at(self, path: str) -> Iterator[tuple[int, str]]:
-        """The folder's descriptor and the last name of ``path``, which is no link; every ``OSError`` of the block in words."""
+        """The folder's descriptor and the last name of ``path``, which is no link; translates every ``OSError`` of the
+        block.
+        """
         names = split_path(path)
         shown = "/".join(names) or "The folder"
         with self._in_words(shown), ExitStack() as cleanup:
@@ -264,7 +273,7 @@ class Tree:
             cleanup.callback(_close_all, stack)
             last = _walk(stack, self._base, shown)
             if self._base:
-                # The base becomes the floor: descriptors above it are forgotten, so that no link pops below.
+                # The base becomes the floor: descriptors above it are dropped, so that no link pops below.
                 top = os.open(last, _FOLDER, dir_fd=stack[-1])
                 _close_all(stack)
                 stack[:] = [top]
@@ -275,7 +284,7 @@ class Tree:
         try:
             return os.open(self._root, _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            # The sentence goes to users: the root's path is the admin's business.
+            # Users see the sentence: the root's path is for the admin alone.
             raise Unavailable(
                 f"{self._label} is not there now ({os.strerror(error.errno or 0)}); an admin must mount it again.",
                 retry_after_s=30.0,
@@ -310,7 +319,7 @@ def _publish(
 
 
 def _translate(error: OSError, shown: str, label: str) -> Exception:
-    """The platform's word for an ``OSError`` that is nobody's bug."""
+    """The platform's error for an expected ``OSError``."""
     match error.errno:
         case errno.ELOOP:
             return NotFound(f"{shown} does not exist: its links lead in a circle or are changing now.")
@@ -327,9 +336,9 @@ def _translate(error: OSError, shown: str, label: str) -> Exception:
 
 
 def _walk(stack: list[int], names: tuple[str, ...], shown: str) -> str:
-    """Open the way to the last name of ``names`` onto ``stack`` and return that name (``"."``: the top of the stack).
+    """Open the path to the last name of ``names`` onto ``stack`` and return that name (``"."``: the top of the stack).
 
-    The last name may be missing, and is no link at the moment of the answer: what opens it says NOFOLLOW.
+    The last name may be missing, and is no link at that moment: the caller opens it with NOFOLLOW.
     """
     pending = deque(names)
     links = 0
@@ -383,7 +392,7 @@ def _entry(path: str, status: os.stat_result) -> TreeEntry:
 
 
 def has_lasting_inodes(device: int) -> bool:
-    """Whether a file of the file system ``device`` keeps its inode's number: FUSE's may have another one any time."""
+    """Whether inode numbers of the file system ``device`` are stable: FUSE's may change at any time."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()

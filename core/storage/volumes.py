@@ -1,4 +1,4 @@
-"""From a registered volume to the tree behind it."""
+"""From a registered volume to its tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
 
 class VolumeFacts(Protocol):
-    """What is needed of a volume that is no row."""
+    """The attributes needed of a volume that is no row."""
 
     @property
     def name(self) -> str: ...
@@ -19,7 +19,7 @@ class VolumeFacts(Protocol):
 
 
 def split_location(location: str, *, field: str = "path") -> tuple[str, str]:
-    """``datasets/digits/train`` as the volume's name and the path inside it, which is clean and may be empty.
+    """``datasets/digits/train`` as the volume's name and the normalized path inside it, which may be empty.
 
     Raises:
         InvalidRequest: no volume named, or a hostile path.
@@ -31,10 +31,10 @@ def split_location(location: str, *, field: str = "path") -> tuple[str, str]:
 
 
 def tree_of(volume: Volume | VolumeFacts) -> Tree:
-    """The files of ``volume`` as the control plane sees them.
+    """The files of ``volume`` as visible to the control plane.
 
     Raises:
-        Conflict: the control plane does not see this volume (it was registered without ``root``).
+        Conflict: the volume was registered without ``root``.
     """
     if volume.root is None:
         raise Conflict(
@@ -50,10 +50,11 @@ def output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
 
 
 def find_place(tree: Tree, path: str, *, is_shared: bool) -> TreeEntry:
-    """What lies at a path of a volume that a job is to get.
+    """The status of a path to be mounted into a job.
 
-    ``is_shared``: the volume of all projects' own folders. Who may use a path there is decided by the name of its first
-    folder, so no link may lead out of that.
+    ``is_shared``: the volume of all projects' own folders. Access there is decided by the name of the path's first
+    folder, so that
+    no link may lead out of it.
 
     Raises:
         LeavesVolume: a link on the way leads out of the volume, or to another project.
@@ -68,8 +69,9 @@ def find_place(tree: Tree, path: str, *, is_shared: bool) -> TreeEntry:
 
 
 def make_place(tree: Tree, path: str, *, is_shared: bool, owner: tuple[int, int] | None = None) -> None:
-    """Make the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, but for a project's
-    own folder, which stays the platform's.
+    """Create the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, except for a
+    project's own
+    folder, which stays the platform's.
     """
     first, _, rest = path.partition("/")
     if not is_shared or not rest:

@@ -32,6 +32,7 @@ class LeasedLoop:
     def __init__(self, control: ControlContext, *, kind: str, topic: str, max_passes: int) -> None:
         self._control = control
         self._kind = kind
+        self._stale_event = f"{kind}.stale"
         self._topic = topic
         self._max_passes = max_passes
         self._inflight: InFlight[str] = InFlight()
@@ -42,7 +43,7 @@ class LeasedLoop:
         Args:
             run_pass: loads the object, does what is due, and returns whether there may be more. It raises
                 ``StaleWrite`` where another process has changed the object meanwhile: then the lease is acquired again,
-                if it is free, and the next pass loads anew.
+                if it is free, and the next pass loads again.
 
         Raises:
             Unavailable: the database is away.
@@ -70,7 +71,7 @@ class LeasedLoop:
                     lease.renew()  # a pass may take seconds
                 goes_on = run_pass(lease)
             except StaleWrite as stale:
-                log.debug(f"{self._kind}.stale", id=object_id, why=str(stale))
+                log.debug(self._stale_event, id=object_id, why=str(stale))
                 lease = None
                 continue
             if not goes_on:
@@ -90,7 +91,8 @@ class PollingWorker:
     """
 
     def __init__(self, kind: str, name: str, work: Callable[[], None], *, threads: int, every_s: float) -> None:
-        self._kind, self._name, self._work = kind, name, work
+        self._name, self._work = name, work
+        self._postponed_event, self._failed_event = f"{kind}.postponed", f"{kind}.not_begun"
         self._count, self._every_s = threads, every_s
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -126,8 +128,8 @@ class PollingWorker:
             try:
                 self._work()
             except Unavailable:
-                log.info(f"{self._kind}.postponed")
+                log.info(self._postponed_event)
             except Exception:
-                log.exception(f"{self._kind}.not_begun")
+                log.exception(self._failed_event)
             if not self.is_stopping:
                 self._wake.wait(self._every_s)

@@ -66,7 +66,7 @@ class WakeupListener:
 
     def __init__(self, source: WakeupSocket, wakeup: Wakeup) -> None:
         self._source = source
-        self._bell = wakeup
+        self._wakeup = wakeup
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wakeups", daemon=True)
 
@@ -82,4 +82,4 @@ class WakeupListener:
         while not self._is_stopping.is_set():
             received = self._source.receive(0.5)
             if received is not None:
-                self._bell.notify(*received)
+                self._wakeup.notify(*received)

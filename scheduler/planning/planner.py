@@ -106,8 +106,8 @@ class _Planning:
         if self.policy.keeps_for_gpus and self.cluster.gpu_models:
             self.free.headroom = self.empty.headroom = self.headroom
             self.eligibility.apply_headroom = self.headroom.bind
-        self.rights = PreemptionPolicy(snapshot, self.shares)
-        self.nominations = Nominations(snapshot, self.holdings, self.rights)
+        self.preemption_policy = PreemptionPolicy(snapshot, self.shares)
+        self.nominations = Nominations(snapshot, self.holdings, self.preemption_policy)
         self.kept: dict[JobId, PartialPlacement] = {}  # where those will be for whom others are being stopped
         self.held_back: list[tuple[QueuedGang, dict[str, int], dict[str, int]]] = []  # of the limits, for these
         self.infeasibility = Infeasibility(self.empty)
@@ -347,7 +347,7 @@ class _Planning:
         if not self._may_borrow(key):
             return False
         lenders = [
-            one for one in self.ledger.reservations if one.start_s is None and self.rights.may_lend(one.job, job)
+            one for one in self.ledger.reservations if one.start_s is None and self.preemption_policy.may_lend(one.job, job)
         ]
         if not lenders:
             return False

@@ -1,4 +1,6 @@
-"""The next points of a study. The one room that knows Optuna; it knows no database, no clock and no chance but a seed."""
+"""The next points of a study. The only package that uses Optuna; free of database, clock, and randomness without a
+seed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points as rows of numbers: where each value lies between the ends of its parameter, on its scale."""
+"""Encoding of points as rows of numbers: the position of each value in its parameter's range, on its scale."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from numpy.typing import NDArray
 from trainmaster.studies import Parameter, ParameterType, Scale, Space
 from trainmaster.studies.space import bounds, value_at
 
-# The largest number below 1: a position is never 1 itself.
+# The largest number below 1: positions are below 1.
 _LAST: Final = math.nextafter(1.0, 0.0)
-# Of a parameter that the point does not have.
+# Position of a parameter that the point lacks.
 _NOWHERE: Final = 0.5
 
 Rows = NDArray[np.float64]
 
 
 class UnitCube:
-    """The space as a unit cube. Of a categorical parameter the row has the value's number instead, which has no order."""
+    """The space as a unit cube. A categorical parameter is encoded by the value's number instead, which has no order."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.is_categorical: NDArray[np.bool_] = np.array(
             [parameter.type is ParameterType.CATEGORICAL for parameter in space.parameters.values()], dtype=bool
         )
-        # How many values each categorical parameter has; 0: it is a number.
+        # Number of values of each categorical parameter; 0 for numbers.
         self.choices = [
             len(parameter.values) if parameter.type is ParameterType.CATEGORICAL else 0
             for parameter in space.parameters.values()
         ]
 
     def rows(self, points: Sequence[Mapping[str, Any]]) -> Rows:
-        """(points, parameters)."""
+        """Encode points; shape (points, parameters)."""
         found = [
             [_position(parameter, point.get(name)) for name, parameter in self.space.parameters.items()]
             for point in points
@@ -42,7 +42,7 @@ class UnitCube:
         return np.array(found, dtype=np.float64).reshape(len(points), len(self.choices))
 
     def point(self, row: NDArray[np.float64]) -> dict[str, Any]:
-        """The point whose position is nearest; parameters that are not active are left out."""
+        """Decode the nearest point; inactive parameters are left out."""
         point: dict[str, Any] = {}
         for (name, parameter), position in zip(self.space.parameters.items(), row, strict=True):
             if self.space.is_active(name, point):
@@ -67,7 +67,7 @@ def _position(parameter: Parameter, value: Any) -> float:
     low, high = bounds(parameter)
     if parameter.scale is Scale.REVERSE_LOG:
         value = min(high, max(low, low + high - value))
-    if parameter.type is ParameterType.INTEGER:  # a whole number has the room from a half below it to a half above
+    if parameter.type is ParameterType.INTEGER:  # an integer covers half a unit below and above it
         low, high = low - 0.5, high + 0.5
     if parameter.scale is not Scale.LINEAR:
         value, low, high = math.log(value), math.log(low), math.log(high)

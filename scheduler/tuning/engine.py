@@ -1,4 +1,4 @@
-"""Optuna's samplers on a study that lives only for one request, rebuilt from what is known of its trials."""
+"""Optuna's samplers on an in-memory study that is rebuilt from the known trials for each request."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials, 
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-# Of longer histories the best and the newest are looked at: what TPE calls good are 25 trials at most, and GP's cost
-# grows with the cube.
+# Longer histories are thinned to the best and the newest: TPE calls at most 25 trials good, and GP's cost grows with
+# the cube.
 _HISTORY_LIMIT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
 
-_WHENEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # no sampler asks when a trial ran
+_WHENEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # no sampler uses trial times
 
 
 def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
-    """Points without end; each counts as pending for those that follow.
+    """An endless stream of points; each counts as pending for the next ones.
 
     Args:
-        others: points that come from elsewhere meanwhile, and count as pending too; looked at before each draw.
+        others: points from another source, which count as pending too; read before each draw.
     """
     space = request.space
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of experimental arguments
+        warnings.simplefilter("ignore")  # for experimental arguments
         study = optuna.create_study(
             sampler=_sampler(request),
             directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in request.goals],
@@ -46,7 +46,7 @@ def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterat
     while True:
         known += [frozen(space, distributions, point.parameters, None, point.memo) for point in others[added:]]
         added = len(others)
-        for template in known:  # what `add_trial` does, without looking again at what we have made ourselves
+        for template in known:  # what `add_trial` does, without validating our own data again
             study._storage.create_new_trial(study._study_id, template_trial=template)  # noqa: SLF001
         known = []
         with warnings.catch_warnings():
@@ -55,14 +55,16 @@ def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterat
             drawn: dict[str, Any] = {}
             for name, parameter in space.parameters.items():
                 if space.is_active(name, drawn):
-                    inner = trial._suggest(name, distributions[name])  # noqa: SLF001 (what suggest_float and its like call)
+                    # noqa: SLF001 (what suggest_float and its like call)
+                    inner = trial._suggest(name, distributions[name])
                     drawn[name] = _outer(parameter, inner)
-        attrs = study._storage.get_trial_system_attrs(trial._trial_id)  # noqa: SLF001 (Optuna 5 shows them nowhere else)
+        # noqa: SLF001 (Optuna 5 shows them nowhere else)
+        attrs = study._storage.get_trial_system_attrs(trial._trial_id)
         yield Proposal(drawn, _memo(attrs))
 
 
 def _sampler(request: ProposalRequest) -> BaseSampler:
-    # One seed for each place in the study's row of proposals: the same request has the same answer.
+    # One seed per proposal number of the study: the same request has the same answer.
     seed = (request.seed * 1_000_003 + request.index) % 2**31
     startup = startup_trials(request.space)
     match request.algorithm:
@@ -71,7 +73,7 @@ def _sampler(request: ProposalRequest) -> BaseSampler:
         case Algorithm.CMA_ES:
             return CmaEsSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
         case _:
-            # A pending trial counts as a bad one (constant liar), so that those side by side look at different places.
+            # A pending trial counts as a bad one (constant liar), so that parallel trials explore different places.
             return TPESampler(
                 seed=seed,
                 n_startup_trials=startup,
@@ -83,7 +85,7 @@ def _sampler(request: ProposalRequest) -> BaseSampler:
 
 
 class _Given(FrozenTrial):
-    """Made for one study, which nobody changes: the storage's deep copies of it took longer than all of TPE."""
+    """A trial that nothing modifies: the storage's deep copies of it took longer than all of TPE."""
 
     def __deepcopy__(self, _: dict[int, Any]) -> FrozenTrial:
         return self
@@ -100,7 +102,7 @@ def frozen(
     values: Sequence[float] | None,
     memo: Mapping[str, Any],
 ) -> FrozenTrial:
-    """A trial as Optuna keeps it; without ``values`` it runs. ``distributions``: those of the space."""
+    """A trial in Optuna's form; without ``values`` it is running. ``distributions``: those of the space."""
     names = [name for name in space.parameters if name in point]
     return _Given(
         number=-1,  # the storage numbers them
@@ -119,7 +121,7 @@ def frozen(
 
 
 def _memo(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a sampler has noted at the trial: CMA-ES keeps its whole state so."""
+    """The sampler's notes on the trial: CMA-ES stores its whole state there."""
     state = {name: value for name, value in attrs.items() if name.startswith("cma")}
     return {"optuna": state} if state else {}
 
@@ -140,7 +142,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 
 
 def _inner(parameter: Parameter, value: Any) -> Any:
-    """As Optuna sees it: values by their number, a reversed logarithm mirrored."""
+    """Encode for Optuna: choices by number, a reversed logarithm mirrored."""
     if not parameter.has_range:
         places = [
             place for place, choice in enumerate(_ordered(parameter)) if choice == value and type(choice) is type(value)

@@ -1,8 +1,8 @@
-"""Points by a Gaussian process: each where the expected improvement over the best result is greatest.
+"""Bayesian optimisation: points of maximal expected improvement over the best result, by a Gaussian process.
 
-A point whose result is not known is told by several stories, values that may come out there; what is expected is the mean over
-them (Snoek et al., "Practical Bayesian Optimization of Machine Learning Algorithms", 2012), in logarithms, which tell small
-expectations apart (Ament et al., "Unexpected Improvements to Expected Improvement", 2023).
+Pending results are sampled several times ("fantasies"), and the acquisition function is the mean over them (Snoek et
+al., "Practical Bayesian Optimization of Machine Learning Algorithms", 2012). It is computed in logarithms, which
+distinguish tiny expectations (Ament et al., "Unexpected Improvements to Expected Improvement", 2023).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from scheduler.tuning.encoding import Rows, UnitCube
 from scheduler.tuning.gaussian_process import GaussianProcess, evened, fitted
 from scheduler.tuning.request import Proposal, ProposalRequest, thinned
 
-# Its cost grows with the cube of these.
+# The cost grows with the cube of this number.
 _HISTORY_LIMIT: Final = 200
 _STORIES: Final = 16
 _ANYWHERE: Final = 1_500
-# Places near each of the best results, and how far along a side.
+# Candidates near each of the best results, and their distance along each axis.
 _NEAR: Final = 40
 _BEST: Final = 5
 _NEARNESS: Final = (0.2, 0.05, 0.01)
@@ -39,10 +39,10 @@ _FAR: Final = -1e4
 
 
 def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
-    """Points without end; each counts as pending for those that follow. One goal; at least two results.
+    """An endless stream of points; each counts as pending for the next ones. One goal; at least two results.
 
     Args:
-        others: points that come from elsewhere meanwhile, and count as pending too; looked at before each draw.
+        others: points from another source, which count as pending too; read before each draw.
     """
     cube = UnitCube(request.space)
     chance = np.random.default_rng([request.seed % 2**31, request.index])
@@ -63,7 +63,7 @@ def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iter
 def _expected_improvement(
     alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator
 ) -> _ExpectedImprovement:
-    """What is known with the stories of what is pending."""
+    """The acquisition function, with fantasies for the pending points."""
     least = float(values.min())
     if not len(pending):
         return _ExpectedImprovement(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
@@ -74,7 +74,7 @@ def _expected_improvement(
 
 
 class _ExpectedImprovement:
-    """The logarithm of the improvement that is expected. ``least``: the best value of each story."""
+    """Log of the expected improvement. ``least``: the best value of each fantasy."""
 
     def __init__(self, process: GaussianProcess, least: NDArray[np.float64]) -> None:
         self._process, self._least = process, least
@@ -85,7 +85,7 @@ class _ExpectedImprovement:
         return np.asarray(_log_mean(logs) + np.log(deviations), dtype=np.float64)
 
     def slope(self, row: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """At one place, with its slope there."""
+        """Value and gradient at one point."""
         means, deviation, by_means, by_deviation = self._process.slopes(row)
         reach = (self._least - means) / deviation
         logs, ratios = _log_expected(reach)
@@ -97,15 +97,17 @@ class _ExpectedImprovement:
 
 
 def _log_mean(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The logarithm of the mean over the last axis. (scipy's logsumexp took a third of the whole search: it asks much first.)"""
+    """Log of the mean over the last axis. (scipy's logsumexp took a third of the search, because of its argument
+    checks.)
+    """
     top = logs.max(axis=-1)
     return np.asarray(top + np.log(np.exp(logs - top[..., None]).mean(axis=-1)), dtype=np.float64)
 
 
 def _log_expected(reach: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """log(phi(z) + z Phi(z)) of each z, and its slope, also where both terms are as good as nothing, or cancel out."""
+    """log(phi(z) + z Phi(z)) and its derivative for each z, also where both terms underflow or cancel."""
     z = np.maximum(reach, _FAR)
-    # Phi over phi: exact far out on the left; on the right it overflows, and phi is taken for itself.
+    # Phi over phi: exact far out on the left; on the right it overflows, so phi is used directly.
     left = np.minimum(z, 0.0)
     mills = math.sqrt(math.pi / 2) * erfcx(-left / math.sqrt(2))
     inner = np.where(left > -100.0, 1 + left * mills, 1 / np.maximum(left * left, 1.0))
@@ -122,7 +124,7 @@ def _log_expected(reach: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDAr
 
 
 class _Search:
-    """For the place where the most improvement is expected."""
+    """Maximises the expected improvement."""
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class _Search:
         order = np.argsort(-self._improvement.at(tried), kind="stable")
         begun = self._allowed(tried, order)
         found = [point for row in begun for point in (row, self._climbed(row))]
-        # As they would really be tried: whole numbers are whole.
+        # Evaluate the points as they would be tried: integers rounded.
         points = [self._cube.point(row) for row in found]
         points = [point for point in points if self._cube.space.holds(point)] or points
         return points[int(np.argmax(self._improvement.at(self._cube.rows(points))))]
@@ -160,7 +162,7 @@ class _Search:
         return found
 
     def _allowed(self, rows: Rows, order: NDArray[np.intp]) -> list[NDArray[np.float64]]:
-        """The first few that satisfy the constraints; where none does, the first one."""
+        """The first few candidates that satisfy the constraints; if none does, the first one."""
         space = self._cube.space
         if not space.constraints:
             return [rows[place] for place in order[:_SEARCHES]]

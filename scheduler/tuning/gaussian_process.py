@@ -1,7 +1,8 @@
 """A Gaussian process over the rows of :mod:`scheduler.tuning.encoding`: Matern 5/2, a length for each parameter.
 
-Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006. The lengths' prior grows with the number of parameters
-(Hvarfner et al., "Vanilla Bayesian Optimization Performs Great in High Dimensions", 2024), so that few points do not fit noise.
+Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006. The lengths' prior grows with the number of
+parameters (Hvarfner et al., "Vanilla Bayesian Optimization Performs Great in High Dimensions", 2024), so that few
+points do not fit noise.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from scipy.stats import yeojohnson
 
 from scheduler.tuning.encoding import Rows
 
-# Means and deviations of the logarithms: of a length (its mean also grows with the root of the dimensions), of the variance, and
-# of the noise, in a unit of the values' variance.
-_LENGTH: Final = (math.sqrt(2) - 3.0, math.sqrt(3))  # where the density of the length itself is greatest
+# Prior means and deviations of the logarithms: of a length scale (its mean also grows with the square root of the
+# dimension), of the variance, and of the noise, in units of the values' variance.
+_LENGTH: Final = (math.sqrt(2) - 3.0, math.sqrt(3))  # the mode of the length scale's density
 _VARIANCE: Final = (0.0, 0.7)
 _NOISE: Final = (-6.0, 1.5)
 _ENDS: Final = ((-4.6, 6.0), (-3.0, 3.0), (-13.8, 0.7))
-# Lengths of which the search for the likeliest begins, as parts of a side of the cube.
+# Initial length scales of the likelihood maximisation, as fractions of a side of the cube.
 _BEGINNINGS: Final = (0.3, 1.5)
 _STEPS: Final = 60
 _JITTER: Final = 1e-9
-# What is worse than the median by more than this many times the best's distance to it, is only "bad".
+# Costs worse than the median by more than this multiple of the best's distance to it are clipped.
 _WORST: Final = 5.0
 _SQRT5: Final = math.sqrt(5)
 
 
 def evened(costs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The costs in a shape that a Gaussian process describes: far outliers cut, skewness taken out, mean 0, variance 1."""
-    costs = costs / max(float(np.abs(costs).max()), 1e-300)  # squares of any number are numbers then
+    """Transform the costs for a Gaussian process: outliers clipped, skewness removed, mean 0, variance 1."""
+    costs = costs / max(float(np.abs(costs).max()), 1e-300)  # avoids overflow of squares
     middle, best = float(np.median(costs)), float(costs.min())
     if middle > best:
         costs = np.minimum(costs, middle + _WORST * (middle - best))
     found = _standard(costs)
     if found.any():
-        with np.errstate(all="ignore"):  # what leaves the numbers is seen below
+        with np.errstate(all="ignore"):  # overflows are checked below
             bent = _standard(np.asarray(yeojohnson(found)[0], dtype=np.float64))
         if np.isfinite(bent).all() and bent.any():
             return bent
@@ -58,7 +59,7 @@ def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """``weights``: one over the square of each parameter's length. ``variance`` and ``noise``: of the values."""
+    """``weights``: inverse squares of the length scales. ``variance`` and ``noise``: of the values."""
 
     weights: NDArray[np.float64]
     variance: float
@@ -66,13 +67,14 @@ class Kernel:
     is_categorical: NDArray[np.bool_]
 
     def between(self, left: Rows, right: Rows) -> Rows:
-        """The covariances, (left, right)."""
+        """Covariance matrix, shape (left, right)."""
         return self.variance * _matern(self._squares(left, right))
 
     def turning(self, row: NDArray[np.float64], others: Rows) -> tuple[NDArray[np.float64], Rows]:
-        """The covariances of ``row`` with ``others``, (others,), and their slopes by its place, (others, parameters).
+        """Covariances of ``row`` with ``others``, shape (others,), and their gradients by ``row``, shape (others,
+        parameters).
 
-        A slope is 0 along what has no order.
+        The gradient is 0 along categorical parameters.
         """
         root = _SQRT5 * np.sqrt(self._squares(row[None, :], others)[0])
         fall = self.variance * np.exp(-root)
@@ -81,7 +83,7 @@ class Kernel:
         return (1 + root + root * root / 3) * fall, np.asarray(slopes, dtype=np.float64)
 
     def _squares(self, left: Rows, right: Rows) -> NDArray[np.float64]:
-        """The squares of the distances, in lengths: what :func:`apart` finds times the weights, without its third dimension."""
+        """Squared scaled distances: :func:`apart` times the weights, without its third dimension."""
         is_number = ~self.is_categorical
         scale = np.sqrt(self.weights[is_number])
         found = cdist(left[:, is_number] * scale, right[:, is_number] * scale, "sqeuclidean")
@@ -91,7 +93,7 @@ class Kernel:
 
 
 def apart(left: Rows, right: Rows, is_categorical: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Squared differences, (left, right, parameters); between two values without order 0 or 1."""
+    """Squared differences, shape (left, right, parameters); 0 or 1 between two categorical values."""
     steps = left[:, None, :] - right[None, :, :]
     squares = steps * steps
     if is_categorical.any():
@@ -105,7 +107,7 @@ def _matern(squares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def fitted(rows: Rows, values: NDArray[np.float64], is_categorical: NDArray[np.bool_]) -> Kernel:
-    """The likeliest kernel for ``values`` (mean 0, variance 1) at ``rows``."""
+    """The maximum a posteriori kernel for ``values`` (mean 0, variance 1) at ``rows``."""
     count = rows.shape[1]
     squares = apart(rows, rows, is_categorical)
     length = _LENGTH[0] + 0.5 * math.log(count)
@@ -131,7 +133,7 @@ def fitted(rows: Rows, values: NDArray[np.float64], is_categorical: NDArray[np.b
 def _unlikely(
     logs: NDArray[np.float64], squares: NDArray[np.float64], values: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64]]:
-    """The negative logarithm of the marginal likelihood, and its slope by the logarithms of lengths, variance and noise."""
+    """Negative log marginal likelihood and its gradient by the logs of length scales, variance and noise."""
     weights, variance, noise = np.exp(-2 * logs[:-2]), math.exp(logs[-2]), math.exp(logs[-1])
     root = _SQRT5 * np.sqrt(squares @ weights)
     fall = np.exp(-root)
@@ -145,7 +147,7 @@ def _unlikely(
     pulled = cho_solve((factor, True), values, check_finite=False)
     inverse = cho_solve((factor, True), np.eye(len(values)), check_finite=False)
     cost = 0.5 * float(values @ pulled) + float(np.log(np.diag(factor)).sum())
-    pull = inverse - np.outer(pulled, pulled)  # twice the slope of the cost by the covariances
+    pull = inverse - np.outer(pulled, pulled)  # twice the gradient of the cost by the covariances
     by_square = pull * (-(5 / 6) * variance) * (1 + root) * fall
     by_length = -weights * np.einsum("ij,ijk->k", by_square, squares)
     by_variance = 0.5 * float((pull * shape).sum()) * variance
@@ -154,7 +156,7 @@ def _unlikely(
 
 
 class GaussianProcess:
-    """What is known at any place, given ``values`` at ``rows``: (rows,) or, of several stories, (rows, stories)."""
+    """The posterior given ``values`` at ``rows``: shape (rows,) or, for several fantasies, (rows, fantasies)."""
 
     def __init__(self, kernel: Kernel, rows: Rows, values: NDArray[np.float64]) -> None:
         self.kernel, self.rows = kernel, rows
@@ -164,7 +166,7 @@ class GaussianProcess:
         self._pulled = cho_solve((self._factor, True), values, check_finite=False)
 
     def at(self, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Means, (rows,) or (rows, stories), and deviations, (rows,)."""
+        """Posterior means, shape (rows,) or (rows, fantasies), and deviations, shape (rows,)."""
         near = self.kernel.between(rows, self.rows)
         half = solve_triangular(self._factor, near.T, lower=True, check_finite=False)
         left = self.kernel.variance - np.einsum("ij,ij->j", half, half)
@@ -173,9 +175,9 @@ class GaussianProcess:
     def slopes(
         self, row: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], float, NDArray[np.float64], NDArray[np.float64]]:
-        """At one place: the mean of each story, the deviation, and how both change with the place.
+        """At one point: mean of each fantasy, deviation, and the gradients of both.
 
-        (stories,), a number, (parameters, stories) and (parameters,).
+        Shapes (fantasies,), scalar, (parameters, fantasies) and (parameters,).
         """
         near, turns = self.kernel.turning(row, self.rows)
         solved = cho_solve((self._factor, True), near, check_finite=False)
@@ -183,7 +185,7 @@ class GaussianProcess:
         return near @ self._pulled, deviation, turns.T @ self._pulled, -(turns.T @ solved) / deviation
 
     def stories(self, rows: Rows, draws: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values that may come out at ``rows``, one column for each of ``draws`` (rows, stories), normal numbers."""
+        """Sampled values at ``rows``, one column per column of ``draws`` (rows, fantasies), standard normal numbers."""
         near = self.kernel.between(rows, self.rows)
         half = solve_triangular(self._factor, near.T, lower=True, check_finite=False)
         left = self.kernel.between(rows, rows) - half.T @ half

@@ -1,4 +1,6 @@
-"""Which parameters matter, by PED-ANOVA: how differently the best tenth of the trials lies along each from all of them."""
+"""Parameter importance by PED-ANOVA: how much the best tenth of the trials differs from all trials along each
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ from scheduler.tuning.engine import distributions_of, frozen
 from scheduler.tuning.request import Observation
 
 FEWEST: Final = 10
-# Of more, so many that lie evenly over the study: the answer changes little, and takes a fraction of a second.
+# Larger studies are sampled evenly: the answer changes little and takes a fraction of a second.
 _MOST: Final = 2_000
-# The evaluator wants five trials among the best at least.
+# The evaluator needs at least five trials among the best.
 _BEST: Final = 5
 _QUANTILE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterImportance:
-    """``importance``: all of a study are 1 together; ``None``: too few trials have it. ``trials``: those with the parameter
-    that the figure comes from.
+    """``importance``: those of a study sum to 1; ``None``: too few trials have the parameter. ``trials``: number of
+    trials with it.
     """
 
     name: str
@@ -36,7 +38,7 @@ class ParameterImportance:
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """The most important first. ``reason``: why it is not known; then ``parameters`` is empty."""
+    """Parameters by importance, the most important first. ``reason``: why it is unknown; then ``parameters`` is empty."""
 
     trials: int
     parameters: Sequence[ParameterImportance] = ()
@@ -44,7 +46,7 @@ class Importance:
 
 
 def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observation], metric: int | None) -> Importance:
-    """Of one metric, by its place; ``None``: of the only one, or of being good in all of several."""
+    """Importance for one metric, by its position; ``None``: for the only metric, or for the trade-off of several."""
     count = len(results)
     if count < FEWEST:
         return Importance(count, reason=f"Not known: {count} trials have a result, and {FEWEST} are needed.")
@@ -53,7 +55,7 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observatio
         return Importance(count, reason=f"Not known: all {count} results are the same.")
     sample = _evenly(results)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of experimental classes, and of few trials in a branch
+        warnings.simplefilter("ignore")  # for experimental classes, and few trials in a branch
         study = optuna.create_study(
             directions=["minimize" if goals[place] is Goal.MINIMIZE else "maximize" for place in places]
         )
@@ -68,7 +70,7 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observatio
 
 def _weighed(space: Space, count: int, sample: Sequence[Observation], found: Mapping[str, float]) -> Importance:
     trials = {name: sum(name in trial.parameters for trial in sample) for name in space.parameters}
-    # A parameter that few trials have says as little as few trials do.
+    # A parameter with few trials says as little as few trials do.
     known = {name: max(0.0, value) for name, value in found.items() if trials[name] >= FEWEST and math.isfinite(value)}
     total = sum(known.values())
     if total <= 0:

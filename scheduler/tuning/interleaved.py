@@ -1,4 +1,4 @@
-"""Points of TPE and of a Gaussian process in turns, each of which learns from the results of both."""
+"""Interleaved points of TPE and of a Gaussian process, each of which learns from the results of both."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from scheduler.tuning.engine import sampled
 from scheduler.tuning.expected_improvement import improving
 from scheduler.tuning.request import Proposal, ProposalRequest
 
-# Steps of this part of a circle fall on both of its halves evenly, also where only every n-th place is used: of points that
-# are drawn ahead some are never tried.
+# Golden-ratio steps fall on both halves of a circle evenly, also if only every n-th is used: some prefetched points
+# are never tried.
 _STEP: Final = (sqrt(5) - 1) / 2
 
 
 def in_turns(request: ProposalRequest, offset: int = 0) -> Iterator[Proposal]:
-    """Points without end; each counts as pending for those that follow, of either kind.
+    """An endless stream of points; each counts as pending for the next ones of either algorithm.
 
-    Whose turn it is follows from the place in the study's row of proposals. Whoever draws a point that may not be tried has had
-    the turn: what the one can only repeat, the other may leave.
+    The proposal number determines the algorithm. A point that may not be tried uses up the turn: what one algorithm
+    can only repeat, the other may leave.
     """
     by_tpe: list[Proposal] = []
     by_process: list[Proposal] = []

@@ -1,4 +1,4 @@
-"""A population's explorations: the parameters of a trial that goes on from a better one, a little changed."""
+"""Explore step of population based training: parameters of a better trial, slightly changed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from trainmaster.studies import Parameter, ParameterType, Population, Scale, Space
 from trainmaster.studies.space import bounds, value_at
 
-# Changes that break a constraint are drawn again so often; then the parent's own values are kept.
+# Redraws of changes that break a constraint; then the parent's values remain.
 _REDRAWS: Final = 200
 
 
 def perturbed(space: Space, point: Mapping[str, Any], population: Population, chance: Random) -> dict[str, Any]:
-    """``point`` with each parameter a little larger or smaller, or, with ``population.resample``, drawn anew.
+    """``point`` with each parameter perturbed up or down or, with probability ``population.resample``, resampled.
 
-    Parameters that become active are drawn, those that no longer are go. If no change satisfies the constraints, ``point``.
+    Newly active parameters are drawn, inactive ones dropped. If no change satisfies the constraints: ``point``.
     """
     for _ in range(_REDRAWS):
         found: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def perturbed(space: Space, point: Mapping[str, Any], population: Population, ch
 
 
 def _moved(parameter: Parameter, value: Any, by: float, chance: Random) -> Any:
-    """A neighbour of ``value``: of numbers by the factor ``by`` up or down, of values in order the next one."""
+    """A neighbour of ``value``: numbers times or divided by the factor ``1 + by``, ordered values the next one."""
     up = chance.random() < 0.5
     if parameter.type is ParameterType.CATEGORICAL:
         return value
@@ -44,7 +44,7 @@ def _moved(parameter: Parameter, value: Any, by: float, chance: Random) -> Any:
         place = ordered.index(value) + (1 if up else -1)
         return ordered[min(len(ordered) - 1, max(0, place))]
     low, high = bounds(parameter)
-    if parameter.scale is Scale.REVERSE_LOG:  # near its maximum: what is left up to it is changed by the factor
+    if parameter.scale is Scale.REVERSE_LOG:  # near its maximum: the distance to it is scaled by the factor
         room = low + high - value
         moved = low + high - (room / (1 + by) if up else room * (1 + by))
     else:

@@ -1,9 +1,9 @@
-"""What more trials would bring: an extrapolation of the best so far, with an interval, or the reason why there is none.
+"""Extrapolation of the best value with more trials, with an interval, or the reason why there is none.
 
-The trials of late stand for those to come: an algorithm that learns draws other points than at its beginning. The best quarter
-of them is taken for the tail of a generalized Pareto distribution, whose bounded and exponential forms say how far beyond the
-best one more trial may come. How uncertain that is, resampling tells. Then the same is asked of the study's own past: where what
-came lay outside of the interval too often, nothing is told.
+Recent trials represent future ones: a learning algorithm draws other points than at its start. The best quarter of
+them is fitted as the tail of a generalized Pareto distribution (bounded or exponential), which says how far beyond
+the best one more trial may come; resampling gives the uncertainty. The method is then checked on the study's own past
+(backtesting): where later results fell outside the interval too often, no forecast is given.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Final
 FEWEST: Final = 12
 _TAIL: Final = 0.25
 _FEWEST_IN_TAIL: Final = 4
-# Of longer studies the newest: the tail of two hundred is known well enough, and the answer takes some tenths of a second.
+# Longer studies use the newest trials: the tail of two hundred is known well enough, and the answer takes some tenths
+# of a second.
 _MOST: Final = 200
 _REPEATS: Final = 200
 _REPEATS_OF_CHECK: Final = 60
 _POINTS: Final = 16
 _LOW, _HIGH = 0.1, 0.9
-# Parts of the trials after which the same is asked as a check.
+# Fractions of the trials after which the forecast is backtested.
 _CUTS: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FEWEST_AFTER: Final = 3
 _FEWEST_CHECKS: Final = 2
@@ -31,7 +32,7 @@ _FEWEST_CHECKS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ForecastPoint:
-    """The best after ``more`` more results: costs, of which less is better; ``low`` is the better end."""
+    """The best cost after ``more`` more results; lower is better, so ``low`` is the better end."""
 
     more: int
     low: float
@@ -41,21 +42,23 @@ class ForecastPoint:
 
 @dataclass(frozen=True, slots=True)
 class ImprovementForecast:
-    """``reason``: why it is not known; then ``points`` is empty and ``chance`` is ``None``."""
+    """``reason``: why there is no forecast; then ``points`` is empty and ``chance`` is ``None``. ``confirmed`` of
+    ``checked`` backtests contained the later result.
+    """
 
     trials: int
     points: Sequence[ForecastPoint] = ()
     chance: float | None = None
     checked: int = 0
-    confirmed: int = 0
+    held: int = 0
     reason: str = ""
 
 
 def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast:
-    """What ``more`` trials would bring. The same arguments give the same answer.
+    """Forecast for ``more`` trials. Deterministic.
 
     Args:
-        costs: of all trials with a result, in their order; less is better; finite.
+        costs: of all trials with a result, in order; lower is better; finite.
     """
     count = len(costs)
     if count < FEWEST:
@@ -71,14 +74,14 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
         return ImprovementForecast(
             count,
             checked=len(cuts),
-            confirmed=confirmed,
+            held=confirmed,
             reason=f"Not known: {count} results are too few to check it by them.",
         )
     if 2 * confirmed < len(cuts):
         words = (
             f"at {len(cuts)} earlier moments the same was asked, and {len(cuts) - confirmed} times something else came"
         )
-        return ImprovementForecast(count, checked=len(cuts), confirmed=confirmed, reason=f"Not known: {words}.")
+        return ImprovementForecast(count, checked=len(cuts), held=confirmed, reason=f"Not known: {words}.")
     ahead = _horizon(more)
     paths = _paths(costs, ahead, Random(seed), _REPEATS)  # noqa: S311
     points = [ForecastPoint(after, *_ends([path[place] for path in paths])) for place, after in enumerate(ahead)]
@@ -88,14 +91,14 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
 
 
 def _holds(costs: Sequence[float], cut: int, seed: int) -> bool:
-    """Whether the interval that was told after ``cut`` results would have held what came until now."""
+    """Backtest: whether the interval forecast after ``cut`` results contains the present best."""
     paths = _paths(costs[:cut], [len(costs) - cut], Random(seed + cut), _REPEATS_OF_CHECK)  # noqa: S311
     low, _, high = _ends([path[0] for path in paths])
     return low <= min(costs) <= high
 
 
 def _paths(costs: Sequence[float], ahead: Sequence[int], random: Random, repeats: int) -> list[list[float]]:
-    """So many ways in which the best may go on: its values after each number of ``ahead``."""
+    """Sampled futures: the best value after each number of trials in ``ahead``."""
     late = costs[-min(_MOST, max(FEWEST, math.ceil(len(costs) / 2))) :]
     size = max(_FEWEST_IN_TAIL, round(_TAIL * len(late)))
     leader = min(costs)
@@ -117,7 +120,7 @@ def _paths(costs: Sequence[float], ahead: Sequence[int], random: Random, repeats
 
 
 def _fitted(excess: Sequence[float]) -> tuple[float, float]:
-    """Shape (Hosking's k, from 0, an exponential tail, to 1, an even one up to its bound) and scale, by weighted moments."""
+    """Shape (Hosking's k: 0 is an exponential tail, 1 a uniform one up to its bound) and scale, by weighted moments."""
     count = len(excess)
     mean = sum(excess) / count
     weighted = sum((count - place) / (count - 1) * value for place, value in enumerate(excess, 1)) / count
@@ -128,7 +131,7 @@ def _fitted(excess: Sequence[float]) -> tuple[float, float]:
 
 
 def _farthest(shape: float, scale: float, place: float) -> float:
-    """The excess of which the part ``place`` of the tail is nearer."""
+    """The quantile ``place`` of the excess."""
     beyond = max(1 - place, 1e-12)
     return -scale * math.log(beyond) if shape < 1e-6 else scale / shape * (1 - beyond**shape)
 

@@ -1,4 +1,4 @@
-"""Stateless proposals: everything that a proposal depends on is an argument, and the same arguments give the same points."""
+"""Stateless proposals: everything that a proposal depends on is an argument, and equal arguments give equal points."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from trainmaster.studies.space import spread, value_count
 from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials
 from scheduler.tuning.shuffle import shuffled
 
-# Up to so many parameters and trials a Gaussian process is a help, and in a time that trials hide. Beyond, its cubic cost
-# shows and TPE catches up: Optuna's own AutoSampler goes by the same.
+# Up to these numbers of parameters and trials a Gaussian process helps, in a time that trials hide. Beyond, its cubic
+# cost shows and TPE catches up: Optuna's own AutoSampler has the same limits.
 _GP_PARAMETERS: Final = 20
 _GP_TRIALS: Final = 250
-# A point that breaks a constraint, or that is being tried, is drawn again so often before chance alone looks for one.
+# Redraws of points that break a constraint or are taken, before random points are tried.
 _REDRAWS: Final = 20
-# Optuna's GP makes a list of every whole number of a range: of more of them points are those of our own.
+# Optuna's GP lists every integer of a range; for larger ranges our own Gaussian process is used.
 _GP_WHOLE: Final = 100_000
 _RANDOM_DRAWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmChoice:
-    """``reason``: why, in words; empty where the user has chosen."""
+    """``reason``: why, for people; empty if the user chose."""
 
     algorithm: Algorithm
     reason: str = ""
 
 
 def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None) -> AlgorithmChoice:
-    """Which algorithm ``auto`` means for this study; every other one is itself.
+    """The algorithm that ``auto`` means for this study; every other algorithm is itself.
 
-    ``AUTO`` again: TPE and a Gaussian process in turns, for one metric, an unconditional space of at most 20 parameters of which
-    most are numbers, and a budget of at most 250 trials. Else TPE.
+    ``AUTO`` is returned for TPE interleaved with a Gaussian process: for one metric, an unconditional space of at
+    most 20 parameters of which most are numbers, and a budget of at most 250 trials. Else TPE.
     """
     if algorithm is not Algorithm.AUTO:
         return AlgorithmChoice(algorithm)
@@ -65,12 +65,12 @@ def chosen_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], 
 
 
 def gp_is_there() -> bool:
-    """Whether what Optuna's GP needs is installed. Without it, one metric's points are those of our own."""
+    """Whether the dependencies of Optuna's GP are installed. Without them, our own Gaussian process serves one metric."""
     return importlib.util.find_spec("torch") is not None
 
 
 def gp_may_draw(space: Space) -> bool:
-    """Whether Optuna's GP is there, and has the memory for this space."""
+    """Whether Optuna's GP is available and has the memory for this space."""
     if not gp_is_there():
         return False
     integers = (parameter for parameter in space.parameters.values() if parameter.type is ParameterType.INTEGER)
@@ -78,9 +78,9 @@ def gp_may_draw(space: Space) -> bool:
 
 
 def propose(request: ProposalRequest) -> list[Proposal]:
-    """At most ``request.count`` points; fewer when the space has no more that were not tried (a grid, a finite space).
+    """At most ``request.count`` points; fewer when the space is exhausted (a grid, a finite space).
 
-    No point is proposed that is pending or was tried, but for the user's own. All satisfy the constraints.
+    No point is proposed that is pending or was tried, except the user's initial points. All satisfy the constraints.
     """
     found: list[Proposal] = []
     taken = {key_of(trial.parameters) for trial in request.pending}
@@ -113,10 +113,10 @@ def _tried(request: ProposalRequest) -> set[str]:
 
 
 def _of_grid(request: ProposalRequest, most: int, taken: set[str]) -> list[Proposal]:
-    """The grid's points that nobody has tried, in an order that the seed shuffles, so that a part of them is spread.
+    """The grid's untried points, in an order shuffled by the seed, so that a part of the grid is spread out.
 
-    A proposal keeps its turn as ``grid``: the next one looks from there on, and last at those before, of which some may have
-    been drawn and never tried.
+    A proposal stores its position as ``grid``: the next request continues there, and visits earlier positions last,
+    of which some may have been drawn and never tried.
     """
     tried = taken | _tried(request)
     memos = chain((trial.memo for trial in request.finished), (trial.memo for trial in request.pending))
@@ -133,7 +133,7 @@ def _of_grid(request: ProposalRequest, most: int, taken: set[str]) -> list[Propo
 
 
 def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
-    """Points without end, by the algorithm. Each counts as pending for those that follow."""
+    """An endless stream of points by the algorithm. Each counts as pending for the next ones."""
     match request.algorithm:
         case Algorithm.RANDOM:
             return _random(request, "random", offset)
@@ -158,7 +158,7 @@ def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
 
 
 def _spread(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
-    """Even points from the request's place in the sequence on, turned by the seed."""
+    """Evenly spread points from the study's position in the sequence on, rotated by the seed."""
     chance = Random(f"spread:{request.seed}")  # noqa: S311 (no secret)
     turns = [chance.random() for _ in request.space.parameters]
     for number in count(request.index + offset):
@@ -176,8 +176,8 @@ def _random(request: ProposalRequest, purpose: str, offset: int = 0) -> Iterator
 class _Tried:
     """Points that may not be proposed again.
 
-    The same as the set of all their keys; but to write ten thousand points as text takes longer than to draw one, so the
-    first few questions compare the points themselves, and the set is made where many are asked.
+    Equivalent to the set of all keys. But serialising ten thousand points takes longer than drawing one, so the first
+    few lookups compare the points themselves, and the set is built when there are many lookups.
     """
 
     def __init__(self, request: ProposalRequest, taken: set[str]) -> None:
@@ -194,11 +194,11 @@ class _Tried:
         key = key_of(point)
         if key in self._keys:
             return True
-        # Equal for Python is not enough: True is 1 to it.
+        # Python equality is not enough: True equals 1.
         return not self._is_whole and any(other == point and key_of(other) == key for other in self._points())
 
     def __len__(self) -> int:
-        """How many of them were proposed just now, or are pending."""
+        """How many were proposed in this request, or are pending."""
         return len(self._keys)
 
     def add(self, point: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ class _Tried:
 
 
 def _fresh(request: ProposalRequest, draws: Iterator[Proposal], tried: _Tried) -> Proposal | None:
-    """The next draw that may be proposed; when the algorithm finds none, by chance; in a finite space by looking at all."""
+    """The next admissible draw; if the algorithm finds none, random points; in a finite space finally all points."""
     chance = _random(request, f"rest{len(tried)}")
     for proposal in chain(islice(draws, _REDRAWS), islice(chance, _RANDOM_DRAWS)):
         if proposal.parameters not in tried and request.space.holds(proposal.parameters):

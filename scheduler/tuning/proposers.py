@@ -1,4 +1,4 @@
-"""Where proposals are computed: what is quick here, what is slow in a process of its own, so that no tick waits for it."""
+"""Proposals in or out of process: quick ones here, slow ones in a worker process, so that no tick waits for them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials
 
 _log = logging.getLogger(__name__)
 
-# GP takes a second of a core for a hundred trials; twice that of the largest history that it is given.
+# GP takes a core-second per hundred trials; this is twice the time of the largest history.
 _WITHIN_S: Final = 120.0
 _NICE: Final = 5
 _SMALL_GRID: Final = 5_000
-# What draws of these algorithms import when the first one comes.
+# Modules that the first draw of each algorithm imports.
 _LOADED: Final[Mapping[Algorithm, tuple[str, ...]]] = {
     Algorithm.TPE: ("scheduler.tuning.engine",),
     Algorithm.CMA_ES: ("scheduler.tuning.engine",),
@@ -31,14 +31,15 @@ _LOADED: Final[Mapping[Algorithm, tuple[str, ...]]] = {
     Algorithm.AUTO: ("scheduler.tuning.interleaved",),
 }
 _IN_A_PROCESS: Final = (Algorithm.GP, Algorithm.AUTO)
-# Key of a proposal's memo: the algorithm that could not draw it.
+# Memo key of a proposal: the algorithm that could not draw it.
 INSTEAD_OF: Final = "instead_of"
 
 
 class Proposers:
-    """Answers questions; safe for threads. Close it.
+    """Thread-safe. Close it.
 
-    ``loads_ahead``: :meth:`expect` does something. A process that draws no point for long would load much for nothing.
+    ``loads_ahead``: :meth:`expect` preloads modules. A process that draws no point for long would load much for
+    nothing.
     """
 
     def __init__(self, *, loads_ahead: bool = False) -> None:
@@ -49,16 +50,16 @@ class Proposers:
         self._lock = threading.Lock()
 
     def expect(self, algorithm: Algorithm) -> None:
-        """Its points will be drawn later: load what that takes meanwhile, while nobody waits for it. Returns at once.
+        """Preload what an algorithm needs, while no request waits for it. Returns at once.
 
-        A study begins with points that fill the space, and its first trials run for a while. To load Optuna when the first of
-        them ends would leave a machine idle for longer than all else that happens between two trials.
+        A study begins with space-filling points, and its first trials run for a while. Loading Optuna when the first
+        trial ends would leave a machine idle for longer than everything else between two trials.
         """
         with self._lock:
             if self._is_closed or not self._loads_ahead or algorithm in self._expected or algorithm not in _LOADED:
                 return
             self._expected.add(algorithm)
-        # What is loaded for later holds up no exit.
+        # A preload does not delay the exit.
         threading.Thread(target=self._load, args=(algorithm,), name="tuning-load", daemon=True).start()
 
     def _load(self, algorithm: Algorithm) -> None:
@@ -71,11 +72,11 @@ class Proposers:
             _log.debug("%s could not be loaded ahead", algorithm.value, exc_info=True)
 
     def __call__(self, request: ProposalRequest) -> list[Proposal]:
-        """The same as :func:`propose`. Blocks while it is computed.
+        """Same as :func:`propose`. Blocks while it is computed.
 
-        Where the process dies (out of memory, say), takes too long or finds no point (a matrix that cannot be factored, say),
-        and where GP is asked for several metrics without torch, the points are TPE's, with ``INSTEAD_OF`` in each memo. Where
-        TPE finds none either, they are drawn by chance.
+        If the worker process dies (out of memory, say), takes too long or finds no point (a matrix that cannot be
+        factored, say), and if GP is requested for several metrics without torch, the points come from TPE, with
+        ``INSTEAD_OF`` in each memo. If TPE fails as well, they are random.
         """
         if request.algorithm is Algorithm.GP and len(request.goals) > 1 and not gp_may_draw(request.space):
             return propose(request) if is_quick(request) else _instead(request)
@@ -91,7 +92,7 @@ class Proposers:
             return _instead(request)
 
     def close(self) -> None:
-        """From now on no process is begun: what would need one gets the points that :meth:`__call__` has instead."""
+        """No worker process is started any more; requests that need one get the fallback of :meth:`__call__`."""
         with self._lock:
             self._is_closed = True
         self._end_process()
@@ -120,7 +121,7 @@ def is_quick(request: ProposalRequest) -> bool:
     """Whether it takes some tens of milliseconds at most."""
     space = request.space
     match request.algorithm:
-        case Algorithm.GRID:  # to find that no point is left, all places are looked at
+        case Algorithm.GRID:  # all positions are visited to find that no point is left
             return space.grid_size <= _SMALL_GRID or not (space.constraints or space.is_conditional)
         case Algorithm.GP | Algorithm.AUTO:
             return len(request.finished) < startup_trials(space)
@@ -130,7 +131,7 @@ def is_quick(request: ProposalRequest) -> bool:
 
 def _instead(request: ProposalRequest) -> list[Proposal]:
     if request.algorithm is Algorithm.GRID:
-        return propose(request)  # nothing else has its points
+        return propose(request)  # no other algorithm has its points
     try:
         found = propose(replace(request, algorithm=Algorithm.TPE))
     except Exception:  # noqa: BLE001 (the same)
@@ -141,5 +142,5 @@ def _instead(request: ProposalRequest) -> list[Proposal]:
 
 def _begin() -> None:
     os.nice(_NICE)
-    # Before torch is loaded: GP's matrices are small, and threads only wait for each other.
+    # Before torch is loaded: GP's matrices are small, and threads would only wait for each other.
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -12,7 +12,7 @@ from trainmaster.studies import Algorithm, Goal, Space
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A trial that is over. ``values``: one for each metric. ``memo``: what its proposal told to keep."""
+    """A finished trial. ``values``: one per metric. ``memo``: what its proposal asked to keep."""
 
     parameters: Mapping[str, Any]
     values: tuple[float, ...]
@@ -29,8 +29,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
-    """What is asked. ``index``: how many proposals the study has had, from 0; ``pending``: points whose result is not known,
-    each with its memo; ``spoilt``: points that came to nothing; ``initial``: the user's own points, which come first.
+    """``index``: number of earlier proposals of the study; ``pending``: points without a result, with their memos;
+    ``spoilt``: points whose trials failed; ``initial``: the user's own points, which come first.
     """
 
     space: Space
@@ -46,12 +46,12 @@ class ProposalRequest:
 
 
 def startup_trials(space: Space) -> int:
-    """With fewer results than this TPE and GP would only guess: the first points fill the space evenly instead."""
+    """Number of results below which TPE and GP would only guess: the first points fill the space evenly instead."""
     return min(20, max(8, 2 * len(space.parameters)))
 
 
 def thinned(finished: Sequence[Observation], goals: Sequence[Goal], most: int) -> Sequence[Observation]:
-    """All of them in their order or, of more than ``most``, the best third and the newest of the rest."""
+    """All observations in order or, of more than ``most``, the best third and the newest of the rest."""
     if len(finished) <= most:
         return finished
     sign = 1.0 if goals[0] is Goal.MINIMIZE else -1.0

@@ -1,4 +1,4 @@
-"""A shuffled order of very many things, of which each place is found without making the others."""
+"""A pseudorandom permutation of a large range, of which each element is computed without the others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _ROUNDS: Final = 4
 
 
 def shuffled(place: int, size: int, seed: int) -> int:
-    """What stands at ``place`` when the numbers below ``size`` are shuffled by ``seed``: every one of them once.
+    """Element ``place`` of the permutation of the numbers below ``size`` that ``seed`` defines.
 
-    A Feistel network over the least square that is large enough, gone through again while it leads out of ``size``
-    (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    A Feistel network over the smallest sufficient square, iterated while the result is outside ``size`` (cycle
+    walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
     """
     if not 0 <= place < size:
         raise ValueError(f"there is no place {place} among {size}")

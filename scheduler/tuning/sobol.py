@@ -1,4 +1,4 @@
-"""Points of a scrambled Sobol sequence, by their number."""
+"""Points of a scrambled Sobol sequence, by number."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trainmaster.studies import Space
 
 
 def sobol_points(space: Space, seed: int, index: int) -> Iterator[dict[str, Any]]:
-    """The points from number ``index`` on; each satisfies the constraints or is passed over by whoever asks.
+    """The points from number ``index`` on. The caller skips points that break constraints.
 
-    Whatever is passed over shifts what follows: two askers of different numbers may get the same point, which the list of
-    pending ones keeps apart.
+    A skipped point shifts the following ones: two requests with different numbers may get the same point, which the
+    list of pending points keeps apart.
     """
     from scipy.stats import qmc
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a power of two would be more even
+        warnings.simplefilter("ignore", UserWarning)  # for counts that are no power of two
         source = qmc.Sobol(len(space.parameters), scramble=True, rng=seed)
         if index:
             source.fast_forward(index)

@@ -192,7 +192,7 @@ class Schedule:
             work = UnitOfWork(session, self.engine.now)
             caller: Any = SimpleNamespace(user="ann", actor="user:ann")
             try:
-                verbs.ask(work, caller, job, verb, "")
+                verbs.request(work, caller, job, verb, "")
             except (Conflict, StaleWrite):
                 return
             if verb is verbs.Verb.CANCEL:

@@ -317,11 +317,11 @@ def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None
         if made.preempts or made.shrinks or any(gang.is_stopping for gang in snapshot.running):
             continue
         left = apply_plan(snapshot, made)
-        rights = PreemptionPolicy(left, Shares(left))
+        preemption_policy = PreemptionPolicy(left, Shares(left))
         for job in left.queued:
             # Room that is kept for another one is not taken, nor a limit exceeded.
             codes = {*_NEVER, ReasonCode.PREEMPTING, ReasonCode.RESERVED, ReasonCode.QUOTA}
-            if made.waits[job.job_id].code in codes or not rights.may_reclaim(job):
+            if made.waits[job.job_id].code in codes or not preemption_policy.may_reclaim(job):
                 continue
             for gone in _takable(job, left):
                 assert assignment(_without(left.nodes, gone), job.gang) is None, f"seed {seed}"
@@ -334,9 +334,9 @@ def _takable(job: QueuedGang, snapshot: Snapshot) -> Iterator[list[RunningGang]]
     for count in (1, 2, 3):
         for gangs in permutations(snapshot.running, count):
             shares = Shares(snapshot)
-            rights = PreemptionPolicy(snapshot, shares)
+            preemption_policy = PreemptionPolicy(snapshot, shares)
             for gang in gangs:
-                if not rights.may_stop(gang) or rights.reason_to_preempt(job, gang) is None:
+                if not preemption_policy.may_stop(gang) or preemption_policy.reason_to_preempt(job, gang) is None:
                     break
                 shares.add(gang.project, gang.user, shares.running_amounts(gang), -1)
             else:

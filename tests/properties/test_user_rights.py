@@ -1,4 +1,4 @@
-"""Users inside a project: their guarantees and shares give rights over one another, and never in circles."""
+"""Users inside a project: their guarantees and shares give preemption_policy over one another, and never in circles."""
 
 from __future__ import annotations
 

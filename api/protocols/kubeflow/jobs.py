@@ -120,7 +120,7 @@ def delete(work: UnitOfWork, caller: Caller, namespace: str, name: str) -> Job:
         verbs.delete(work, caller, job)
         return job
     if not JobState(job.state).is_terminal:
-        verbs.ask(work, caller, job, verbs.Verb.CANCEL, "Its TrainJob was deleted.")
+        verbs.request(work, caller, job, verbs.Verb.CANCEL, "Its TrainJob was deleted.")
     work.session.execute(delete_rows(JobLabel).where(JobLabel.job_id == job.id, JobLabel.key == _MARK))
     return job
 

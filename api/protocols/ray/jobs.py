@@ -187,7 +187,7 @@ def stop(work: UnitOfWork, caller: Caller, found: Found) -> bool:
     verbs.lock(work.session, found.job)
     if JobState(found.job.state).is_terminal:
         return False
-    verbs.ask(work, caller, found.job, verbs.Verb.CANCEL, "")
+    verbs.request(work, caller, found.job, verbs.Verb.CANCEL, "")
     return True
 
 

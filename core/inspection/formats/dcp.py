@@ -1,4 +1,4 @@
-"""Folders of ``torch.distributed.checkpoint``: ``.metadata`` is a pickle that tells which file holds which piece."""
+"""Folders of ``torch.distributed.checkpoint``: ``.metadata`` is a pickle that maps pieces to files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _add(
     entry: Mapping[str, Any],
     places: Mapping[tuple[str, tuple[int, ...]], _Place],
 ) -> None:
-    if "chunks" not in entry:  # one value, pickled by itself
+    if "chunks" not in entry:  # a single pickled value
         place = places.get((name, ())) or next((place for key, place in places.items() if key[0] == name), None)
         inside.tell(name, None if place is None else f"an object, pickled in {place.length:,} bytes")
         return
@@ -84,7 +84,7 @@ def _add(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece is a file of torch or of safetensors by itself, somewhere in a larger one. Opened when it is wanted."""
+    """A piece is a file of torch or of safetensors, embedded in a larger one. Opened lazily."""
 
     folder: Folder
     place: _Place
@@ -103,7 +103,7 @@ class _Piece:
 
 
 def _fields(node: Any) -> dict[str, Any]:
-    """The attributes of an object of a plain data class."""
+    """The attributes of a plain data class's object."""
     if isinstance(node, Pairs):
         return {key: value for key, value in node.items if isinstance(key, str)}
     if not isinstance(node, UnmadeCall):

@@ -1,4 +1,4 @@
-"""Which format it is, and the look into it."""
+"""Format detection and dispatch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _OPTIMIZER_FILE: Final = re.compile(r"(^|[-_.])(optimizer|optim|opt|scheduler)s?
 
 
 def open_checkpoint(tree: Tree, path: str) -> CheckpointContents:
-    """What is in the file, the folder, or the files of the TensorFlow prefix ``path``. Files stay open with the tensors.
+    """The contents of the file, the folder, or the files of the TensorFlow prefix ``path``. Files stay open with the
+    tensors.
 
     Raises:
-        Unreadable: of no format that is known, damaged, not whole, or gone.
+        Unreadable: unknown format, damaged, incomplete, or gone.
         TrainmasterError: the path leads out of the tree, or the volume is away.
     """
     parent, _, name = path.rpartition("/")
@@ -45,7 +46,7 @@ def open_checkpoint(tree: Tree, path: str) -> CheckpointContents:
 
 
 def open_file(file: File) -> CheckpointContents:
-    """One file, by its first bytes, and by its name where these do not tell. Raises ``Unreadable``."""
+    """One file, by its first bytes, or by its name where these are ambiguous. Raises ``Unreadable``."""
     name = PurePosixPath(file.name).name.lower()
     if file.size == 0:
         raise Unreadable(f"{file.name} is empty; its writer may not have finished it.")
@@ -64,7 +65,7 @@ def open_file(file: File) -> CheckpointContents:
         return open_safetensors(file)
     if head[:1] == b"\x80":
         return open_torch(file)
-    raise Unreadable(f"{file.name} is of no format that is known here, or its beginning was not written.")
+    raise Unreadable(f"{file.name} is of no known format, or its beginning was not written.")
 
 
 def open_folder(folder: Folder) -> CheckpointContents:
@@ -89,12 +90,12 @@ def open_folder(folder: Folder) -> CheckpointContents:
 
 
 def _open_files(folder: Folder, names: list[str]) -> CheckpointContents:
-    """A folder of files of any kind: each whose format is known, with its name before its tensors' where there are several."""
+    """A folder of files of any kind: all known formats, with the file's name before its tensors' if there are several."""
     sharded = _sharded(folder, names)
     prefixes = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     files = [name for name in names if _is_wanted(name)]
     if not files and not prefixes:
-        raise Unreadable("It holds no file of a format that is known here.")
+        raise Unreadable("It holds no file of a known format.")
     if len(files) > _FILES_LIMIT:
         raise Unreadable(f"It holds more than {_FILES_LIMIT:,} files of tensors.")
     whole = CheckpointContents("")
@@ -129,7 +130,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def _sharded(folder: Folder, names: list[str]) -> set[str]:
-    """The files that an index of the Hugging Face kind names."""
+    """The files named by an index of the Hugging Face kind."""
     found: set[str] = set()
     for name in names:
         if name.endswith(_INDEX):
@@ -150,7 +151,7 @@ def _as_optimizer(tensor: Tensor) -> Tensor:
 
 
 def _named(inside: CheckpointContents) -> CheckpointContents:
-    """Every tensor by a name of its own, and the optimizer's told from the model's by their names, too."""
+    """Make tensor names unique, and detect optimizer tensors by name."""
     seen: dict[str, int] = {}
     named = []
     for tensor in inside.tensors:

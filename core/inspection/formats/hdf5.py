@@ -1,7 +1,8 @@
 """Keras: ``.h5`` and ``.weights.h5`` (HDF5), and ``.keras``, a zip file with one of these in it.
 
-HDF5 is read by pyfive, which is written in Python alone: a damaged file cannot break into it as into a C library. The
-elements of plain datasets are read here, from where it says that they lie.
+HDF5 is parsed by pyfive, which is pure Python: a damaged file cannot exploit it as it could a C library. The elements
+of
+contiguous datasets are read here, from the stored offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _GROUP_LIMIT: Final = 100_000
 _DEPTH_LIMIT: Final = 64
-# A model inside a compressed .keras file is unpacked into memory, since HDF5 is read in any order.
+# A model inside a compressed .keras file is unpacked into memory, since HDF5 needs random access.
 _UNPACKED_LIMIT: Final = 64 * 2**20
 _UNDEFINED: Final = 0xFFFFFFFFFFFFFFFF
 _KERAS_FILES: Final = ("model.weights.h5",)
@@ -100,7 +101,7 @@ def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) 
                     groups.append((entry, below, depth + 1))
     except (Unreadable, MemoryError):
         raise
-    except Exception as error:  # nonsense makes the library fail in any way
+    except Exception as error:  # damaged input raises any exception
         raise Unreadable(f"{name} is damaged, or HDF5 of a kind that is not read here ({_words(error)}).") from error
     return inside
 
@@ -132,7 +133,7 @@ def _add(inside: CheckpointContents, dataset: Any, name: str, file: File | None,
     except Unreadable as error:
         inside.add(Tensor(name, **about, note=error.sentence))
         return
-    # What is decoded by the library comes in this machine's order.
+    # The library decodes to this machine's byte order.
     about["is_big_endian"] = about["is_big_endian"] and not isinstance(data, _Chunked)
     inside.add(Tensor(name, **about, data=data))
 
@@ -141,7 +142,7 @@ def _data(dataset: Any, tensor: Tensor, file: File | None) -> ElementSource:
     size = tensor.size_bytes or 0
     match dataset.id.layout_class:
         case 0:
-            held = bytes(dataset.id._data)  # noqa: SLF001 (its public way makes a copy as an array)
+            held = bytes(dataset.id._data)  # the public API copies to an array
             if len(held) < size:
                 raise Unreadable("Its bytes do not fit its shape; the file is damaged.")
             return Inline(held[:size])
@@ -162,7 +163,7 @@ def _data(dataset: Any, tensor: Tensor, file: File | None) -> ElementSource:
 
 @dataclass(frozen=True, slots=True)
 class _Chunked:
-    """Read by the library, some rows at a time."""
+    """Decoded by the library, some rows at a time."""
 
     dataset: Any
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""numpy's ``.npy`` and ``.npz``. Arrays of Python objects are pickles, which are not looked into."""
+"""numpy's ``.npy`` and ``.npz``. Arrays of Python objects are pickles, which are not inspected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_npz(file: File) -> CheckpointContents:
 
 
 def _header_bytes(head: bytes) -> int:
-    """How many bytes of a header follow the first twelve."""
+    """The header's length after the first twelve bytes."""
     if len(head) < 12:
         return 0
     length = int.from_bytes(head[8:10], "little") + 10 if head[6] == 1 else int.from_bytes(head[8:12], "little") + 12

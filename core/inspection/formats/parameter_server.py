@@ -1,4 +1,4 @@
-"""Checkpoints of parameter servers (``trainmaster_train.ps``): from the slices of slabs and tables back to tensors."""
+"""Checkpoints of parameter servers (``trainmaster_train.ps``): reassembles tensors from slices of slabs and tables."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ SHARD: Final = re.compile(r"^shard-(\d{5})-of-(\d{5})\.pt$")
 
 
 class _Member(NamedTuple):
-    """A tensor of the model, as the shards' signature has it. ``begin``: of its elements in its slab."""
+    """A tensor of the model, as in the shards' signature. ``begin``: index of its first element in its slab."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    slab: int  # of a table: -1
+    slab: int  # -1: a table
     begin: int
 
 
 def open_shards(folder: Folder, names: list[str]) -> CheckpointContents:
-    """The tensors as the model names them, with the optimizer's state of each. ``names``: the shards' files in order.
+    """The tensors under the model's names, each with its optimizer state. ``names``: the shards' files in order.
 
     Raises:
-        Unreadable: a shard is missing, or it is not one of ours.
+        Unreadable: a shard is missing or malformed.
     """
     count = int(names[0].rpartition("-")[2].removesuffix(".pt"))
     if len(names) != count:
-        raise Unreadable(f"{len(names)} of {count} shards are there; the checkpoint is not whole.")
+        raise Unreadable(f"{len(names)} of {count} shards are there; the checkpoint is incomplete.")
     opened = [read_tree(folder.file(name)) for name in names]
     shards = [{tensor.name: tensor for tensor in inside.tensors} for _, inside in opened]
     tree = opened[0][0]
@@ -54,7 +54,7 @@ def open_shards(folder: Folder, names: list[str]) -> CheckpointContents:
 
 
 def _members(tree: Any) -> tuple[list[_Member], list[int]]:
-    """The model's tensors, and the length of each slab. The same order as ``trainmaster_train.ps.layout`` has it."""
+    """The model's tensors, and the length of each slab, in the order of ``trainmaster_train.ps.layout``."""
     signature = tree.get("signature") if isinstance(tree, Pairs) else None
     tensors = signature.get("tensors") if isinstance(signature, Pairs) else None
     slabs: dict[tuple[int, str], int] = {}
@@ -98,7 +98,7 @@ def _tensor(
         "file": "all shards",
     }
     first = parts[0]
-    if first is not None and not first.shape:  # one number for all, such as the step
+    if first is not None and not first.shape:  # a scalar shared by all, such as the step
         return Tensor(name, (), first.dtype, first.file, first.data, first.note, is_optimizer)
     pieces = [part.data for part in parts if part is not None and part.data is not None]
     item = ITEM_BYTES.get(member.dtype)
@@ -125,7 +125,7 @@ def _slices(member: _Member, pieces: list[ElementSource], size: int, item: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``length`` bytes of other data, behind its first ``skip``."""
+    """``length`` bytes of other data, after its first ``skip``."""
 
     data: ElementSource
     skip: int

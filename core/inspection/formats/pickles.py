@@ -1,8 +1,10 @@
-"""Pickles as a tree of symbols: nothing that they name is imported, and nothing that they call is called.
+"""Pickles as a tree of symbols: nothing that they name is imported or called.
 
-A pickle is a program for a small stack machine. This is that machine with its hands tied: ``GLOBAL`` pushes the name
-instead of the thing, ``REDUCE`` pushes a record of the call instead of making it. What comes out is data, whatever went
-in. The opcodes are those of Python's :mod:`pickletools`.
+A pickle is a program for a small stack machine. This is that machine without side effects: ``GLOBAL`` pushes the name
+instead
+of the object, ``REDUCE`` pushes a record of the call instead of making it. The output is plain data for any input. The
+opcodes
+are those of Python's :mod:`pickletools`.
 """
 
 from __future__ import annotations
@@ -14,16 +16,16 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from core.inspection.model import Unreadable
 
-# One pickle's bytes. That of a model with 100,000 tensors has some 30 MB.
+# Size limit of one pickle. That of a model with 100,000 tensors has some 30 MB.
 PICKLE_LIMIT: Final = 128 * 2**20
-# Two seconds' work. A checkpoint of torch has some 40 for each tensor.
+# Limit of opcodes, two seconds' work. A checkpoint of torch has some 40 for each tensor.
 _OPERATION_LIMIT: Final = 5_000_000
 _INTEGER_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalName:
-    """A class or function that the pickle names."""
+    """A class or function named by the pickle."""
 
     module: str
     name: str
@@ -34,7 +36,7 @@ class GlobalName:
 
 @dataclass(slots=True, eq=False)
 class Pairs:
-    """A dict. Its keys may be anything, so it stays a list."""
+    """A dict as a list of pairs, since its keys may be unhashable."""
 
     items: list[tuple[Any, Any]] = field(default_factory=list)
 
@@ -48,7 +50,7 @@ class Pairs:
 
 @dataclass(slots=True, eq=False)
 class UnmadeCall:
-    """A call that was not made, with what would have been put into its result afterwards."""
+    """A recorded call, with what would have been added to its result afterwards."""
 
     what: Any
     arguments: Any
@@ -58,13 +60,13 @@ class UnmadeCall:
 
     @property
     def kind(self) -> str:
-        """``module.name`` of what would have been called; empty where it is no plain name."""
+        """``module.name`` of the callee; empty if it is no plain name."""
         return str(self.what) if isinstance(self.what, GlobalName) else ""
 
 
 @dataclass(slots=True, eq=False)
 class PersistentId:
-    """A reference to something that is kept beside the pickle, such as a storage of torch."""
+    """A reference to data outside the pickle, such as a storage of torch."""
 
     key: Any
 
@@ -74,7 +76,7 @@ class _Mark:
 
 
 class PickleStream(Protocol):
-    """Where the bytes of the pickle come from: a binary file."""
+    """The binary file that the pickle is read from."""
 
     def read(self, size: int = -1, /) -> bytes: ...
     def readline(self, limit: int = -1, /) -> bytes: ...
@@ -85,13 +87,14 @@ _LINE_BYTES: Final = 2**16
 
 
 def read_pickle(source: PickleStream, *, limit: int = PICKLE_LIMIT) -> Any:
-    """The tree of the pickle that begins here; ``source`` then stands behind it.
+    """The tree of the pickle that begins here; ``source`` is then positioned after it.
 
-    Leaves are None, bool, int, float, str, bytes; nodes list, tuple, frozenset-like lists, and the classes above. A tree
-    may hold itself, and one node in many places: whoever walks it counts its steps.
+    Leaves are None, bool, int, float, str, bytes; nodes are list, tuple, frozenset-like lists, and the classes above.
+    The tree may
+    be cyclic or share nodes: a walk over it must bound its steps.
 
     Raises:
-        Unreadable: it is no pickle, is cut short, or is larger than ``limit``.
+        Unreadable: it is no pickle, truncated, or larger than ``limit``.
     """
     try:
         return _Machine(source, limit).run()
@@ -121,12 +124,12 @@ class _Machine:
                 raise Unreadable("Its pickle is damaged." if code else "Its pickle is cut short.")
             self.left -= 1
             handler(self)
-        raise Unreadable("Its pickle has too many steps to be looked into.")
+        raise Unreadable("Its pickle has too many steps to be inspected.")
 
     def take(self, length: int) -> bytes:
         self.left -= length
         if length < 0 or self.left < 0:
-            raise Unreadable("Its pickle is too large to be looked into.")
+            raise Unreadable("Its pickle is too large to be inspected.")
         data = self.source.read(length)
         if len(data) != length:
             raise Unreadable("Its pickle is cut short.")
@@ -318,7 +321,7 @@ _HANDLERS: Final[dict[bytes, Handler]] = {
     b"]": _push(lambda _m: []),
     b"}": _push(lambda _m: Pairs()),
     b")": _push(lambda _m: ()),
-    b"\x8f": _push(lambda _m: []),  # a set, as a list: its items may be anything
+    b"\x8f": _push(lambda _m: []),  # a set, as a list: its items may be unhashable
     b"l": _push(lambda m: m.pop_mark()),
     b"t": _push(lambda m: tuple(m.pop_mark())),
     b"\x91": _push(lambda m: m.pop_mark()),
@@ -350,7 +353,7 @@ _HANDLERS: Final[dict[bytes, Handler]] = {
     b"Q": _push(lambda m: PersistentId(m.pop())),
     b"\x80": lambda m: _ignore(m.take(1)),
     b"\x95": lambda m: _ignore(m.take(8)),
-    b"\x97": _push(lambda _m: b""),  # a buffer that is kept elsewhere
+    b"\x97": _push(lambda _m: b""),  # an out-of-band buffer
     b"\x98": _nothing,
     b"\x82": _push(lambda m: GlobalName("copyreg", str(m.number("<B")))),
     b"\x83": _push(lambda m: GlobalName("copyreg", str(m.number("<H")))),

@@ -1,6 +1,6 @@
-"""TensorFlow's checkpoints: a table of names (``.index``, LevelDB's format) beside files of bytes (``.data-…``).
+"""TensorFlow's checkpoints: a table of names (``.index``, LevelDB's format) and files of bytes (``.data-…``).
 
-The table's entries are the protocol buffers of ``tensor_bundle.proto``; the few fields that are needed are read by hand.
+The table's entries are the protocol buffers of ``tensor_bundle.proto``; the few fields needed are parsed by hand.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def open_tensorflow(folder: Folder, prefix: str) -> CheckpointContents:
             is_big = bool(fields.get(2, 0))
             continue
         if key.startswith(b"\0"):
-            continue  # a slice of a variable that is listed whole
+            continue  # a slice of a variable that is also listed as a whole
         name = key.decode("utf-8", "replace")
         if name == "_CHECKPOINTABLE_OBJECT_GRAPH":
             continue
         inside.add(_tensor(folder, prefix, name, value, shards=shards, is_big=is_big, files=files))
     if not 0 < shards <= 100_000:
-        raise Unreadable(f"{index.name} is damaged: it tells no number of shards.")
+        raise Unreadable(f"{index.name} is damaged: it states no number of shards.")
     return inside
 
 
@@ -82,7 +82,7 @@ def _tensor(
         "is_big_endian": is_big,
     }
     if 7 in fields:
-        return Tensor(**about, note="It is kept in slices, which are not put together here.")
+        return Tensor(**about, note="It is stored in slices, which are not joined here.")
     tensor = Tensor(**about)
     if tensor.size_bytes is None:
         return Tensor(**about, note=f"Elements of {dtype} are not decoded here.")
@@ -112,7 +112,7 @@ def _shape(message: Any) -> tuple[int, ...]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: numbers, and the bytes of what is longer."""
+    """The fields of a protocol buffer: integers, and the bytes of length-delimited fields."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -162,7 +162,7 @@ def _entries(file: File) -> Iterator[tuple[bytes, bytes]]:
     footer = data[-_FOOTER_BYTES:]
     if int.from_bytes(footer[-8:], "little") != _MAGIC:
         raise Unreadable(f"{file.name} is cut short; its writer may not have finished it.")
-    at = _varint(footer, _varint(footer, 0)[1])[1]  # behind the place of the block of blocks
+    at = _varint(footer, _varint(footer, 0)[1])[1]  # after the handle of the metaindex block
     begin, at = _varint(footer, at)
     length, _ = _varint(footer, at)
     for _, place in _block(data, begin, length):

@@ -1,4 +1,4 @@
-"""Files of ``torch.save``: zip files of torch 1.6 and later, and the older ones, which are pickles with tensors behind."""
+"""Files of ``torch.save``: zip files since torch 1.6, and the older format of pickles followed by tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, El
 from core.inspection.strided import HELD_BYTES, Strided, spread
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
-# Of a tree that is walked: nodes, and how deep.
+# Limits of a walk: nodes, and depth.
 _STEP_LIMIT: Final = 500_000
 _DEPTH_LIMIT: Final = 200
 _STORAGES: Final = {
@@ -44,7 +44,7 @@ _STORAGES: Final = {
     "UntypedStorage": "",  # bytes; the tensor says of what
 }
 _BUILDERS: Final = ("torch._utils", "torch._tensor", "torch")
-# Of whole modules that were saved: the attributes that only hold others.
+# Container attributes of pickled modules.
 _WRAPPERS: Final = frozenset({"_modules", "_parameters", "_buffers"})
 _OPTIMIZER_KEYS: Final = frozenset({"state", "param_groups"})
 
@@ -55,7 +55,7 @@ def open_torch(file: File) -> CheckpointContents:
 
 
 def read_tree(file: File) -> tuple[Any, CheckpointContents]:
-    """The same, and the tree of symbols that it was made of. Raises ``Unreadable``."""
+    """The same, with the tree of symbols. Raises ``Unreadable``."""
     head = file.read(0, min(file.size, 8))
     if head[:4] == b"PK\x03\x04":
         return _open_zip(file)
@@ -66,7 +66,7 @@ def read_tree(file: File) -> tuple[Any, CheckpointContents]:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of elements. ``data``: some of its bytes, by offset and length."""
+    """A storage of torch. ``data``: some of its bytes, by offset and length."""
 
     key: str
     dtype: str
@@ -97,9 +97,9 @@ def _open_zip(file: File) -> tuple[Any, CheckpointContents]:
         )
 
     if archive.members[pickle].file_size > PICKLE_LIMIT:
-        raise Unreadable(f"{file.name}: its description is too large to be looked into.")
+        raise Unreadable(f"{file.name}: its description is too large to be inspected.")
     with archive.open(pickle) as source:
-        # A pickle is read byte by byte, which a zip file's member takes four times as long for as a buffer.
+        # A pickle is read byte by byte, which takes four times as long from a zip member as from a buffer.
         tree = read_pickle(io.BufferedReader(cast("io.RawIOBase", source), 2**16))
     return tree, Walk("torch", storage).run(tree)
 
@@ -107,9 +107,7 @@ def _open_zip(file: File) -> tuple[Any, CheckpointContents]:
 def _open_legacy(file: File) -> tuple[Any, CheckpointContents]:
     stream = file.stream()
     if not _is_magic(stream):
-        raise Unreadable(
-            f"{file.name} is a pickle, but none of torch.save; a pickle of Python's own is not looked into."
-        )
+        raise Unreadable(f"{file.name} is a pickle, but none of torch.save; other pickles are not inspected.")
     read_pickle(stream, limit=100)
     about = read_pickle(stream, limit=10_000)
     is_big = isinstance(about, Pairs) and about.get("little_endian") is False
@@ -124,7 +122,7 @@ def _open_legacy(file: File) -> tuple[Any, CheckpointContents]:
     def storage(key: str, dtype: str, count: int) -> Storage:
         counts[key], kinds[key] = count, dtype
         length = count * ITEM_BYTES.get(dtype or "uint8", 1)
-        # Where it lies is known once all of them are: each has its length in front.
+        # Offsets are known once all storages are: each is preceded by its length.
         return Storage(key, dtype, length, lambda offset, size: _Later(places, key, offset, size), file.name, is_big)
 
     places: dict[str, File] = {}
@@ -165,7 +163,7 @@ class _Later:
 
 
 class Walk:
-    """From a tree of symbols to tensors with names."""
+    """From a tree of symbols to named tensors."""
 
     def __init__(self, form: str, storage: Callable[[str, str, int], Storage]) -> None:
         self.inside = CheckpointContents(form)
@@ -214,7 +212,7 @@ class Walk:
                     below = path if key in _WRAPPERS else (*path, clip(str(key), NAME_LIMIT))
                     self._walk(value, below, is_optimizer=is_optimizer)
         else:
-            # Lists of numbers (the parameters of a group) would hide what is worth seeing.
+            # Lists of numbers (the parameters of a group) would hide the rest.
             if len(node) > 8 and all(isinstance(item, int | float) for item in node):
                 return
             for number, item in enumerate(node):
@@ -295,7 +293,7 @@ class Walk:
             return Tensor(**about, data=Inline(b""))
         if is_dense:
             return Tensor(**about, data=storage.data(offset * item, extent * item))
-        if extent == prod(shape) and extent * item > HELD_BYTES:  # transposed: all of it, in another order
+        if extent == prod(shape) and extent * item > HELD_BYTES:  # a transposed storage
             return Tensor(**about, data=storage.data(offset * item, extent * item), is_ordered=False)
         return Tensor(
             **about,

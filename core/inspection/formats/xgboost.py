@@ -1,4 +1,4 @@
-"""XGBoost's models: JSON and UBJSON. What the trees hold is shown as one array each over all trees."""
+"""XGBoost's models: JSON and UBJSON. The trees are shown as one array per attribute over all trees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from core.inspection.files import File, Inline
 from core.inspection.model import CheckpointContents, Tensor, Unreadable
 
-_JSON_LIMIT: Final = 48 * 2**20  # an array's number of 4 bytes becomes an object of 32
+_JSON_LIMIT: Final = 48 * 2**20  # each 4-byte number becomes a 32-byte object
 _DEPTH_LIMIT: Final = 64
 _ITEM_LIMIT: Final = 20_000_000
 _ARRAYS: Final = {
@@ -28,14 +28,14 @@ def open_xgboost(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
     if file.size > _JSON_LIMIT:
         raise Unreadable(
-            f"{file.name}: models of XGBoost of more than {_JSON_LIMIT // 2**20} MiB are not looked into: nothing in them says "
+            f"{file.name}: models of XGBoost of more than {_JSON_LIMIT // 2**20} MiB are not inspected: nothing in them says "
             "where a tree begins, so that all would have to be in memory at once, at ten times its size."
         )
     data = file.read(0, file.size)
     if data[:1] != b"{":
         raise Unreadable(f"{file.name} is no model of XGBoost in JSON or UBJSON; save it as .json or .ubj.")
     try:
-        # UBJSON has a type's letter or a length where JSON has a quote.
+        # UBJSON has a type marker or a length where JSON has a quote.
         model = json.loads(data) if data[1:].lstrip()[:1] in (b'"', b"}") else _Ubjson(data).read()
     except (ValueError, RecursionError, IndexError, struct.error) as error:
         raise Unreadable(f"{file.name} is cut short or damaged: it is no model of XGBoost.") from error
@@ -80,7 +80,7 @@ def _add(inside: CheckpointContents, name: str, dtype: str, values: Any) -> None
 
 
 class _Ubjson:
-    """https://ubjson.org, as far as XGBoost writes it."""
+    """The subset of https://ubjson.org that XGBoost writes."""
 
     _NUMBERS: Final = {
         b"i": ">b", b"U": ">B", b"I": ">h", b"l": ">i", b"L": ">q", b"d": ">f", b"D": ">d",

@@ -1,7 +1,8 @@
 """The log files of a job: ``.trainmaster/logs/<job id>/<attempt>/<role>-<index>.log`` under its output.
 
-The runtime writes each line as ``2026-11-21T07:00:00.123456Z <text>``, and with several processes in a replica the
-text begins with ``[rank N] ``. Whatever else stands there is shown as it is: the folder belongs to the job.
+The runtime writes each line as ``2026-11-21T07:00:00.123456Z <text>``; with several processes in a replica the text
+begins
+with ``[rank N] ``. Anything else is shown as is: the folder belongs to the job.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ FOLDER: Final = ".trainmaster/logs"
 _FILE: Final = re.compile(r"^([a-z](?:[a-z0-9-]{0,18}[a-z0-9])?)-(0|[1-9][0-9]{0,5})\.log$")
 _ATTEMPT: Final = re.compile(r"^[1-9][0-9]{0,8}$")
 _RANK: Final = re.compile(rb"^\[rank ([0-9]{1,7})\] ")
-# "2026-11-21T07:00:00.123456Z": of one width, so that the bytes compare as the times do.
+# "2026-11-21T07:00:00.123456Z": fixed width, so that bytes compare as times.
 STAMP_BYTES: Final = 27
-# The runtime splits longer lines; a file without line breaks is somebody else's and is cut here.
+# The runtime splits longer lines; a foreign file without line breaks is cut here.
 LINE_LIMIT: Final = 128 * 2**10
 _BACK_BLOCK: Final = 16 * 2**10
-_TIME_BLOCK: Final = 64 * 2**10  # a search for a time ends this near, and the rest is read
+_TIME_BLOCK: Final = 64 * 2**10  # a binary search for a time ends at this size; the rest is scanned
 
 
 # Attempt, then the roles' order, then the index.
@@ -39,7 +40,7 @@ Order: TypeAlias = tuple[int, tuple[int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One replica's log in one attempt, as large as it was when it was listed."""
+    """One replica's log in one attempt, with its size when listed."""
 
     attempt: int
     role: str
@@ -57,21 +58,21 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its stamp and line break."""
+    """A line without its timestamp and line break."""
 
     at: datetime | None
     text: str
 
 
 def stamp_of(raw: bytes) -> bytes | None:
-    """The line's time as bytes that sort by time, or ``None`` when it has none."""
+    """The line's timestamp as bytes that sort by time, or ``None`` without one."""
     if len(raw) >= STAMP_BYTES and raw[26] == 90 and raw[10] == 84 and raw[4] == 45 and raw[:4].isdigit():
         return raw[:STAMP_BYTES]
     return None
 
 
 def stamp_at(at: datetime) -> bytes:
-    """``at`` as the runtime stamps it; beyond the ends of the calendar, its end."""
+    """``at`` in the runtime's format, clamped to the calendar."""
     try:
         moment = at.astimezone(UTC)
     except OverflowError:
@@ -80,7 +81,7 @@ def stamp_at(at: datetime) -> bytes:
 
 
 def text_of(raw: bytes) -> bytes:
-    """The line without its stamp."""
+    """The line without its timestamp."""
     return raw if stamp_of(raw) is None else raw[STAMP_BYTES + 1 :]
 
 
@@ -90,28 +91,30 @@ def rank_of(text: bytes) -> int | None:
 
 
 def without_rank(text: bytes) -> bytes:
-    """The text behind the rank that :func:`rank_of` finds."""
+    """The text after the prefix that :func:`rank_of` finds."""
     return text[text.index(b"] ") + 2 :]
 
 
 def parse_line(raw: bytes) -> Line:
-    """A line as it stands in the file; never fails. Bytes that are not UTF-8 are shown as U+FFFD."""
+    """Parse a line; never fails. Bytes that are not UTF-8 become U+FFFD."""
     text = text_of(raw)
     at = None
     if text is not raw:
         try:
             at = datetime.fromisoformat(raw[: STAMP_BYTES - 1].decode("ascii")).replace(tzinfo=UTC)
-        except ValueError:  # looked like a stamp and was the user's own text
+        except ValueError:  # user text that looked like a timestamp
             text = raw
     return Line(at, text.rstrip(b"\r").decode("utf-8", "replace"))
 
 
 class JobLogs:
-    """The log files below a job's output folder. Blocks on the disk; a file of any size costs what is read of it."""
+    """The log files below a job's output folder. Blocks on the disk; the cost is proportional to what is read, not to
+    file size.
+    """
 
     def __init__(self, output: Tree, job_id: str) -> None:
         self._output = output
-        # Jobs may share an output, and each counts its attempts from 1.
+        # Jobs may share an output, and each numbers its attempts from 1.
         self._folder = f"{FOLDER}/{job_id}"
 
     def attempts(self) -> list[int]:
@@ -141,7 +144,7 @@ class JobLogs:
         return sorted(found, key=lambda file: file.order)
 
     def all_files(self, *, after: Order | None = None) -> Iterator[LogFile]:
-        """Those of all attempts in order, or those ``after`` such a place; folders are read as they are needed."""
+        """The files of all attempts in order, or those after ``after``; folders are listed lazily."""
         for attempt in self.attempts():
             if after is None or attempt >= after[0]:
                 yield from (file for file in self.files(attempt) if after is None or file.order > after)
@@ -150,7 +153,7 @@ class JobLogs:
         """A descriptor of the file; the caller closes it.
 
         Raises:
-            NotFound: no such attempt or replica, or it has not written yet.
+            NotFound: no such attempt or replica, or it has not logged yet.
         """
         if _FILE.match(f"{name}.log") is None:
             raise InvalidRequest("The name of a log is <role>-<index>, for example worker-0.", field="name")
@@ -173,7 +176,7 @@ class JobLogs:
             return os.pread(fd, length, offset)
 
     def after_hole(self, attempt: int, name: str, offset: int) -> int | None:
-        """Where the first whole line behind a dropped part begins; ``None`` when ``offset`` is in none."""
+        """The first complete line after a punched hole; ``None`` if ``offset`` is in none."""
         with self.opened(attempt, name) as fd:
             try:
                 data = os.lseek(fd, offset, os.SEEK_DATA)
@@ -183,21 +186,21 @@ class JobLogs:
                 data = os.fstat(fd).st_size  # nothing follows
             if data <= offset:
                 return None
-            # The line that the drop cut in two goes with it.
+            # Drop the line that the hole cut in two.
             end = os.pread(fd, LINE_LIMIT, data).find(b"\n")
             return data + end + 1
 
 
 def line_starts_backwards(fd: int, end: int, *, block_bytes: int = _BACK_BLOCK) -> Iterator[int]:
-    """The offset of each line before ``end``, the last line first. A last line without a line break counts."""
+    """The offset of each line before ``end``, last line first. A last line without a line break counts."""
     if end <= 0:
         return
-    # A break at the end ends the last line, it begins no other.
+    # A break at the end terminates the last line, it starts no other.
     position = end - 1 if os.pread(fd, 1, end - 1) == b"\n" else end
     while position > 0:
         start = max(0, position - block_bytes)
         block = os.pread(fd, position - start, start)
-        if not block.strip(b"\0"):  # in a dropped part, which may be large: go on before it
+        if not block.strip(b"\0"):  # in a hole, which may be large: skip it
             position = min(start, _hole_start(fd))
             continue
         upper = len(block)
@@ -216,7 +219,7 @@ def _hole_start(fd: int) -> int:
 
 
 def tail_offset(fd: int, lines: int) -> int:
-    """Where the last ``lines`` lines of the file begin; reads the file from its end, so its size does not matter."""
+    """The offset of the last ``lines`` lines; reads from the end, so that the file's size does not matter."""
     offset = size = os.fstat(fd).st_size
     if lines <= 0:
         return size
@@ -228,9 +231,9 @@ def tail_offset(fd: int, lines: int) -> int:
 
 
 def time_offset(fd: int, stamp: bytes) -> int:
-    """Where a line begins with nothing from ``stamp`` on before it; near to the first such line, by halving the file.
+    """A line start with nothing from ``stamp`` on before it, near the first such line, by binary search.
 
-    The runtime writes a file in order of time. Where somebody else's text has no stamps it is read from further up.
+    The runtime writes in order of time. Foreign text without timestamps is scanned from an earlier point.
     """
     low, high = 0, os.fstat(fd).st_size
     while high - low > _TIME_BLOCK:
@@ -244,7 +247,7 @@ def time_offset(fd: int, stamp: bytes) -> int:
 
 
 def _stamped_line(fd: int, start: int, end: int) -> tuple[int, bytes] | None:
-    """(offset, stamp) of the first whole line behind ``start`` that has a stamp, if it is near."""
+    """(offset, timestamp) of the first complete line after ``start`` that has a timestamp, if near."""
     block = os.pread(fd, min(end - start, LINE_LIMIT), start)
     cut = block.find(b"\n") + 1
     while 0 < cut < len(block):

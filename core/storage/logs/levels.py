@@ -1,4 +1,4 @@
-"""How grave a line of a log is, as far as its own words tell."""
+"""Severity of a log line, as far as its text shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Literal
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 RANKS: Final[dict[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-# A level stands near the beginning; what comes later is what the line is about.
+# A level is near the beginning; later words are the message.
 _LOOKED_AT: Final = 200
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-9;]{0,20}m")
 _WORDS: Final[dict[bytes, int]] = {
@@ -24,14 +24,14 @@ _WORDS: Final[dict[bytes, int]] = {
     b"critical": 50,
     b"panic": 50,
 }
-# Levels in capitals anywhere near the beginning; in any case where a logger writes them: level=error, "level": "error",
+# Upper-case levels anywhere near the beginning; in any case in loggers' formats: level=error, "level": "error",
 # [error], error: …
 _CAPITALS: Final = re.compile(rb"\b(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL|PANIC)\b")
 _FIELD: Final = re.compile(rb"\b(?:level|lvl|severity)\"?[=:] ?\"?([a-z]{4,9})\b", re.IGNORECASE)
 _FIRST: Final = re.compile(
     rb"^\[?(trace|debug|info|notice|warn|warning|error|exception|fatal|critical|panic)\b[\]:]", re.IGNORECASE
 )
-# Python's warnings, the first and the last line of a traceback, and glog, which TensorFlow and XLA write with.
+# Python's warnings, the first and last line of a traceback, and glog, which TensorFlow and XLA use.
 _PYTHON: Final = re.compile(
     rb"^(?:Traceback \(most recent call last\)|(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b)"
 )
@@ -41,7 +41,7 @@ _LETTERS: Final = {b"I": 20, b"W": 30, b"E": 40, b"F": 50}
 
 
 def level_of(text: bytes) -> int | None:
-    """The line's level as a number that grows with its gravity (``RANKS``); ``None``: it does not say."""
+    """The line's severity as a number (``RANKS``, higher is more severe); ``None``: unknown."""
     text = text[:_LOOKED_AT]
     if b"\x1b" in text:
         text = _ESCAPE.sub(b"", text)
@@ -61,6 +61,6 @@ def level_of(text: bytes) -> int | None:
 
 
 def level_after(text: bytes, before: int | None) -> int | None:
-    """The level of a line behind one of level ``before``: indented lines go on with what the line above them said."""
+    """The severity of a line after one of severity ``before``: indented lines continue the previous line."""
     own = level_of(text)
     return before if own is None and text[:1] in (b" ", b"\t") else own

@@ -1,7 +1,7 @@
-"""The lines of all replicas as one stream in order of time, from anywhere, in bounded memory.
+"""K-way merge of all replicas' logs by time, from any position, in bounded memory.
 
-The simple equivalent is ``heapq.merge`` over all files. This one stops and goes on (files grow, attempts follow each
-other), tells where it is as a cursor, and holds a block of each file rather than an open descriptor.
+The simple equivalent is ``heapq.merge`` over all files. This one can pause and resume (files grow, attempts follow each
+other), exposes its position as a cursor, and holds a block of each file rather than an open descriptor.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from core.storage.logs.files import (
 from core.storage.logs.levels import level_after
 from core.storage.logs.search import LineSearch
 
-_MEMORY: Final = 4 * 2**20  # of all blocks of one stream together
+_MEMORY: Final = 4 * 2**20  # all blocks of one stream together
 _BLOCK: Final = (4 * 2**10, 256 * 2**10)
-# One step reads at most this much, so that a search of gigabytes can be stopped, and tells where it is.
+# A step reads at most this much, so that a search of gigabytes can be stopped, and reports its position.
 _STEP_BYTES: Final = 8 * 2**20
-_STEP_TEXT: Final = 2**20  # … and gives at most about this much
+_STEP_TEXT: Final = 2**20  # … and returns at most about this much
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Where a stream is: everything before ``attempt`` is told, and of its files the bytes before ``offsets``."""
+    """A stream's position: everything before ``attempt`` was read, and of its files the bytes before ``offsets``."""
 
     attempt: int = 0
     offsets: Mapping[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """The process that wrote a line. ``local_rank``: its number in the replica, where several share the file."""
+    """The process that wrote a line. ``local_rank``: its number in the replica, if several share the file."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -54,9 +54,9 @@ _RUNTIME: Final = Speaker()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which lines. ``ranks``: first rank and number of processes of each (role, index), for ``rank``.
+    """Which lines. ``ranks``: (role, index) -> first rank and number of processes, for ``rank``.
 
-    ``level``: at least so grave (see ``core.storage.logs.levels``). ``since``, ``until``: stamps, both included.
+    ``level``: minimum severity (see ``core.storage.logs.levels``). ``since``, ``until``: timestamps, both inclusive.
     """
 
     attempt: int | None = None
@@ -83,21 +83,21 @@ class Selection:
         return self.search is None or self.search.matches(text)
 
     def speaker_of(self, file: LogFile, text: bytes) -> tuple[Speaker, bytes]:
-        """Who wrote ``text``, and what they wrote themselves: without the rank that the runtime put before it."""
+        """The writer of ``text``, and its text without the rank prefix of the runtime."""
         first, processes = self.ranks.get((file.role, file.index), (None, 1))
         if first is None or processes == 1:
-            # One process is not named in the lines: what looks like it is its own words.
+            # A single process has no prefix: what looks like one is its own text.
             return Speaker(first), text
         told = rank_of(text)
         if told is None or not first <= told < first + processes:
-            return _RUNTIME, text  # the runtime's own words
+            return _RUNTIME, text  # the runtime's own line
         return Speaker(told, told - first), without_rank(text)
 
 
 @dataclass(frozen=True, slots=True)
 class MergedLine:
-    """``offset`` is the byte after the line in its file; ``raw`` still has its stamp, not its line break and not its
-    process' rank.
+    """``offset`` is the byte after the line in its file; ``raw`` includes its timestamp, but no line break and no rank
+    prefix.
     """
 
     file: LogFile
@@ -109,19 +109,19 @@ class MergedLine:
 @dataclass(slots=True)
 class _Source:
     file: LogFile
-    offset: int  # of the next byte to tell
+    offset: int  # of the next byte to return
     buffer: bytes = b""  # begins at `offset` less `cut`
-    cut: int = 0  # bytes of the buffer that are told already
+    cut: int = 0  # bytes of the buffer already returned
     size: int = 0
-    key: bytes = b""  # of the line before: lines without a stamp stay with it
+    key: bytes = b""  # of the previous line: lines without a timestamp stay with it
     is_waiting: bool = False  # in the heap
-    is_past: bool = False  # its next line is after the selection's time
+    is_past: bool = False  # its next line is after `until`
     level: int | None = None  # of the line before
-    is_starved: bool = False  # stopped by the step's limit in the middle of what it has
+    is_starved: bool = False  # stopped by the step's limit
 
 
 class LogMerge:
-    """Call ``refresh`` to see what has grown, then ``step`` until it gives nothing more. Blocks on the disk."""
+    """Call ``refresh`` to see new data, then ``step`` until it returns nothing. Blocks on the disk."""
 
     def __init__(self, logs: JobLogs, selection: Selection, place: LogPosition) -> None:
         self._logs = logs
@@ -141,7 +141,7 @@ class LogMerge:
 
     @property
     def place(self) -> LogPosition:
-        """Where to go on: everything that ``step`` gave is behind it."""
+        """The position after everything that ``step`` returned."""
         return LogPosition(self._attempt, {**self._offsets, **{name: s.offset for name, s in self._sources.items()}})
 
     @property
@@ -155,10 +155,10 @@ class LogMerge:
         self._list()
 
     def step(self, *, max_lines: int = 500, is_final: bool = False) -> list[MergedLine]:
-        """The next lines that are there, oldest first, at most ``max_lines``; fewer when the step has read enough.
+        """The next available lines, oldest first, at most ``max_lines``; fewer if the step's read limit is reached.
 
         Args:
-            is_final: nothing will be written any more, so a last line without a line break counts.
+            is_final: nothing more will be written, so that a last line without a line break counts.
         """
         self._read = 0
         self._has_more = True
@@ -167,10 +167,10 @@ class LogMerge:
         for source in self._sources.values():
             if source.is_starved:
                 self._push(source, is_final=is_final)
-        # While one source has not found its next line, nobody knows whose is the oldest.
+        # Until every source has found its next line, the oldest is unknown.
         while len(lines) < max_lines and text_bytes < _STEP_TEXT and not self._is_starved():
             if not self._heap:
-                # A newer attempt says that this one is over: its files are looked at once more, then left.
+                # A newer attempt means that this one is over: its files are read once more, then left.
                 if not self._enter_next(is_final=is_final):
                     self._has_more = False
                     break
@@ -191,7 +191,7 @@ class LogMerge:
         return lines
 
     def _takes(self, source: _Source, key: bytes, text: bytes) -> bool:
-        """Whether the line's time and level are asked for."""
+        """Whether the selection includes the line's time and level."""
         if self._selection.level is not None:
             source.level = level_after(text, source.level)
             if (source.level or 0) < self._selection.level:
@@ -200,7 +200,7 @@ class LogMerge:
 
     @property
     def has_more(self) -> bool:
-        """True when ``step`` stopped for its limits: call it again."""
+        """True if ``step`` stopped at its limits: call it again."""
         return self._has_more
 
     def _is_starved(self) -> bool:
@@ -216,7 +216,7 @@ class LogMerge:
             if source is None:
                 source = self._sources[file.name] = _Source(file, self._offsets.pop(file.name, 0))
             source.size = file.size_bytes
-            if file.size_bytes < source.offset:  # somebody emptied the file: what is in it now is new
+            if file.size_bytes < source.offset:  # the file was truncated: its contents are new
                 source.offset, source.buffer, source.cut = 0, b"", 0
                 self._heap = [entry for entry in self._heap if entry[2] != file.name]
                 heapq.heapify(self._heap)
@@ -225,7 +225,7 @@ class LogMerge:
                 self._push(source, is_final=False)
 
     def _enter_next(self, *, is_final: bool = False) -> bool:
-        """Go on to the next attempt, when there is one and this one has been told to its end."""
+        """Go on to the next attempt, if there is one and this one has been read to its end."""
         following = [number for number in self._logs.attempts() if number > self._attempt]
         if self._selection.attempt is not None:
             following = [number for number in following if number == self._selection.attempt]
@@ -248,7 +248,7 @@ class LogMerge:
         return True
 
     def _push(self, source: _Source, *, is_final: bool) -> None:
-        """Put the source's next line into the heap, when there is a whole one."""
+        """Push the source's next complete line onto the heap, if any."""
         if source.is_starved:
             source.is_starved = False
             self._starved -= 1
@@ -265,7 +265,7 @@ class LogMerge:
             heapq.heappush(self._heap, entry)
 
     def _fill(self, source: _Source, *, is_final: bool) -> bool:
-        """True when the buffer has a line to tell; its time is in ``source.key`` then."""
+        """Whether the buffer has a line to return; its time is then in ``source.key``."""
         while True:
             end = source.buffer.find(b"\n", source.cut)
             rest = len(source.buffer) - source.cut
@@ -296,16 +296,16 @@ class LogMerge:
             if zero >= 0:
                 after = self._logs.after_hole(self._attempt, source.file.name, position + zero)
         except NotFound:
-            return False  # deleted under us: what it had is told
+            return False  # deleted meanwhile: everything was returned
         if after is not None:
             data = data[:zero]
-            if b"\n" not in data:  # the line that the dropped part cut in two goes with it
+            if b"\n" not in data:  # drop the line that the hole cut in two
                 source.offset, source.buffer, source.cut = after, b"", 0
                 return True
         self._read += len(data)
         source.buffer, source.cut = rest + data, 0
         search = self._selection.search
-        # A line without a level has that of the line before: then none may be passed over.
+        # Lines without a level inherit the previous line's, so that none may be skipped.
         if search is not None and self._selection.level is None:
             whole = source.buffer.rfind(b"\n") + 1
             if whole and search.can_skip(source.buffer[:whole]):
@@ -328,8 +328,9 @@ class LogMerge:
 
 def newest_position(logs: JobLogs, selection: Selection, *, tail_lines: int | None) -> LogPosition:
     """Where to begin: with the chosen attempt, else the newest; there at the beginning, shortly before the selection's
-    ``since``, or ``tail_lines`` of each file before its end (of each, not of all: a replica that hangs wrote its last
-    words long ago).
+    ``since``,
+    or ``tail_lines`` lines before the end of each file (of each, not of all: a hanging replica logged its last lines
+    long ago).
     """
     attempts = logs.attempts()
     number = selection.attempt if selection.attempt is not None else (attempts[-1] if attempts else 0)

@@ -1,6 +1,6 @@
-"""Searching logs by a user's regular expression, in time linear in the text whatever the expression.
+"""Searching logs by a user's regular expression in linear time.
 
-RE2 (https://github.com/google/re2) has no back-tracking, hence no expression that takes for ever.
+RE2 (https://github.com/google/re2) does not backtrack, hence no expression takes exponential time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ _MEMORY: Final = 8 * 2**20  # RE2's own default for one expression
 class LineSearch:
     """One compiled expression.
 
-    ``can_skip`` tells of a whole block at once that no line of it matches: some hundred times quicker than line by
-    line. It looks for the expression without its anchors, which mean the ends of a line and not of the block; what
-    matches with them matches without.
+    ``can_skip`` decides for a whole block at once that no line of it matches: some hundred times faster than line by
+    line. It
+    searches for the expression without its anchors, which refer to ends of lines and not of the block; every match with
+    anchors is
+    a match without.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -44,7 +46,7 @@ class LineSearch:
         if loose != pattern:
             try:
                 self._loose = None if loose is None else re2.compile(loose, options)
-            except re2.error:  # an anchor was all that a quantifier stood behind
+            except re2.error:  # a quantified anchor
                 self._loose = None
 
     def matches(self, text: bytes) -> bool:
@@ -56,9 +58,9 @@ class LineSearch:
 
 
 def without_anchors(pattern: str) -> str | None:
-    """``pattern`` without what matches only at ends: it finds all that ``pattern`` finds, and more.
+    """``pattern`` without its anchors: matches everything that ``pattern`` matches, and more.
 
-    ``None``: quoted in a way that we do not take apart.
+    ``None``: quoted in a way that is not parsed here.
     """
     parts: list[str] = []
     position, class_start = 0, -1
@@ -79,7 +81,7 @@ def without_anchors(pattern: str) -> str | None:
             elif character == "]" and position > class_start:
                 class_start = -1
         elif character == "[":
-            # A bracket right behind the opening one stands for itself.
+            # A bracket right after the opening one is literal.
             class_start = position + (2 if pair == "[^" else 1)
         elif character in "^$":
             position += 1

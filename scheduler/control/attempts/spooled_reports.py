@@ -93,10 +93,10 @@ def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache
     if output is None:
         return False
     lease = _Lease(control)
-    kept = yield from _find(output, rows, lease)
+    spooled = yield from _find(output, rows, lease)
     token = attempt_token(control.secret_key, rows.attempt.id)
     bytes_left, lines_left = ATTEMPT_BYTES, ATTEMPT_LINES
-    for start, size in kept.items():
+    for start, size in spooled.items():
         bytes_left -= size if size <= FILE_BYTES else 0  # larger files are not read
         yield from lease.keep()
         if bytes_left >= 0:
@@ -107,21 +107,21 @@ def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache
             break
         log.info("reports.taken", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
     cache.is_spool_drained = True
-    if kept:
-        cache.spool_tree, cache.spool_starts = output, tuple(kept)
-    return bool(kept)
+    if spooled:
+        cache.spool_tree, cache.spool_starts = output, tuple(spooled)
+    return bool(spooled)
 
 
 def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Effects[dict[ReplicaStart, int]]:
     started = sorted({ReplicaStart(m.role, m.index, n) for m in rows.members for n in range(1, m.generation + 1)})
-    kept: dict[ReplicaStart, int] = {}
+    spooled: dict[ReplicaStart, int] = {}
     for begin in range(0, len(started), _FIND_AT_ONCE):
         yield from lease.keep()
         try:
-            kept |= find_spools(output, _folder(rows), started[begin : begin + _FIND_AT_ONCE])
+            spooled |= find_spools(output, _folder(rows), started[begin : begin + _FIND_AT_ONCE])
         except (Unavailable, OSError) as away:
             raise _VolumeAway(str(away)) from away
-    return kept
+    return spooled
 
 
 def _take(

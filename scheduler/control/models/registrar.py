@@ -68,11 +68,11 @@ def load_facts(session: Session, version_id: str) -> VersionFacts | None:
     if row is None:
         return None
     version, model, job = row
-    told = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == version.job_id)).all()
+    checkpoint_paths = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == version.job_id)).all()
     files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
     planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
     known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
-    return VersionFacts(version, model, job, frozenset(told), planned, known)
+    return VersionFacts(version, model, job, frozenset(checkpoint_paths), planned, known)
 
 
 def source_tree(session: Session, facts: VersionFacts) -> Tree:

@@ -36,7 +36,7 @@ class PlanVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``then``: what the logged plan said of the job, where that differs."""
+    """``then``: what the logged plan sentence of the job, where that differs."""
 
     at: datetime
     verdict: PlanVerdict
@@ -54,16 +54,16 @@ class Explanation:
 def explanation(record: PlannerRecord, job_id: JobId, name: str, made: Plan) -> Explanation:
     """What ``made``, the plan of the record's snapshot, says of the job."""
     seen = record.snapshot
-    verdict, said, placements = _verdict(job_id, made, seen)
+    verdict, sentence, placements = _verdict(job_id, made, seen)
     reason = made.waits.get(job_id)
     position = positions(made).get(job_id)
     if reason is not None:
         reason = replace(reason, sentence=addressed_to(job_id, name, reason.sentence, reason.numbers))
-        said = reason.sentence
+        sentence = reason.sentence
     return Explanation(
         at=record.at,
         verdict=verdict,
-        sentence=said,
+        sentence=sentence,
         reason=reason,
         position=position,
         placements=placements,
@@ -93,13 +93,13 @@ def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[PlanVerdict, st
 
 def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Snapshot) -> str:
     """What the logged plan says of the job; empty if it does the same with it for the same kind of reason."""
-    verdict, said, placements = _verdict(job_id, logged_plan, seen)
+    verdict, sentence, placements = _verdict(job_id, logged_plan, seen)
     reason, now = logged_plan.waits.get(job_id), made.waits.get(job_id)
     now_verdict, _, now_placements = _verdict(job_id, made, seen)
     is_same_reason = (None if reason is None else reason.code) == (None if now is None else now.code)
     if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:
         return ""
-    return said if reason is None else addressed_to(job_id, name, reason.sentence, reason.numbers)
+    return sentence if reason is None else addressed_to(job_id, name, reason.sentence, reason.numbers)
 
 
 def _on(placements: Sequence[Placement]) -> str:

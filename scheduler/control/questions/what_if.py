@@ -20,8 +20,8 @@ from core.domain.sharing.resources import Gang
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.planning.model import Account, NodeSnapshot
 from scheduler.simulator.compare import more_like, replay
-from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.metrics import Summary, summarise
+from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.traces.own import FinishedJob, arrivals
 
 # The newest jobs: simulating so many takes minutes.

@@ -117,8 +117,8 @@ class EndpointPass:
             if steps.start:
                 self._start_replicas(session, facts, steps, now)
                 wakeups.append((TOPIC_TICK, ""))
-            for told in steps.events:
-                self._add_event(session, now, told, deployment=facts.name)
+            for event in steps.events:
+                self._add_event(session, now, event, deployment=facts.name)
         for topic, key in dict.fromkeys(wakeups):
             self.control.wakeup.notify(topic, key)
         return bool(steps.start or steps.cancel)
@@ -209,12 +209,14 @@ class EndpointPass:
             )
             self._add_event(session, now, RolloutEvent("endpoint.deleted", "Nothing of it runs any more."))
 
-    def _add_event(self, session: Session, now: datetime, told: RolloutEvent, *, deployment: str | None = None) -> None:
+    def _add_event(
+        self, session: Session, now: datetime, event: RolloutEvent, *, deployment: str | None = None
+    ) -> None:
         data = {"endpoint": self.facts.id, "name": self.facts.name}
         if deployment is not None:
             data["deployment"] = deployment
         append_event(
-            session, at=now, kind=told.kind, actor=SCHEDULER, project_id=self.facts.project_id, reason=told.sentence,
+            session, at=now, kind=event.kind, actor=SCHEDULER, project_id=self.facts.project_id, reason=event.sentence,
             data=data,
         )  # fmt: skip
 

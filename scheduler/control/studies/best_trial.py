@@ -68,8 +68,8 @@ def _best_of(session: Session, facts: StudyFacts) -> int | None:
             Trial.study_id == facts.id, Trial.state == TrialState.SUCCEEDED.value, Trial.job_id.is_not(None)
         )
     )
-    told = ((row.number, values_of(row.result, names)) for row in rows)
-    found = best([TrialResult(number, values) for number, values in told if values is not None], facts.spec.goals)
+    results = ((row.number, values_of(row.result, names)) for row in rows)
+    found = best([TrialResult(number, values) for number, values in results if values is not None], facts.spec.goals)
     return None if found is None else found.number
 
 

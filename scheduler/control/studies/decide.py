@@ -18,7 +18,7 @@ from core.domain.studies.trials import text_of
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.reported_metrics import ReportedMetrics
 from scheduler.tuning import choose_algorithm, chosen_algorithm
-from scheduler.tuning.prefetch import usable
+from scheduler.tuning.prefetch import prefetched_to_start
 from scheduler.tuning.propose import gp_is_there, key_of
 from scheduler.tuning.proposers import INSTEAD_OF
 
@@ -151,7 +151,7 @@ def _best_prior_result(facts: StudyFacts) -> str:
 def choose_points(facts: StudyFacts, slots: int) -> PointChoice:
     """Which of the prefetched points start now, where ``slots`` new points may start."""
     prepared = facts.prepared
-    used = usable(len(prepared), slots, facts.ended_count - facts.prepared_at, facts.spec.budget.parallel)
+    used = prefetched_to_start(len(prepared), slots, facts.ended_count - facts.prepared_at, facts.spec.budget.parallel)
     if used >= min(len(prepared), slots):
         return PointChoice(prepared[:used], prepared[used:], slots)
     # The user's own points are as good as ever; of the others one starts, and the next pass draws the rest again.

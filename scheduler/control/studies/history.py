@@ -66,9 +66,9 @@ class StudyHistory:
         fresh = [number for number in ended if number not in self._traces]
         some = fresh if len(fresh) <= _MAX_NAMED else None
         for row in studies.curves_of(session, study_id, numbers=some, limit=limit) if fresh else ():
-            told = row.curve
+            points = row.curve
             is_over = row.state == TrialState.SUCCEEDED
-            curve = Curve(row.number, tuple(told["steps"]), tuple(told["values"]), is_over)
+            curve = Curve(row.number, tuple(points["steps"]), tuple(points["values"]), is_over)
             self._traces[row.number] = Trace.of(curve, goal)
         self._traces = {number: self._traces.get(number) or Trace(number, goal) for number in ended}
         return [trace for trace in self._traces.values() if trace]

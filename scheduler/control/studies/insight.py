@@ -36,7 +36,9 @@ def load_study_question(session: Session, ask: Mapping[str, Any]) -> StudyQuesti
     names = [metric.name for metric in spec.metrics]
     ended = (row for row in studies.ended_trials(session, row.id) if TrialState(row.state).has_result)
     read = ((one.parameters, values_of(one.result, names)) for one in ended)
-    return StudyQuestion(ask, spec, row.seed, [Observation(point, values) for point, values in read if values is not None])
+    return StudyQuestion(
+        ask, spec, row.seed, [Observation(point, values) for point, values in read if values is not None]
+    )
 
 
 def answer_study_question(read: StudyQuestion) -> dict[str, Any]:

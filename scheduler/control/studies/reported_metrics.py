@@ -142,7 +142,9 @@ def missing_metric_reason(
         sentence += "; it reported no metric at all"
         if not find_names(session, job_id, SeriesFilter(prefix=_SYSTEM), limit=1):
             # The collector that looks for the metrics also samples each replica's resources, first after some seconds.
-            sentence += ", nor how much of its node it used: it was over within seconds, or nobody could look inside it"
+            sentence += (
+                ", nor how much of its node it used: it was over within seconds, or no process could look inside it"
+            )
     return f"{sentence}. Looked for it in {_FILES}, and {_log_lines(missing, patterns)}"
 
 

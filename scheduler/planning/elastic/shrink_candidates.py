@@ -93,7 +93,7 @@ def shrinks_too_far(evictables: Iterable[Evictable]) -> bool:
 
 
 def replicas_that_may_leave(
-    job: QueuedGang, evictables: Sequence[Evictable], rights: PreemptionPolicy
+    job: QueuedGang, evictables: Sequence[Evictable], preemption_policy: PreemptionPolicy
 ) -> list[Evictable]:
     """Those ``evictables`` that may all leave together for ``job``: the newest of each gang; whole gangs are kept as
     they are.
@@ -105,19 +105,19 @@ def replicas_that_may_leave(
         last += [
             evictable for evictable in sorted(mine, key=lambda evictable: evictable.order) if evictable.index in newest
         ]
-    return [evictable for evictable in evictables if evictable.index is None] + unguaranteed_replicas(job, last, rights)
+    return [evictable for evictable in evictables if evictable.index is None] + unguaranteed_replicas(job, last, preemption_policy)
 
 
 def unguaranteed_replicas(
-    job: QueuedGang, evictables: Iterable[Evictable], rights: PreemptionPolicy
+    job: QueuedGang, evictables: Iterable[Evictable], preemption_policy: PreemptionPolicy
 ) -> list[Evictable]:
     """Without the replicas whose loss, after those before them, would cut into another project's guarantee.
 
     The same holds for another user's guarantee in the same project, except against a larger priority.
     """
-    shares, given = rights.shares, list[Evictable]()
+    shares, given = preemption_policy.shares, list[Evictable]()
     for evictable in evictables:
-        if rights.is_guaranteed_part(job, evictable.gang, amounts_of(evictable)):
+        if preemption_policy.is_guaranteed_part(job, evictable.gang, amounts_of(evictable)):
             continue
         shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable), -1)
         given.append(evictable)

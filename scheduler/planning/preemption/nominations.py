@@ -29,25 +29,25 @@ class Nominations:
     takes precedence over all jobs.
     """
 
-    def __init__(self, snapshot: Snapshot, holdings: RunningUsage, rights: PreemptionPolicy) -> None:
+    def __init__(self, snapshot: Snapshot, holdings: RunningUsage, preemption_policy: PreemptionPolicy) -> None:
         stopping = [(gang, uses) for gang, uses in holdings if gang.is_stopping] if _any_stops(snapshot) else []
         self.victims: tuple[Evictable, ...] = tuple(_piece(gang, uses) for gang, uses in stopping)
         self.preemptors = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
         promised = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]
-        self._rights = rights
+        self._preemption_policy = preemption_policy
         self._due = sorted(promised, key=self._order, reverse=True)
         self.jobs = {job.job_id: job for job in promised}
 
     def _order(self, job: QueuedGang) -> tuple[object, ...]:
         since: datetime = job.room_since or job.queued_at
-        return not self._rights.may_reclaim(job), -job.priority, since, job.queued_at, job.job_id
+        return not self._preemption_policy.may_reclaim(job), -job.priority, since, job.queued_at, job.job_id
 
     def pop_due(self, priority: int) -> QueuedGang | None:
         """The next nominated job that precedes all other jobs of ``priority``; each is returned once."""
         if not self._due:
             return None
         job = self._due[-1]
-        return self._due.pop() if job.priority >= priority or self._rights.may_reclaim(job) else None
+        return self._due.pop() if job.priority >= priority or self._preemption_policy.may_reclaim(job) else None
 
     def victims_of(self, job: QueuedGang) -> list[RunningGang]:
         """The victims that are stopping for ``job``."""
@@ -56,7 +56,7 @@ class Nominations:
 
     def place_nominated(self, job: QueuedGang, demand: Demand, ledger: Ledger) -> PartialPlacement | None:
         """Placement of ``job`` once its victims are gone; ``None`` if their room does not suffice."""
-        if self._rights.may_reclaim(job):
+        if self._preemption_policy.may_reclaim(job):
             what_if = EvictionWhatIf(ledger.free)
         else:
             level = ledger.level(job.max_hold_s)

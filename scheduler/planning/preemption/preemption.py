@@ -38,7 +38,7 @@ from scheduler.planning.queue.shares import Shares, draft_amounts
 MAX_CHOICES: Final = 16
 # What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes;
 # a look at all
-# who run, as rights by shares and turns take, costs more. A job_class that was refused once costs nothing after that.
+# who run, as preemption_policy by shares and turns take, costs more. A job_class that was refused once costs nothing after that.
 MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8
 # Waiting gangs per plan for which migrations are searched for, in order.
@@ -87,7 +87,7 @@ class Preemption:
         self.policy = snapshot.policy
         self.ledger = ledger
         self.cluster: ClusterIndex = ledger.free.cluster
-        self.rights = PreemptionPolicy(snapshot, shares)
+        self.preemption_policy = PreemptionPolicy(snapshot, shares)
         self.nominations = nominations
         self.kept = kept
         self.hopeless = hopeless
@@ -115,7 +115,7 @@ class Preemption:
         self._drain()
         for job in [job for _, job, _ in blocked if job.job_id in self.kept] if self.kept else ():
             self.made.reasons[job.job_id] = self.teller.promised(self.nominations.victims_of(job))
-        self.rights = PreemptionPolicy(self.snapshot, self._shares_at_last())
+        self.preemption_policy = PreemptionPolicy(self.snapshot, self._shares_at_last())
         seen_to = self.kept.keys() | self.hopeless | self.nominations.preemptors
         waiting = [entry for entry in blocked if entry[1].job_id not in seen_to] if seen_to else blocked
         self._take_by_right(waiting, demands)
@@ -128,7 +128,7 @@ class Preemption:
 
         With the present amounts, a project would lose more than it borrowed while its first victim is still stopping.
         """
-        shares = self.rights.shares.copy()  # these decisions have not taken effect yet
+        shares = self.preemption_policy.shares.copy()  # these decisions have not taken effect yet
         for evictable in self.nominations.victims:
             shares.add(evictable.gang.project, evictable.gang.user, shares.running_amounts(evictable.gang), -1)
         for job_id, draft in self.kept.items():
@@ -146,7 +146,7 @@ class Preemption:
         least = min((gang.priority for gang in running), default=1 << 30)
         has_growth = self.policy.shrinks and any(replicas_to_spare(gang) for gang in running)
         job_classes = {
-            job_class for job_class in demands if has_growth or self.rights.may_preempt_any(job_class.first, least)
+            job_class for job_class in demands if has_growth or self.preemption_policy.may_preempt_any(job_class.first, least)
         }
         able = [(job, demands[job_class]) for _, job, job_class in waiting if job_class in job_classes]
         done = self._take_in_order(able, MAX_SPENT // 2)
@@ -167,7 +167,7 @@ class Preemption:
             choice = self._free_quota(job) if job.job_id in self.parent else self._choose(job, demand)
             if choice is None:
                 self._refused.add(key)
-                is_by_all = not self.rights.is_by_priority_only
+                is_by_all = not self.preemption_policy.is_by_priority_only
                 self._spent += 1 + _LOOK_AT_RUNNING * is_by_all * (len(self._rankings) - rankings)
             elif choice.evictables:
                 self._choices += 1
@@ -229,7 +229,7 @@ class Preemption:
         for gang, held in self._holdings:
             if gang.job_id in busy or gang.job_id in self._gone or not held:
                 continue
-            if self.rights.may_stop(gang):
+            if self.preemption_policy.may_stop(gang):
                 gpus = sum(members * (request.gpu_count + request.gpu_milli / 1000) for _, request, _, members in held)
                 self._all.append(Evictable(gang, tuple(held), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
             if self.policy.shrinks and gang.is_preemptible and gang.gang.elastic is not None:
@@ -241,32 +241,32 @@ class Preemption:
         return (id(demand), job.job_id in self._own, job.max_hold_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
-        """Equal for jobs of one shape with the same preemption rights over every running gang."""
-        if self.rights.is_by_priority_only:
+        """Equal for jobs of one shape with the same preemption preemption_policy over every running gang."""
+        if self.preemption_policy.is_by_priority_only:
             return (job.priority,)
         turn: tuple[object, ...] = ()
         if self.policy.rotation_s is not None:
-            turn = (self.rights.level(job), job.estimate, self.rights.rank_among_running(job))
+            turn = (self.preemption_policy.turns.level(job), job.estimate, self.preemption_policy.turns.rank_among_running(job))
         elif self.policy.time_slice_s is not None:
             is_fifo = self.policy.order is QueueOrder.FIFO
-            turn = (self.rights.level(job), job.estimate, job.queued_at if is_fifo else None)
+            turn = (self.preemption_policy.turns.level(job), job.estimate, job.queued_at if is_fifo else None)
         return (job.priority, job.project, job.user, job.shape, *turn)
 
     def _ranked(self, job: QueuedGang, *, with_whole: bool, barred: frozenset[JobId] = frozenset()) -> NodeRanking:
         """The units that ``job`` may preempt, ranked."""
         key: tuple[object, ...] = (with_whole, barred, *self._standing(job))
-        if not self.rights.is_by_priority_only:
+        if not self.preemption_policy.is_by_priority_only:
             key = (*key, len(self._accepted))  # preemption reasons depend on shares
         known = self._rankings.get(key)
         if known is None:
-            evictables = [p for p in self._growth() if self._is_there(p) and self.rights.may_take_growth(job, p.gang)]
+            evictables = [p for p in self._growth() if self._is_there(p) and self.preemption_policy.may_take_growth(job, p.gang)]
             if with_whole:
                 evictables += [
                     evictable
                     for evictable in self._whole()
                     if evictable.gang.job_id not in barred
                     and self._is_there(evictable)
-                    and self.rights.reason_to_preempt(job, evictable.gang)
+                    and self.preemption_policy.reason_to_preempt(job, evictable.gang)
                 ]
             known = self._rankings[key] = NodeRanking(evictables)
         return known
@@ -302,13 +302,13 @@ class Preemption:
     def _free_quota(self, job: QueuedGang) -> VictimSet | None:
         """Victims of its own project for a job that is over its quota, and further victims for its room."""
         what_if = self._what_if(job)
-        quota_preemption = QuotaPreemption(job, self.eligibility, self.rights, what_if)
+        quota_preemption = QuotaPreemption(job, self.eligibility, self.preemption_policy, what_if)
         taken = quota_preemption.victims_to_fit(
-            [p for p in self._growth() if self._is_there(p) and self.rights.may_take_growth(job, p.gang)]
+            [p for p in self._growth() if self._is_there(p) and self.preemption_policy.may_take_growth(job, p.gang)]
             + [
                 p
                 for p in self._whole()
-                if self._is_there(p) and self.rights.reason_to_preempt(job, p.gang) is PreemptCode.PRIORITY
+                if self._is_there(p) and self.preemption_policy.reason_to_preempt(job, p.gang) is PreemptCode.PRIORITY
             ]
         )
         if taken is None:
@@ -341,28 +341,28 @@ class Preemption:
         if choice is None or self._is_within_bounds(job, choice):
             return choice
         # Retry with the replicas that may leave in any case.
-        kept = shrink_candidates.replicas_that_may_leave(job, ranking.alive, self.rights)
+        kept = shrink_candidates.replicas_that_may_leave(job, ranking.alive, self.preemption_policy)
         choice = VictimSearch(demand, NodeRanking(kept), what_if).choose()
         return choice if choice is not None and self._is_within_bounds(job, choice) else None
 
     def _is_within_bounds(self, job: QueuedGang, choice: VictimSet) -> bool:
         given = [evictable for mine in shrink_candidates.by_gang(choice.evictables).values() for evictable in mine]
         return not shrink_candidates.shrinks_too_far(given) and len(
-            shrink_candidates.unguaranteed_replicas(job, given, self.rights)
+            shrink_candidates.unguaranteed_replicas(job, given, self.preemption_policy)
         ) == len(given)
 
     def _first_without_right(self, job: QueuedGang, choice: VictimSet) -> JobId | None:
         """The first victim whose preemption is no longer justified once the victims before it are gone; ``None``: all
         are.
         """
-        shares, done = self.rights.shares, list[tuple[Evictable, Mapping[str, int]]]()
+        shares, done = self.preemption_policy.shares, list[tuple[Evictable, Mapping[str, int]]]()
         wrong: JobId | None = None
         for evictable in shrink_candidates.without_redundant(choice.evictables):
-            if evictable.index is None and self.rights.reason_to_preempt(job, evictable.gang) is None:
+            if evictable.index is None and self.preemption_policy.reason_to_preempt(job, evictable.gang) is None:
                 wrong = evictable.gang.job_id
                 break
             amounts = (
-                self.rights.usage_of(evictable.gang)
+                self.preemption_policy.exchange.usage_of(evictable.gang)
                 if evictable.index is None
                 else shrink_candidates.amounts_of(evictable)
             )
@@ -373,15 +373,15 @@ class Preemption:
         return wrong
 
     def _accept(self, job: QueuedGang, choice: VictimSet, by: PreemptCode | None = None) -> None:
-        shares = self.rights.shares
+        shares = self.preemption_policy.shares
         whole = [evictable for evictable in choice.evictables if evictable.index is None]
         gone = {evictable.gang.job_id for evictable in whole}
         for evictable in whole:
-            code = by or self.rights.reason_to_preempt(job, evictable.gang) or PreemptCode.PRIORITY
-            turns = self.rights.turn_counts(job, evictable.gang) if code is PreemptCode.TIME_SLICE else None
+            code = by or self.preemption_policy.reason_to_preempt(job, evictable.gang) or PreemptCode.PRIORITY
+            turns = self.preemption_policy.turns.turn_counts(job, evictable.gang) if code is PreemptCode.TIME_SLICE else None
             sentence = self.teller.stopped(evictable.gang, job, code, turns)
             self.made.preempts.append(Preempt(evictable.gang.job_id, job.job_id, code, sentence))
-            shares.add(evictable.gang.project, evictable.gang.user, self.rights.usage_of(evictable.gang), -1)
+            shares.add(evictable.gang.project, evictable.gang.user, self.preemption_policy.exchange.usage_of(evictable.gang), -1)
         smaller = shrink_candidates.by_gang(choice.evictables)
         for evictables in smaller.values():
             self._shrink(evictables, job)
@@ -417,7 +417,7 @@ class Preemption:
         job.
         """
         ledger = self.ledger
-        if job.job_id in self._own or self.rights.may_reclaim(job) or self._is_passed_over(job):
+        if job.job_id in self._own or self.preemption_policy.may_reclaim(job) or self._is_passed_over(job):
             level, closed = 0, frozenset[int]()
         else:
             level = ledger.level(job.max_hold_s)

@@ -18,16 +18,16 @@ from scheduler.planning.queue.shares import amount_in
 
 
 class QuotaPreemption:
-    """Victim search for other job that is over its quota. ``rights.shares`` and ``what_if`` are restored after each
+    """Victim search for other job that is over its quota. ``preemption_policy.shares`` and ``what_if`` are restored after each
     call.
     """
 
     def __init__(
-        self, job: QueuedGang, eligibility: Eligibility, rights: PreemptionPolicy, what_if: EvictionWhatIf
+        self, job: QueuedGang, eligibility: Eligibility, preemption_policy: PreemptionPolicy, what_if: EvictionWhatIf
     ) -> None:
         self.job = job
         self.eligibility = eligibility
-        self.rights = rights
+        self.preemption_policy = preemption_policy
         self.what_if = what_if
 
     def victims_to_fit(self, evictables: Sequence[Evictable]) -> tuple[list[Evictable], Demand] | None:
@@ -42,7 +42,7 @@ class QuotaPreemption:
         key = self._key_without(taken)
         if not isinstance(key, QuotaExcess):
             return None
-        left = sorted(replicas_that_may_leave(self.job, own, self.rights), key=lambda evictable: evictable.order)
+        left = sorted(replicas_that_may_leave(self.job, own, self.preemption_policy), key=lambda evictable: evictable.order)
         while isinstance(key, QuotaExcess):
             limit = key.limit
             evictable = next((evictable for evictable in left if self._counts(evictable, limit)), None)
@@ -83,11 +83,11 @@ class QuotaPreemption:
 
     def _key_without(self, evictables: Iterable[Evictable]) -> str | QuotaExcess:
         with self._without(evictables):
-            return self.eligibility.key_under(self.job, Quotas(self.rights.shares))
+            return self.eligibility.key_under(self.job, Quotas(self.preemption_policy.shares))
 
     @contextmanager
     def _without(self, evictables: Iterable[Evictable]) -> Iterator[None]:
-        shares, evictables = self.rights.shares, without_redundant(evictables)
+        shares, evictables = self.preemption_policy.shares, without_redundant(evictables)
         for evictable in evictables:
             shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable), -1)
         try:

@@ -50,8 +50,8 @@ from trainmaster.cli.tuning import automl, study
 from trainmaster.errors import TrainmasterError
 
 
-class _Edge(TyperGroup):
-    """The one place where errors become words and exit codes."""
+class _ErrorBoundary(TyperGroup):
+    """Converts errors into messages and exit codes, in this single place."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         asks_json = _asks_json(args)
@@ -91,14 +91,14 @@ _ASKS_JSON: Final = "trainmaster.asks_json"
 
 
 def _asks_json(arguments: list[str]) -> bool:
-    """Whether ``--json`` is among our own options; a wrong one before it is met before it is read."""
+    """Whether ``--json`` is among the options; the parser may fail at an earlier option before it reads it."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in own
 
 
 @contextmanager
 def _usage_errors_as(*, as_json: bool) -> Iterator[None]:
-    """Typer draws a box around them, also in a pipe; they are told as any other error."""
+    """Reports usage errors like other errors; Typer would draw a box around them, even in a pipe."""
     try:
         yield
     except typer.TyperException as error:
@@ -109,20 +109,20 @@ def _usage_errors_as(*, as_json: bool) -> Iterator[None]:
 
 
 def _is_bug(error: Exception) -> bool:
-    # Typer's own usage errors, which it shows itself, are of a class that it does not export.
+    # Typer does not export the class of its usage errors, which it shows itself.
     return not type(error).__module__.startswith("typer.")
 
 
 def _leave_broken_pipe() -> NoReturn:
-    # The reader (`| head`) has seen enough. Whatever is still buffered would fail once more at exit.
+    # The reader (`| head`) has exited. Flushing buffered output at exit would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(ExitCode.BROKEN_PIPE)
 
 
 app = typer.Typer(
     name="trainmaster",
-    cls=_Edge,
-    help="Train on your own machines: submit distributed jobs, watch them, fetch what they wrote.",
+    cls=_ErrorBoundary,
+    help="Train on your own machines: submit distributed jobs, watch them, fetch their output.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -134,7 +134,7 @@ def begin(
     context: Annotated[
         str | None,
         typer.Option(
-            "--context", "-C", help="The server to talk to; see `contexts list`.", autocompletion=complete_context
+            "--context", "-C", help="The server to use; see `contexts list`.", autocompletion=complete_context
         ),
     ] = None,
 ) -> None:
@@ -183,10 +183,10 @@ def run() -> None:
     """The entry point of the ``trainmaster`` script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets a "?" for it, not an error instead of the answer.
+            # A terminal that cannot show a character gets a "?" instead of an error.
             stream.reconfigure(errors="replace")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # Whatever lies in a temporary file is removed on the way out.
+        # SystemExit lets temporary files be removed.
         signal.signal(number, _leave_by_signal)
     app(prog_name="trainmaster")
 

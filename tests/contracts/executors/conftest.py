@@ -191,7 +191,7 @@ class ProcessBench:
             remove(self.executor, attempt)
 
     def end_last_call(self, attempt_id: AttemptId) -> None:
-        """As if the platform had asked for its end a minute ago: nobody waits for its last reports any more."""
+        """As if the platform had asked for its end a minute ago: it no longer waits for the last reports."""
         call = self.run_dir / "attempts" / attempt_id / "last_call"
         call.touch()
         os.utime(call, (0, 0))

@@ -46,7 +46,7 @@ def host():
 
 @pytest.fixture
 def away(host):
-    """The place of an API that is away: nobody listens there, and nobody else can."""
+    """The port of an API that is away: it is bound, and no process listens on it."""
     with socket.socket() as holding:
         holding.bind((host, 0))
         yield f"http://{host}:{holding.getsockname()[1]}"

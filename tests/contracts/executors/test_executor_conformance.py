@@ -174,7 +174,7 @@ def test_all_replicas_of_the_attempt_and_no_others_are_seen(bench, behaves):
     assert {observation.key for observation in bench.executor.observe(item.key.attempt_id)} == {item.key, two.key}
     holding = bench.executor.attempts()
     assert holding[item.key.attempt_id] == ""
-    # Where nobody shares the engine it need not say whose they are.
+    # An engine of one platform need not record their database.
     is_shared = "plain processes" not in bench.capabilities
     assert holding[other.key.attempt_id] == ("0123456789abcdef" if is_shared else "")
 

@@ -176,7 +176,7 @@ def test_what_a_killed_platform_has_left_is_swept(cluster):
     (pod,) = cluster.reservations()
     (mark,) = (key for key in pod["metadata"]["annotations"] if key.startswith("held.trainmaster/"))
     where = url("pods", cluster.namespace, pod["metadata"]["name"])
-    # Of an attempt that nobody knows any more, since an hour.
+    # Of an orphaned attempt, an hour old.
     old = {mark: "2026-01-01T00:00:00+00:00", "held.trainmaster/att-gone": "2026-01-01T00:00:00+00:00"}
     cluster.engine.patch(where, {"metadata": {"annotations": old}})
     cluster.wait_for(lambda: _swept(cluster, where), what="the sweep of what is gone")

@@ -1,4 +1,4 @@
-"""One runtime per start, whoever dies when, and what is seen when the runtime itself dies."""
+"""One runtime per start, at any death of a creator, and the observation after the runtime's own death."""
 
 from __future__ import annotations
 

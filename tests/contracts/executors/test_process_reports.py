@@ -67,7 +67,7 @@ def api():
 
 @pytest.fixture
 def away():
-    """The place of an API that is away: nobody listens there, and nobody else can."""
+    """The port of an API that is away: it is bound, and no process listens on it."""
     with socket.socket() as holding:
         holding.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{holding.getsockname()[1]}"
@@ -152,7 +152,7 @@ def test_what_a_job_reported_while_the_platform_was_away_is_in_its_output(bench,
     assert bench.ended(order).phase is Phase.SUCCEEDED
     since = time.monotonic()
     remove(bench.executor, order.key.attempt_id)
-    assert time.monotonic() - since < 15  # two seconds, and what a busy machine adds: nobody waits for the API
+    assert time.monotonic() - since < 15  # two seconds, and what a busy machine adds: no wait for the API
     assert not bench.state(order).exists()
     points = [
         (step, value)

@@ -19,7 +19,7 @@ from core.secrets import seal
 from executors.base import NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, InjectedFault, ProcessKilled, Script
 from executors.order_file import world_fields
-from scheduler.control.attempts.worlds import CREATE_PATIENCE, LATEST
+from scheduler.control.attempts.worlds import CREATE_PATIENCE, CREATE_CALL_TIMEOUT
 from scheduler.control.planning import tick
 from scheduler.control.planning.placing import place_all
 from tests.integration.control.conftest import KEY
@@ -282,7 +282,7 @@ def test_a_replica_that_the_engine_never_accepts_gives_its_place_back(plane):
     given_up = plane.one(Replica, job_id=job, index=3)
     assert given_up.state == "failed"
     assert given_up.memory_bytes > 0  # something of it may still be under way
-    plane.engine.advance(LATEST)
+    plane.engine.advance(CREATE_CALL_TIMEOUT)
     plane.reconciler.reconcile(AttemptId(plane.one(Attempt, job_id=job).id))
     assert plane.one(Replica, job_id=job, index=3).memory_bytes == 0
     attempt = plane.one(Attempt, job_id=job)

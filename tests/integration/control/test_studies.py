@@ -83,7 +83,7 @@ def test_a_trial_without_its_metric_says_where_it_was_looked_for(lab: Lab) -> No
     (trial,) = lab.trials
     assert "never reported the metric 'score'" in trial.reason
     assert "hypertune's file" in trial.reason
-    assert "it was over within seconds, or nobody could look inside it. Looked for it in" in trial.reason
+    assert "it was over within seconds, or no process could look inside it. Looked for it in" in trial.reason
     assert trial.reason.endswith('alone write `metric_patterns: ["score={score}"]` in the template')
     assert trial.ended_at - lab.plane.one(Job, id=trial.job_id).finished_at >= METRIC_GRACE
 

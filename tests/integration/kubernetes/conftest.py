@@ -11,7 +11,7 @@ from executors.kubernetes.api_server.client import KubernetesClient, ObjectNotFo
 
 @pytest.fixture(scope="session")
 def admin() -> Iterator[KubernetesClient]:
-    """The cluster of KUBECONFIG, as whoever that is."""
+    """The cluster of KUBECONFIG, with its credentials."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("needs a cluster: set KUBECONFIG")
     cluster = KubernetesClient(qps=1000)

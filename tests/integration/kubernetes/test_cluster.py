@@ -29,7 +29,7 @@ ATTEMPT = AttemptId("att-1")
 
 
 def pod(name, *, instance="", node="node-that-is-not", cpu="100m", **spec):
-    """A pod that no kubelet runs: nobody is called like its node."""
+    """A pod that no kubelet runs: there is no node of its name."""
     labels = {"trainmaster/instance": instance, "trainmaster/attempt": ATTEMPT} if instance else {}
     main = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
     return {

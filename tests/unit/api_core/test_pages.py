@@ -242,7 +242,7 @@ def test_health_tells_each_part_in_words(
         session.add(Orphan(attempt_id="att-a", database_id="feed", is_foreign=True, found_at=clock.now))
     health = stranger.get("/api/v1/health").json()
     assert health["status"] == "degraded"
-    assert health["parts"]["executor"].startswith("holds attempts: 1 of another database")
+    assert health["parts"]["executor"].startswith("has orphaned attempts: 1 of another database")
     clock.advance(120)
     assert stranger.get("/api/v1/health").json()["parts"]["scheduler"].startswith("last seen 120 s ago")
     assert stranger.get("/api/v1/ready").status_code == 200
@@ -256,7 +256,7 @@ def test_health_names_the_broker_that_is_away_and_jobs_are_still_taken(
     api = TestClient(create_app(settings, sessions=sessions, wakeup=away, clock=clock))
     health = api.get("/api/v1/health").json()
     assert health["status"] == "degraded"
-    assert health["parts"]["bell"].startswith("Redis, the broker, does not answer; jobs are taken")
+    assert health["parts"]["wakeups"].startswith("Redis, the broker, does not answer; jobs are taken")
     assert api.get("/api/v1/ready").status_code == 200
 
 

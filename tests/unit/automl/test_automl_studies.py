@@ -17,13 +17,27 @@ from core.domain.automl.task import MISSING, is_written_number, left_of, profile
 
 
 def order(**changes: Any) -> AutoMLStudyRequest:
-    told: dict[str, Any] = {
-        "name": "automl-x", "project": "default", "model": "x", "kind": TABULAR, "task": "classification", "metric": "accuracy",
-        "families": families_of(TABULAR, has_weights=False), "folder": "data/x", "file": "x.csv", "options": {"target": "y"},
-        "is_imbalanced": True, "max_time_s": 600.0, "trials": 10, "parallel": 2, "seed": 1, "resources": {"cpu": 1},
-        "image": None, "command": ("python", "-m", "trainmaster_automl"),
-    }  # fmt: skip
-    return AutoMLStudyRequest(**{**told, **changes})
+    fields: dict[str, Any] = {
+        "name": "automl-x",
+        "project": "default",
+        "model": "x",
+        "kind": TABULAR,
+        "task": "classification",
+        "metric": "accuracy",
+        "families": families_of(TABULAR, has_weights=False),
+        "folder": "data/x",
+        "file": "x.csv",
+        "options": {"target": "y"},
+        "is_imbalanced": True,
+        "max_time_s": 600.0,
+        "trials": 10,
+        "parallel": 2,
+        "seed": 1,
+        "resources": {"cpu": 1},
+        "image": None,
+        "command": ("python", "-m", "trainmaster_automl"),
+    }
+    return AutoMLStudyRequest(**{**fields, **changes})
 
 
 @pytest.mark.parametrize("is_imbalanced", [True, False])
@@ -119,10 +133,22 @@ def test_the_rows_of_each_class_that_a_test_leaves_are_those_of_the_trials(
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("1,234", True), ("1.234,50", True), ("12 345", True), ("3,14", True), ("$5", True), ("7 %", True), ("-1,234.5", True),
-        ("1234", False), ("12.5", False), ("00123", False), ("31.12.2024", False), ("1,2,3", False), ("a1,234", False), ("", False),
+        ("1,234", True),
+        ("1.234,50", True),
+        ("12 345", True),
+        ("3,14", True),
+        ("$5", True),
+        ("7 %", True),
+        ("-1,234.5", True),
+        ("1234", False),
+        ("12.5", False),
+        ("00123", False),
+        ("31.12.2024", False),
+        ("1,2,3", False),
+        ("a1,234", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_numbers_as_people_write_them_are_known(text: str, *, written: bool) -> None:
     assert is_written_number(text) is written
 

@@ -51,7 +51,7 @@ def test_a_table_names_the_images_and_their_classes(tmp_path: Path) -> None:
     bright = found.pixels[:, :8].mean((1, 2, 3)) > found.pixels[:, 8:].mean((1, 2, 3))
     assert (bright == (found.labels == 1)).all()
     (folder / "labels.csv").write_text("row,label\n1,up\n2,down\n")
-    with pytest.raises(DataProblem, match=r"No column of labels.csv names images"):
+    with pytest.raises(DataProblem, match=r"No column of labels.csv has names of images"):
         read_images(str(folder), 0, 1000, 0, "labels.csv", "label")
 
 
@@ -145,7 +145,7 @@ def test_the_last_figures_of_the_final_run_are_those_of_the_network_that_is_kept
 def test_a_network_ends_before_its_time_is_over_and_is_kept(tmp_path: Path, capsys: Any) -> None:
     images.run(options(draw(tmp_path / "data"), seconds=1e-3, is_final=True))
     said = capsys.readouterr().out
-    assert "Its time is over after 1 of 40 epochs; the one after epoch 1 counts." in said
+    assert "The time limit ends training after 1 of 40 epochs; the network of epoch 1 is used." in said
     assert "step=2" not in said
     assert (tmp_path / "output" / "model" / "model.pt").exists()
 

@@ -1,4 +1,6 @@
-"""Trials on tables: what is read, what is refused in words, that nobody sees the test, and that what is saved takes raw rows."""
+"""Trials on tables: what is read, what is refused in words, that nobody sees the test, and that what is saved takes
+raw rows.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,7 @@ def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_
     rows = [[1000 - index, *row] for index, row in enumerate(people())]
     data = tabular.load(options(write(tmp_path / "data", rows, ["user_id", *HEADER])))
     reader, notes = tabular.read_kinds(data)
-    assert notes[0] == "Column user_id is left out: it numbers the rows, which tells nothing of new ones."
+    assert notes[0] == "Column user_id is left out: it numbers the rows, which does not generalise to new rows."
     assert list(reader.fit([]).feature_names_in_) == ["city", "age", "day"]
     whole = [5, "user 1", "Paris", "30", "2024-05-01", "x"]
     assert reader.transform([whole]).tolist() == reader.transform([whole[2:5]]).tolist()
@@ -268,7 +270,7 @@ def test_why_there_is_no_interval_is_said(tmp_path: Path, capsys: Any) -> None:
     said = capsys.readouterr().out
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())["test"]
     assert report["test_f1_macro"] == 1
-    assert "No interval of 95 % is told for f1_macro" in said
+    assert "There is no 95 % interval for f1_macro" in said
     assert "test_f1_macro_low" not in report
 
 
@@ -317,7 +319,7 @@ def test_a_trial_whose_time_is_over_tells_the_mean_of_the_folds_that_it_did(tmp_
     folder = write(tmp_path / "data", people(), HEADER)
     tabular.run(options(folder, parameters={"family": "baseline"}, folds=4, seconds=1e-3))
     said = capsys.readouterr().out
-    assert "Its time is over after 1 folds; their mean counts." in said
+    assert "The time limit ends validation after 1 folds; their mean is used." in said
     assert [line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("accuracy=")] == ["step=1"]
     tabular.run(options(folder, parameters={"family": "baseline"}, folds=4, seconds=1e6))
     assert "step=4" in capsys.readouterr().out
@@ -386,7 +388,7 @@ def test_the_control_plane_and_the_trials_take_the_same_for_a_number(cell: str) 
     ("change", "words"),
     [
         ({"target": "bougth"}, "Did you mean 'bought'"),
-        ({"target": "same"}, "nothing to tell apart"),
+        ({"target": "same"}, "nothing to learn"),
         ({"target": "name"}, "too many for classes"),
         ({"task": "regression"}, "Say task classification"),
         ({"parameters": {"family": "forrest"}}, "no family 'forrest'"),

@@ -109,7 +109,7 @@ class Server:
                 self.end_headers()
                 for event in answer.events or ():
                     line = json.dumps(event).encode() + b"\n"
-                    # In two pieces: nobody promises that a chunk is a line.
+                    # In two pieces: a chunk need not be a line.
                     for piece in (line[:7], line[7:]):
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     self.wfile.flush()

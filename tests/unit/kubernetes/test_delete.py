@@ -49,6 +49,6 @@ def test_a_pod_that_does_not_end_long_after_its_grace_is_forgotten(server, clust
     assert graces == [0]
     (reported,) = ending.unkilled_replicas(AttemptId("att-1"))
     assert "node node-a does not end it" in reported
-    assert ending.unkilled_replicas(AttemptId("att-1")) == (reported,), "whoever writes it down may fail"
+    assert ending.unkilled_replicas(AttemptId("att-1")) == (reported,), "the caller's record of it may fail"
     ending.forget_unkilled_replicas(AttemptId("att-1"))
     assert ending.unkilled_replicas(AttemptId("att-1")) == ()

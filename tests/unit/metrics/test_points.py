@@ -34,7 +34,7 @@ def same(item: Points, other: Points) -> bool:
     [
         Points(),
         Points([5], [1_700_000_000_000], [0.25]),
-        # A clock that runs backwards, steps that begin anew, the largest there are, and what is no number.
+        # A clock that runs backwards, steps that begin again, the largest numbers, and values that are no numbers.
         Points([9, 0, -(2**53), 2**53], [50, 10, 0, 40], [math.nan, math.inf, -math.inf, -0.0]),
         noisy(4096),
     ],

@@ -183,7 +183,7 @@ def test_a_file_is_read_as_it_grows_and_only_by_the_replica_that_writes_it(tmp_p
     ours, theirs = files(tmp_path, log_text), files(tmp_path, log_text, "1/worker-1")
     path = tmp_path / "logs/events.out.tfevents.1"
     write(path, event(0), event(1, simple("loss", 1)))
-    assert ours.look(1.0, is_last=False) == []  # nobody has it open: left to the others for a while
+    assert ours.look(1.0, is_last=False) == []  # no process has it open: left to the others for a while
     assert names(ours.look(20.0, is_last=False)) == [("loss", 1)]
     assert theirs.look(20.0, is_last=True) == []
     assert theirs.look(40.0, is_last=True) == []
@@ -444,7 +444,7 @@ def test_the_machine_is_sampled_and_the_first_sample_has_no_rates(tmp_path: Path
     assert second["cpu_percent"] == 100.0
     assert second["network_received_bytes_s"] >= 0
     assert second["disk_written_bytes_s"] >= 0
-    (tmp_path / "cpu.stat").write_text("usage_usec 0\n")  # begun anew
+    (tmp_path / "cpu.stat").write_text("usage_usec 0\n")  # begun again
     assert sampler.sample(14.0)["cpu_percent"] == 0.0
     sampler.close()
 
@@ -470,7 +470,7 @@ def test_what_tensorboards_own_writer_makes_is_read(tmp_path: Path, log_text: li
         value = Summary.Value(tag="loss", simple_value=step / 2)
         writer.add_event(Event(step=step, wall_time=1000.0, summary=Summary(value=[value])))
     writer.flush()
-    # Our own process has it open, so nobody needs to wait.
+    # Our own process has it open, so there is no wait.
     found = ours.look(0.0, is_last=False) or ours.look(20.0, is_last=True)
     writer.close()
     assert [(name, value.step, value.data) for name, value in found] == [

@@ -53,13 +53,15 @@ def test_a_copy_that_cannot_be_written_is_let_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_folder", "name"), [("memory", "memory.oom_control"), ("unified", "memory.events")], ids=["version 1", "version 2"]
+    ("own_folder", "name"),
+    [("memory", "memory.oom_control"), ("unified", "memory.events")],
+    ids=["version 1", "version 2"],
 )
 def test_kills_are_counted_in_the_containers_own_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_folder: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folder: str, name: str
 ) -> None:
     (tmp_path / name).write_text("oom 3\noom_kill_disable 0\noom_kill 2\n")
-    monkeypatch.setattr(cgroups, "own_groups", lambda: {job_folder: str(tmp_path)})
+    monkeypatch.setattr(cgroups, "own_groups", lambda: {own_folder: str(tmp_path)})
     assert cgroups.own_oom_kills() == 2
     monkeypatch.setattr(cgroups, "own_groups", dict)
     assert cgroups.own_oom_kills() is None

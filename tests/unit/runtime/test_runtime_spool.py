@@ -1,4 +1,4 @@
-"""Reports that nobody takes, from the runtime that keeps them to the platform that reads them."""
+"""Spooled reports, from the runtime that saves them to the platform that reads them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_job_that_runs_on_while_the_api_is_away_keeps_what_its_node_could_take
 @pytest.mark.parametrize(
     ("status", "answer", "spooled_items"),
     [
-        (401, {}, [(1, 1)]),  # by whom the old place belongs to now
+        (401, {}, [(1, 1)]),  # from the server that has the old address now
         (410, {"code": "attempt_ended"}, []),
     ],
 )

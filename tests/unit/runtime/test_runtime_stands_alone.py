@@ -1,4 +1,4 @@
-"""The runtime enters images that nobody here has seen: old Pythons, no site-packages."""
+"""The runtime enters arbitrary images: old Pythons, no site-packages."""
 
 from __future__ import annotations
 

@@ -30,10 +30,23 @@ def run_batch(monkeypatch: pytest.MonkeyPatch, folder: Path, model: Any = None, 
     (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "model.skops").touch()
     options = {
-        "instances": str(folder / "in"), "instances_file": "", "format": "auto", "batch_size": 4, "shard_size": 10,
-        "output": str(folder / "out"), "index": 0, "count": 1, "model": str(folder / "model"), "model_file": "", "model_name": "", "model_digest": "", "framework": "auto",
-        "trust_code": False, "csv_rows": "object", **more,
-    }  # fmt: skip
+        "instances": str(folder / "in"),
+        "instances_file": "",
+        "format": "auto",
+        "batch_size": 4,
+        "shard_size": 10,
+        "output": str(folder / "out"),
+        "index": 0,
+        "count": 1,
+        "model": str(folder / "model"),
+        "model_file": "",
+        "model_name": "",
+        "model_digest": "",
+        "framework": "auto",
+        "trust_code": False,
+        "csv_rows": "object",
+        **more,
+    }
     assert batch.run_batch(argparse.Namespace(**options)) == 0
 
 
@@ -67,7 +80,9 @@ def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_t
 
 
 class Reads:
-    """Takes ``x``. Once an instance asks it to break, it fails with all of them, as with a device after a failed assertion."""
+    """Takes ``x``. Once an instance asks it to break, it fails with all of them, as with a device after a failed
+    assertion.
+    """
 
     def __init__(self, *, is_broken: bool = False) -> None:
         self.is_broken = is_broken
@@ -173,10 +188,20 @@ def test_rows_of_csv_are_objects_with_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "value"),
     [
-        ("-7", -7), ("2.50", 2.5), ("1e-3", 0.001), ("0", 0), ("inf", float("inf")), ("00123", "00123"),
-        ("1_000", "1_000"), ("1e999", "1e999"), ("+49", "+49"), ("\u0661", "\u0661"), (" 1", " 1"), ("9" * 5000, "9" * 5000),
+        ("-7", -7),
+        ("2.50", 2.5),
+        ("1e-3", 0.001),
+        ("0", 0),
+        ("inf", float("inf")),
+        ("00123", "00123"),
+        ("1_000", "1_000"),
+        ("1e999", "1e999"),
+        ("+49", "+49"),
+        ("\u0661", "\u0661"),
+        (" 1", " 1"),
+        ("9" * 5000, "9" * 5000),
     ],
-)  # fmt: skip
+)
 def test_a_cell_is_a_number_where_it_is_written_as_one(tmp_path: Path, cell: str, value: object) -> None:
     (tmp_path / "a.csv").write_text(f"x\n{cell}\n", encoding="utf-8")
     (row,) = rows_of(tmp_path)
@@ -381,7 +406,11 @@ def test_a_mark_before_jsonl_is_no_part_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv.gz", gzip.compress(b"x\n" + os.urandom(5000).hex().encode())[:-2000], "a.csv.gz ends in the middle"),
+        (
+            "a.csv.gz",
+            gzip.compress(b"x\n" + os.urandom(5000).hex().encode())[:-2000],
+            "a.csv.gz is a truncated gzip file",
+        ),
         ("a.jsonl.gz", b'{"x": 1}\n', "a.jsonl.gz is not a gzip file"),
         (
             "a.csv",

@@ -1,5 +1,5 @@
-"""Real models of torch and scikit-learn, saved as their users save them, read and asked. TensorFlow's and XGBoost's are in
-tests/frameworks.
+"""Real models of torch and scikit-learn, saved as their users save them, read and asked. TensorFlow's and XGBoost's
+are in tests/frameworks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_a_model_of_torch_answers(tmp_path: Path, save: Any, trust_code: bool) -
     model = load_model(str(tmp_path), trust_code=trust_code)
     assert model.predict([[1.0, 2.0], [3.0, 0.5]], {}) == [[21.0], [8.0]]
     assert model.predict([[1, 2]], {}) == [[21.0]]  # whole numbers, meant as fractions
-    with pytest.raises(BadInstances, match="refuses"):
+    with pytest.raises(BadInstances, match="rejects"):
         model.predict([[1.0, 2.0, 3.0]], {})
     if trust_code:
         with pytest.raises(ModelProblem, match="trust_code"):

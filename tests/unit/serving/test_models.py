@@ -127,12 +127,14 @@ def test_it_is_ready_when_its_model_is(asked: Any) -> None:
     assert asked("GET", "/health") == (503, {"error": "the model is loading"})
     asked.server.model = Doubles()
     assert asked("GET", "/health")[0] == 200
-    asked.server.is_leaving = True
+    asked.server.is_shutting_down = True
     assert asked("GET", "/health")[0] == 503
 
 
 def test_who_is_told_to_end_while_the_model_is_read_ends_at_once() -> None:
-    """Otherwise a replica that nobody wants any more holds its place, and its GPU, for as long as a large model is read."""
+    """Otherwise a replica that nobody wants any more holds its place, and its GPU, for as long as a large model is
+    read.
+    """
     code = (
         "import argparse, threading\n"
         "from trainmaster_serving import http_server\n"
@@ -140,8 +142,8 @@ def test_who_is_told_to_end_while_the_model_is_read_ends_at_once() -> None:
         "    print('reading', flush=True)\n"
         "    threading.Event().wait(60)\n"
         "http_server.load_model = read\n"
-        "http_server.serve(argparse.Namespace(host='127.0.0.1', port=0, health_route='/health', predict_route='/predict', "
-        "model='', model_file='', framework='auto', trust_code=False))\n"
+        "http_server.serve(argparse.Namespace(host='127.0.0.1', port=0, health_route='/health', "
+        "predict_route='/predict', model='', model_file='', framework='auto', trust_code=False))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         try:

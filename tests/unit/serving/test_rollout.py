@@ -101,9 +101,13 @@ def test_what_drains_and_what_ends_is_looked_at_when_it_is_time() -> None:
 
 def test_a_revision_that_is_gone_back_to_and_does_not_get_ready_again_is_taken_back() -> None:
     back = DeployedModel(
-        DeploymentState.ACTIVE, 2, 1, 2, (revision(1, stable_at=NOW, failures=3, failed_at=NOW), revision(2, stable_at=NOW)),
+        DeploymentState.ACTIVE,
+        2,
+        1,
+        2,
+        (revision(1, stable_at=NOW, failures=3, failed_at=NOW), revision(2, stable_at=NOW)),
         (server("a", 2), server("b", 2)),
-    )  # fmt: skip
+    )
     steps = plan(back, NOW)
     assert (steps.deployed.target_revision, steps.deployed.stable_revision, steps.start, steps.servers) == (2, 2, 0, {})
     assert steps.deployed.revision(1).failure_reason.startswith(

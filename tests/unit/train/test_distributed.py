@@ -368,7 +368,7 @@ def test_who_waits_for_a_stopped_process_ends_and_names_it(alone: Path, tmp_path
     name = ("rank 0 (chief-0)", "rank 1 (worker-0)")[stopped]
     last = (tmp_path / f"{1 - stopped}.err").read_text().splitlines()[-1]
     assert last.startswith(
-        f"trainmaster: {name} has sent no heartbeat for 4 s, so it is stopped or its machine is unreachable: this process"
+        f"trainmaster: {name} has sent no heartbeat for 4 s, so it is stopped or its machine is unreachable: "
     )
 
 

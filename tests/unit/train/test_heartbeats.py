@@ -47,8 +47,8 @@ def test_a_sign_that_does_not_change_is_none() -> None:
 
     assert seen.silent(75.0, 60.0) == [1]
     assert seen.sentence(75.0, 60.0) == (
-        "ranks 0, 2 waited for 62 s at train.py:41 in train: rank 1 (worker-1) has sent no heartbeat for 65 s, so it is "
-        "stopped or its machine is unreachable"
+        "ranks 0, 2 waited for 62 s at train.py:41 in train: "
+        "rank 1 (worker-1) has sent no heartbeat for 65 s, so it is stopped or its machine is unreachable"
     )
 
 

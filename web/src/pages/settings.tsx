@@ -84,7 +84,7 @@ const COMPONENTS: Record<string, string> = {
   scheduler: "plans and monitors jobs",
   nodes: "compute machines",
   executor: "starts and stops replicas",
-  bell: "wakes the scheduler",
+  wakeups: "wakes the scheduler",
 };
 
 function PlatformCard() {

@@ -1,4 +1,4 @@
-"""The trials of AutoML: one model of one family, validated; and the best one once more, tested and saved to be served.
+"""AutoML's trials: one model of one family, validated; and the final run, which tests and saves the best one.
 
-In the same distribution as the server of models, so that what trains a model and what serves it are of the same versions.
+In the same distribution as the model server, so that training and serving use the same versions.
 """

@@ -1,4 +1,4 @@
-"""``python -m trainmaster_automl``, or this file itself, where it is not installed."""
+"""``python -m trainmaster_automl``, or this file itself if the package is not installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_automl.threads import limit_threads
 
 
 def main() -> int:
-    # Of a fold that has not every class, a solver that has not converged: a trial's score says what it is worth.
+    # E.g. of a fold without every class, or a solver that has not converged: the trial's score is what counts.
     warnings.simplefilter("ignore")
     try:
         options = parse_options(sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Columns that number the rows: they tell a model the order in which rows were written down, and nothing of new ones.
+"""Detection of columns that number the rows: they encode the order of the rows, which does not generalise to new rows.
 
-The control plane has the same rule in ``core/domain/automl/counters.py``, to tell it before anything is tried.
+The control plane has the same rule in ``core/domain/automl/counters.py``, to report it before any trial.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CAMEL = re.compile(r".*[a-z0-9]I[dD]")
 
 
 def is_counter(name: str, cells: Sequence[Any], indices: Sequence[int]) -> bool:
-    """Whether the column numbers the rows: whole numbers, each another one, called as an id is, or counting from 0 or 1.
+    """Whether the column numbers the rows: distinct whole numbers, with the name of an id, or counting from 0 or 1.
 
     Args:
-        places: of the rows in the whole table, from 0, as some rows are not looked at.
+        indices: of the rows in the whole table, from 0, because the rows may be a sample.
     """
     values = [number_of(cell) for cell in cells]
     if not values or any(math.isnan(value) or not value.is_integer() for value in values):

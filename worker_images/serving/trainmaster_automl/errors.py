@@ -1,7 +1,7 @@
-"""What is wrong with the data, in words for who reads the log."""
+"""Errors in the data, with messages for users."""
 
 from __future__ import annotations
 
 
 class DataProblem(Exception):
-    """Nothing can be learnt from the data as they are: what is wrong, and what to do."""
+    """The data cannot be used for training; the message says what is wrong, and what to do."""

@@ -1,4 +1,4 @@
-"""The families of models for tables: for each a pipeline from raw rows to predictions, made of a trial's parameters."""
+"""Families of models for tables: for each a pipeline from raw rows to predictions, built from a trial's parameters."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.rows import FEW_CATEGORIES, RowReader
 
 _TREES = 200
-# Below it boosting has too little to hold back a part for its own early stopping.
+# With fewer rows, boosting cannot hold out a part for its own early stopping.
 _ENOUGH_ROWS = 500
 
 
 def make_model(reader: RowReader, task: str, parameters: Mapping[str, Any], target: Any, seed: int) -> Pipeline:
-    """A pipeline that is not yet fitted. ``target``: of the rows it will be fitted to. Raises ``DataProblem``: no such family."""
+    """An unfitted pipeline. ``target``: of the rows for fitting. Raises ``DataProblem`` for an unknown family."""
     family = str(parameters.get("family", ""))
     make = _FAMILIES.get(family)
     if make is None:
@@ -49,7 +49,9 @@ def make_model(reader: RowReader, task: str, parameters: Mapping[str, Any], targ
 
 
 def _can_hold_back(target: Any) -> bool:
-    """Whether scikit-learn can take a tenth of the rows for boosting's early stopping: a row of each class, and leave one."""
+    """Whether a tenth of the rows can be held out for boosting's early stopping: at least one row of each class in
+    both.
+    """
     counts = np.unique(target, return_counts=True)[1]
     return int(counts.min()) > 1 and len(counts) <= len(target) // 10
 
@@ -59,7 +61,7 @@ def _columns(reader: RowReader, *, is_boosting: bool, seed: int) -> ColumnTransf
     target = TargetEncoder(random_state=seed)  # pyright: ignore[reportArgumentType] (its stubs know texts alone)
     parts: list[tuple[str, Any, slice]] = []
     if is_boosting:
-        # It takes missing numbers as they are, and categories by their place.
+        # Boosting accepts missing numbers, and categories as ordinal codes.
         codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
         steps = [("numbers", _floats(), numbers), ("few", codes, few), ("many", target, many)]
     else:
@@ -73,7 +75,7 @@ def _columns(reader: RowReader, *, is_boosting: bool, seed: int) -> ColumnTransf
 
 
 def _floats() -> Any:
-    # Objects to floats with NaN left as it is: scaling keeps it, and boosting does not mind the scale.
+    # Converts objects to floats and keeps NaN; boosting is invariant to the scale.
     return StandardScaler(with_mean=False, with_std=False)
 
 
@@ -97,7 +99,7 @@ def _linear(is_classes: bool, parameters: Mapping[str, Any], _rows: int, seed: i
 def _neighbors(is_classes: bool, parameters: Mapping[str, Any], rows: int, _seed: int) -> Any:
     make = KNeighborsClassifier if is_classes else KNeighborsRegressor
     count = min(int(parameters.get("neighbors_k", 5)), max(1, rows // 2))
-    # Not by trees of places: skops does not know them, and the server would take no such model without being told to.
+    # Not by ball or k-d trees: skops does not know their types, and the server would need trust_code.
     return make(n_neighbors=count, weights=str(parameters.get("neighbors_weights", "uniform")), algorithm="brute")
 
 

@@ -1,4 +1,4 @@
-"""Images in one folder for each class, or named by a table that says their classes."""
+"""Data sets of images: one folder for each class, or a table with file names and classes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trainmaster_automl.table_files import MISSING, read_table
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 LEAST_IMAGES = 20
 LEAST_OF_A_CLASS = 3
-# More of them unreadable, and something is wrong with the whole.
+# With a larger unreadable share, the whole data set is rejected.
 _MOST_BROKEN = 0.1
 _SIZES = (16, 32, 64, 96, 128)
 _MOST_BYTES = 4 * 2**30
-_HEAD = 50  # rows by which the column with the images' names is known
+_HEAD = 50  # rows used to detect the column with the images' names
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """``pixels``: (images, side, side, 3) of uint8. ``labels``: places in ``classes``, which are sorted."""
+    """``pixels``: (images, side, side, 3) of uint8. ``labels``: indices into ``classes``, which are sorted."""
 
     pixels: Any
     labels: Any
@@ -42,12 +42,12 @@ def read_images(folder: str, size: int, most: int, seed: int, file: str = "", ta
     """All images, or a sample of ``most``.
 
     Args:
-        size: of a side in pixels; 0: by what most images have, from 16 to 128.
-        file: a table in the folder, a column of which names images, and the column ``target`` their classes; empty: each
-            class has a folder.
+        size: of a side in pixels; 0: from the median of the images, 16 to 128.
+        file: a table in the folder, with a column of image names, and their classes in the column ``target``; empty:
+            one folder for each class.
 
     Raises:
-        DataProblem: no folders of classes, too few images, or too many that cannot be read.
+        DataProblem: there are no class folders, too few images, or too many unreadable ones.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -73,7 +73,7 @@ def read_images(folder: str, size: int, most: int, seed: int, file: str = "", ta
     if broken:
         shown = "%d of %d images cannot be read, such as %s" % (len(broken), len(paths), ", ".join(broken[:3]))
         if len(broken) > _MOST_BROKEN * len(paths):
-            raise DataProblem("%s. Mend or remove them." % shown)
+            raise DataProblem("%s. Repair or remove them." % shown)
         notes.append("%s; they are left out." % shown)
     if len(pixels) < LEAST_IMAGES:
         raise DataProblem("There are %d images; at least %d are needed." % (len(pixels), LEAST_IMAGES))
@@ -101,7 +101,8 @@ def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
             found[name] = own
     if len(found) < 2:
         raise DataProblem(
-            "Images lie in one folder for each class, and %d such folders are here; at least 2 are needed." % len(found)
+            "Images must be in one folder for each class; at least 2 such folders are needed, %d are there."
+            % len(found)
         )
     classes = sorted(found)
     return classes, [(path, label) for label, name in enumerate(classes) for path in found[name]]
@@ -119,7 +120,7 @@ def _named_by(folder: str, file: str, target: str, notes: list[str]) -> tuple[li
         None,
     )
     if index is None:
-        raise DataProblem("No column of %s names images, such as cats/1.png." % file)
+        raise DataProblem("No column of %s has names of images, such as cats/1.png." % file)
     known = [(str(row[index]).strip(), text_of(cell)) for row, cell in zip(rows, targets) if not _is_missing(cell)]
     if len(known) < len(rows):
         notes.append("%d of %d images have no %s; they are left out." % (len(rows) - len(known), len(rows), target))
@@ -135,7 +136,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _size_of(paths: list[str]) -> int:
-    """The smallest of the usual sizes that the middle one of these images does not exceed."""
+    """The smallest supported size that is at least the median side of these images."""
     from PIL import Image
 
     sides = []

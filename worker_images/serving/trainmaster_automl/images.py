@@ -1,4 +1,4 @@
-"""A trial on images: a network that is trained until it gets no better on a part held back; and the final run, tested and saved."""
+"""A trial on images: trains a network with early stopping on a held-out part; the final run tests and saves it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from trainmaster_automl.splitting import check_class_sizes
 
 
 def make_network(parameters: Mapping[str, Any], classes: int, size: int, weights: str) -> nn.Module:
-    """(images, 3, side, side) of 0 to 1 to (images, classes) of logits. Raises ``DataProblem``: no such family."""
+    """A network from (images, 3, side, side) of 0 to 1 to logits (images, classes). Raises ``DataProblem``: unknown
+    family.
+    """
     family = str(parameters.get("family", ""))
     dropout = float(parameters.get("dropout", 0.0))
     if family == "cnn":
@@ -38,7 +40,9 @@ def make_network(parameters: Mapping[str, Any], classes: int, size: int, weights
 
 
 def _cnn(width: int, blocks: int, dropout: float, classes: int, size: int) -> nn.Module:
-    """Blocks of convolution, normalization and pooling, each twice as wide as the one before; then the mean of all places."""
+    """Blocks of convolution, normalization and pooling, each twice as wide as the previous one; then average
+    pooling.
+    """
     layers: list[nn.Module] = []
     channels, side = 3, size
     for block in range(blocks):
@@ -54,7 +58,7 @@ def _cnn(width: int, blocks: int, dropout: float, classes: int, size: int) -> nn
 
 
 class Transfer(nn.Module):
-    """A backbone in TorchScript, (images, 3, side, side) to (images, features), whose weights stay; and a linear layer."""
+    """A frozen TorchScript backbone, (images, 3, side, side) to (images, features), and a linear layer."""
 
     def __init__(self, weights: str, dropout: float, classes: int, size: int) -> None:
         super().__init__()
@@ -62,7 +66,7 @@ class Transfer(nn.Module):
             self.backbone = torch.jit.load(weights, map_location="cpu").eval()  # type: ignore[no-untyped-call]
         except (RuntimeError, ValueError, OSError) as error:
             raise DataProblem(
-                "The weights %s are no TorchScript that can be read: %s" % (weights, str(error)[:200])
+                "The weights %s are not a readable TorchScript file: %s" % (weights, str(error)[:200])
             ) from error
         for parameter in self.backbone.parameters():
             parameter.requires_grad_(requires_grad=False)
@@ -71,7 +75,7 @@ class Transfer(nn.Module):
                 features = self.backbone(torch.zeros(2, 3, size, size)).flatten(1).shape[1]
         except (RuntimeError, AttributeError, IndexError) as error:
             raise DataProblem(
-                "The backbone does not take images of %d pixels a side: %s" % (size, str(error)[:200])
+                "The backbone does not accept images of %d pixels a side: %s" % (size, str(error)[:200])
             ) from error
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(features, classes))
 
@@ -84,8 +88,8 @@ class Transfer(nn.Module):
         return self.head(self.backbone(images).flatten(1))  # type: ignore[no-any-return]
 
 
-class Served(nn.Module):
-    """What is saved: pixels from 0 to 255, the color last, to the chances of the classes."""
+class ServedNetwork(nn.Module):
+    """The saved module: from pixels (0 to 255, channels last) to the classes' probabilities."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -111,7 +115,7 @@ def run(options: TrialOptions) -> None:
     check_class_sizes(images.labels[trials], images.classes, options.test_fraction, "images")
     fit, held_out = _split(trials, images.labels, _VALIDATED, options.seed + 1)
     log_message(
-        "%d images to learn from and %d to validate by; %d more are kept for the final test, and are not looked at."
+        "%d images for training and %d for validation; %d more are reserved for the final test."
         % (len(fit), len(held_out), len(test))
     )
     network = (
@@ -131,7 +135,7 @@ def _split(indices: Any, labels: Any, fraction: float, seed: int) -> tuple[Any, 
 
 
 class _Prior(torch.nn.Module):
-    """Says of every image how often each class was there."""
+    """Predicts the frequencies of the classes for every image."""
 
     def __init__(self, probabilities: Any) -> None:
         super().__init__()
@@ -150,7 +154,7 @@ def _baseline(images: ImageData, fit: Any, held_out: Any, options: TrialOptions)
 
 
 def _train(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) -> torch.nn.Module:
-    """The network as it was after its best epoch."""
+    """Train; returns the network after its best epoch."""
     torch.manual_seed(options.seed)
     generator = np.random.default_rng(options.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -172,9 +176,9 @@ def _train(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) ->
         for first in range(0, len(order), _BATCH):
             batch = order[first : first + _BATCH]
             if len(batch) == 1 and len(order) > 1:
-                continue  # normalization needs two
+                continue  # batch normalization needs two
             if first and options.is_out_of_time():
-                break  # an epoch may be longer than all the time there is
+                break  # an epoch may be longer than the time limit
             inputs = _floats(images.pixels[batch], device)
             if parameters.get("augment"):
                 inputs = _shifted(inputs, generator)
@@ -195,16 +199,17 @@ def _train(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) ->
                 metrics,
             )
         elif epoch - best_epoch >= _PATIENCE:
-            log_message("It got no better for %d epochs; the one after epoch %d counts." % (_PATIENCE, best_epoch))
+            log_message("No improvement for %d epochs; the network of epoch %d is used." % (_PATIENCE, best_epoch))
             break
         longest = max(longest, time.monotonic() - epoch_started)
         if epoch < _EPOCHS and options.is_out_of_time(longest):
             log_message(
-                "Its time is over after %d of %d epochs; the one after epoch %d counts." % (epoch, _EPOCHS, best_epoch)
+                "The time limit ends training after %d of %d epochs; the network of epoch %d is used."
+                % (epoch, _EPOCHS, best_epoch)
             )
             break
     if options.is_final and best_epoch < epoch:
-        # A version carries the last figures of its run: those of the network that is kept, not of the last epoch's.
+        # A model version has the last metrics of its run: report those of the best epoch, not of the last one.
         log_metrics({**best_metrics, "kept_epoch": float(best_epoch), "seconds": time.monotonic() - started}, epoch + 1)
     network.load_state_dict(best_state)
     return network
@@ -215,7 +220,7 @@ def _floats(pixels: Any, device: Any) -> torch.Tensor:
 
 
 def _shifted(inputs: torch.Tensor, generator: Any) -> torch.Tensor:
-    """The whole batch moved by up to an eighth of its side: what is to be told apart may lie anywhere. Nothing is mirrored."""
+    """Shift the whole batch by up to an eighth of its side. Images are not mirrored: that may change their class."""
     most = max(1, inputs.shape[-1] // 8)
     down, right = (int(parameter) for parameter in generator.integers(-most, most + 1, 2))
     return torch.roll(inputs, (down, right), (2, 3))
@@ -250,10 +255,10 @@ def _finish(
     tested = score_test(options, images.labels[test], probabilities.argmax(1), probabilities, classes, baseline)
     folder = os.path.join(options.output, MODEL_FOLDER)
     os.makedirs(folder, exist_ok=True)
-    served = Served(network.cpu()).eval()
+    served = ServedNetwork(network.cpu()).eval()
     example = torch.zeros(2, images.size, images.size, 3, dtype=torch.uint8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that TorchScript is old: it is what the server takes without trusting code
+        warnings.simplefilter("ignore")  # the deprecation of TorchScript: the server loads it without trust_code
         traced = torch.jit.trace(served, example)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, os.path.join(folder, "model.pt"))
     with open(os.path.join(folder, IMAGES_FILE), "w", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""What a trial is told: the study's own options in one variable, its point as arguments."""
+"""Options of a trial: those of the study in one environment variable, the trial's point as arguments."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from trainmaster_automl.errors import DataProblem
 
 VARIABLE = "AUTOML_OPTIONS"
 _NOT_IN_VARIABLE = ("data", "output", "is_final", "parameters", "started")
-# The part of a trial's time that it uses: the rest is for its start, which it does not see, and for its end.
+# Share of the time limit that is used: the rest is for start-up, which the trial does not see, and for its end.
 _USED_SHARE = 0.75
 
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """``file``: the table in the data's folder; empty: all of them. ``parameters``: the trial's point, ``family`` among them.
+    """``file``: the table in the data's folder; empty: all tables. ``parameters``: the trial's point, including
+    ``family``.
 
-    ``test_fraction``: of the rows, which no trial sees. ``folds``: 0 for as many as fit the number of rows. ``is_final``:
-    this is no trial but the best point once more, tested and saved. ``weights``: file of a backbone, for images.
-    ``keep``: columns that are used although they look as if they told nothing.
-    ``seconds``: after which the trial is cut, and counts as failed; 0: never. ``parallel``: trials that
-    run at once. ``started``: by the monotonic clock.
+    ``test_fraction``: share of rows for the final test. ``folds``: 0: chosen by the number of rows. ``is_final``: the
+    final run, which tests and saves the best point. ``weights``: file of a backbone, for images. ``keep``: columns to
+    use even if profiling finds them uninformative. ``seconds``: time limit, after which the trial is stopped and counts
+    as failed; 0: none. ``parallel``: number of concurrent trials. ``started``: by the monotonic clock.
     """
 
     kind: str
@@ -52,17 +52,17 @@ class TrialOptions:
         return str(self.parameters.get("family", "baseline"))
 
     def is_out_of_time(self, more_s: float = 0.0) -> bool:
-        """Whether something that takes ``more_s`` would come too near to the end of the trial's time."""
+        """Whether work of ``more_s`` seconds would exceed the usable share of the time limit."""
         return self.seconds > 0 and time.monotonic() - self.started + more_s > _USED_SHARE * self.seconds
 
 
 def parse_options(arguments: Sequence[str]) -> TrialOptions:
-    """Raises ``DataProblem``: this was not started by an AutoML study."""
+    """The options of this process. Raises ``DataProblem``: it was not started by an AutoML study."""
     text = os.environ.get(VARIABLE)
     if not text:
         raise DataProblem("%s is not set: `trainmaster automl` starts this program." % VARIABLE)
     study_options = json.loads(text)
-    # What it says besides, such as where the data came from, is for who looks at the study.
+    # Other entries, such as the source of the data, are for people who view the study.
     known = {
         name: study_options[name]
         for name in TrialOptions.__dataclass_fields__
@@ -75,7 +75,7 @@ def parse_options(arguments: Sequence[str]) -> TrialOptions:
         if word == "--final":
             is_final = True
         elif not word.startswith("--") or not equals:
-            raise DataProblem("%r is no argument: --name=value is." % word)
+            raise DataProblem("%r is not an argument; use --name=value." % word)
         else:
             parameters[name] = _value(text)
     return TrialOptions(
@@ -88,7 +88,7 @@ def parse_options(arguments: Sequence[str]) -> TrialOptions:
 
 
 def _value(text: str) -> Any:
-    """As ``--name=value`` was written: numbers and booleans as JSON has them, everything else as text."""
+    """The value in ``--name=value``: numbers and booleans as in JSON, everything else as text."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the final run tells and writes: the test, and a report beside the model."""
+"""Results of the final run: the test's metrics, and a report next to the model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _REPORT = "automl.json"
 
 
 def baseline_of(task: str, learnt: Any, rows: int, classes: Any) -> tuple[Any, Any]:
-    """What says the same of all ``rows``: the commonest class and each one's share, or the mean, of ``learnt``.
+    """The constant baseline for ``rows`` rows: the most frequent class and the classes' shares, or the mean, of
+    ``learnt``.
 
     Returns:
-        What it predicts, (rows,), and the chances, (rows, classes); ``None`` of a regression.
+        Predictions, (rows,), and probabilities, (rows, classes); ``None`` for a regression.
     """
     if task != "classification":
         return np.full(rows, float(np.mean(learnt))), None
@@ -32,18 +33,18 @@ def baseline_of(task: str, learnt: Any, rows: int, classes: Any) -> tuple[Any, A
 def score_test(
     options: TrialOptions, truth: Any, predicted: Any, probabilities: Any, classes: Any, baseline: tuple[Any, Any]
 ) -> dict[str, float]:
-    """All metrics of the task on the rows that no trial saw, the study's own with its interval of 95 %.
+    """All metrics of the task on the test rows, the study's own with its 95 % confidence interval.
 
     Args:
-        baseline: what ``baseline_of`` says of the same rows; it is what the interval is to lie beyond.
+        baseline: result of ``baseline_of`` for the same rows, to compare with the interval.
     """
     values = {name: score(name, truth, predicted, probabilities, classes) for name in metrics_of(options.task)}
     low, high = interval(options.metric, truth, predicted, probabilities, classes, options.seed)
-    log_message("Tested on %d rows that no trial saw." % len(truth))
+    log_message("Tested on %d rows that no trial has used." % len(truth))
     if not math.isfinite(low):
         log_message(
-            "No interval of 95 %% is told for %s: the rows drawn again and again all score the same, or have no score, which does "
-            "not make it certain." % options.metric
+            "There is no 95 %% interval for %s: all bootstrap samples have the same score, or none, which does not "
+            "make it certain." % options.metric
         )
     metrics = {"test_" + name: value for name, value in values.items()}
     prefix = "test_" + options.metric
@@ -54,7 +55,7 @@ def score_test(
 
 
 def write_report(options: TrialOptions, found: Mapping[str, Any]) -> None:
-    """``model/automl.json``: what was learnt from what, by what, and how well."""
+    """Write ``model/automl.json``: options, data, versions and metrics of the model."""
     report = {
         "kind": options.kind,
         "task": options.task,

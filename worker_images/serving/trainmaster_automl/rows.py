@@ -1,4 +1,6 @@
-"""The first step of every model of tables: raw rows in, numbers and categories out, the same in training and serving."""
+"""First pipeline step of every model of tables: raw rows to numbers and categories, the same in training and
+serving.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from trainmaster_automl.table_files import MISSING
 
 NUMBER, DATE, CATEGORY, MANY, DROPPED = "number", "date", "category", "many", "dropped"
 NOTHING = "(nothing)"
-# Why a column of texts is dropped.
+# The reason for dropping a column of texts.
 OWN_TEXTS = "nearly every row has a text of its own, as names and free text have"
-# More categories than this are told by what they mean for the target, not by a column each.
+# Above this number categories are target-encoded instead of one-hot encoded.
 FEW_CATEGORIES = 40
-# Cells of a column of numbers that may be something else, which then count as missing.
+# Share of non-numeric cells in a column of numbers, which count as missing.
 _STRAY = 0.02
 _NUMBER = re.compile(r"[-+]?(0|[1-9]\d{0,30}|(0|[1-9]\d{0,30})?\.\d{1,40}|[1-9]\d{0,30}\.|0\.)([eE][-+]?\d{1,3})?")
 _DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y%m%dT%H%M%S")
@@ -26,7 +28,7 @@ _DATE_PARTS = 6
 
 
 def number_of(cell: Any) -> float:
-    """NaN: it is none, or more than a float holds. ``00123`` is text, as it would be in JSON."""
+    """The number in a cell; NaN if it is none, or exceeds a float. ``00123`` is text, as in JSON."""
     if isinstance(cell, bool) or not isinstance(cell, (int, float, str)):
         return math.nan
     if isinstance(cell, str) and not _NUMBER.fullmatch(cell.strip()):
@@ -39,18 +41,18 @@ def number_of(cell: Any) -> float:
 
 
 def date_of(cell: Any, form: str) -> datetime | None:
-    """``form``: ``iso``, or one of ``strptime``'s."""
+    """The date in a cell, or ``None``. ``form``: ``iso``, or a format of ``strptime``."""
     if not isinstance(cell, str):
         return None
     try:
         found = datetime.fromisoformat(cell.strip()) if form == "iso" else _parse_date(cell.strip(), form)
         return found if found.tzinfo is None else found.astimezone(timezone.utc).replace(tzinfo=None)
-    except (ValueError, OverflowError):  # the latter: in UTC it is before the year 1
+    except (ValueError, OverflowError):  # OverflowError: before the year 1 in UTC
         return None
 
 
 def _parse_date(text: str, form: str) -> datetime:
-    return datetime.strptime(text, form)  # noqa: DTZ007 (as the cells: without a zone)
+    return datetime.strptime(text, form)  # noqa: DTZ007 (as in the cells: without a time zone)
 
 
 def text_of(cell: Any) -> str:
@@ -62,11 +64,11 @@ def text_of(cell: Any) -> str:
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     text = str(cell).strip()
-    return NOTHING if text.lower() in MISSING else text  # who asks the model may write it as the table had it
+    return NOTHING if text.lower() in MISSING else text  # requests may spell missing values as in the table
 
 
 def kind_of(cells: Iterable[Any]) -> tuple[str, str]:
-    """What a column is, and why it is dropped or how its dates are written."""
+    """The kind of a column, and why it is dropped or the format of its dates."""
     present = [cell for cell in cells if text_of(cell) != NOTHING]
     different = {text_of(cell) for cell in present}
     if not present:
@@ -85,14 +87,14 @@ def kind_of(cells: Iterable[Any]) -> tuple[str, str]:
 
 
 class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
-    """Raw rows to a matrix of objects: numbers first, then categories as texts.
+    """Transforms raw rows to a matrix of objects: numbers first, then categories as texts.
 
     Args:
-        names: of all columns. kinds, forms: of each, as ``kind_of`` told them of the rows that trials see; fixed before any
-            validation, so that ``fit`` learns nothing.
+        names: of all columns. kinds, forms: of each, from ``kind_of`` of the trials' rows; fixed before any validation,
+            so that ``fit`` learns nothing.
     """
 
-    # The server gives it rows of anything, not arrays of one type.
+    # The server passes rows of any types, not arrays of one type.
     takes_rows = True
 
     def __init__(self, names: Sequence[str] = (), kinds: Sequence[str] = (), forms: Sequence[str] = ()) -> None:
@@ -107,7 +109,7 @@ class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
         return self
 
     def transform(self, rows: Any) -> Any:
-        """(rows, numbers + categories), of type object. Raises ``ValueError``: rows of another width."""
+        """A matrix (rows, numbers + categories) of objects. Raises ``ValueError``: rows have another width."""
         columns = self._columns(rows)
         numbers: list[list[Any]] = []
         texts: dict[str, list[list[Any]]] = {CATEGORY: [], MANY: []}
@@ -124,7 +126,7 @@ class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
         return made
 
     def blocks(self) -> tuple[slice, slice, slice]:
-        """Where numbers, categories of few values, and categories of many stand in what ``transform`` gives."""
+        """Columns of numbers, of categories with few values, and of those with many, in the result of ``transform``."""
         kinds = [kind for kind, _ in self._used()]
         numbers = kinds.count(NUMBER) + _DATE_PARTS * kinds.count(DATE)
         few = numbers + kinds.count(CATEGORY)
@@ -145,9 +147,9 @@ class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
 
 
 def _date_parts(cells: Sequence[Any], form: str) -> list[list[float]]:
-    """Year, month, day, weekday, hour, and days since 1970 of each; NaN where it is none."""
+    """Year, month, day, weekday, hour, and days since 1970 of each; NaN if it is not a date."""
     found = [date_of(cell, form) for cell in cells]
-    start = datetime(1970, 1, 1)  # noqa: DTZ001 (as the cells: without a zone)
+    start = datetime(1970, 1, 1)  # noqa: DTZ001 (as in the cells: without a time zone)
     parts = [
         (d.year, d.month, d.day, d.weekday(), d.hour, (d - start).total_seconds() / 86_400)
         if d is not None

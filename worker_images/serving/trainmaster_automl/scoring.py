@@ -1,4 +1,4 @@
-"""The metrics that trials are compared by."""
+"""Metrics for the comparison of trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import binomtest
 from sklearn import metrics
 
-_NONE: Any = 0.0  # of a class that nothing was predicted to be; scikit-learn's stubs know texts alone
+_NONE: Any = 0.0  # for a class without predictions; scikit-learn's stubs allow only texts
 
 CLASSIFICATION = ("accuracy", "balanced_accuracy", "f1_macro", "roc_auc", "log_loss")
 REGRESSION = ("rmse", "mae", "r2")
@@ -20,14 +20,14 @@ def metrics_of(task: str) -> tuple[str, ...]:
 
 
 def score(metric: str, truth: Any, predicted: Any, probabilities: Any, classes: Any) -> float:
-    """NaN: it is not defined here, such as ``roc_auc`` where one class is missing.
+    """The metric's value; NaN if undefined, such as ``roc_auc`` without one of the classes.
 
     Args:
-        chances: (rows, classes) of a classification, in the order of ``classes``; ``None`` of a regression.
+        probabilities: (rows, classes), in the order of ``classes``; ``None`` for a regression.
     """
     simple: dict[str, Callable[[], float]] = {
         "accuracy": lambda: metrics.accuracy_score(truth, predicted),
-        # Of the classes that are there: one that is only predicted has no recall.
+        # Over the classes in ``truth``: a class that is only predicted has no recall.
         "balanced_accuracy": lambda: metrics.recall_score(
             truth, predicted, labels=np.unique(truth), average="macro", zero_division=_NONE
         ),
@@ -44,10 +44,10 @@ def score(metric: str, truth: Any, predicted: Any, probabilities: Any, classes: 
 def interval(
     metric: str, truth: Any, predicted: Any, probabilities: Any, classes: Any, seed: int, rounds: int = 500
 ) -> tuple[float, float]:
-    """Where the metric lies with 95 %: of a share of right rows Wilson's score interval, else a percentile bootstrap.
+    """The 95 % confidence interval: Wilson's score interval for the accuracy, else a percentile bootstrap.
 
-    NaN: the bootstrap has none, as each draw of the rows scores the same, such as of a perfect score, or none is defined. Wilson's
-    has a width even then.
+    NaN if all bootstrap samples have the same score, e.g. a perfect one, or none is defined. Wilson's interval has a
+    width even then.
     """
     if metric == "accuracy":
         right = int(np.sum(np.asarray(truth) == np.asarray(predicted)))

@@ -1,4 +1,4 @@
-"""Tables as they lie on disk: CSV by the standard library, Parquet where pyarrow is installed."""
+"""Reading of table files: CSV by the standard library, Parquet if pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from trainmaster_serving.tables import CSV_SUFFIXES, read_csv
 from trainmaster_automl.errors import DataProblem
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
-# What people write for nothing.
+# Common spellings of a missing value.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 
 @dataclass(frozen=True)
 class RawTable:
-    """``rows``: a list of cells each, texts of CSV, values of Parquet; nothing is ``None``. ``seen``: rows there are in all.
+    """``rows``: lists of cells, texts from CSV, values from Parquet; missing cells are ``None``. ``row_count``: rows
+    in the files, of which ``rows`` may be a sample.
 
-    ``places``: of the rows among all that there are, from 0.
+    ``indices``: of ``rows`` among all rows, from 0.
     """
 
     names: list[str]
@@ -32,7 +33,7 @@ class RawTable:
     indices: list[int]
 
     def split_target(self, target: str) -> tuple[list[str], list[list[Any]], list[Any]]:
-        """Names and rows without the column ``target``, and that column. Raises ``DataProblem``: there is none."""
+        """Names and rows without the column ``target``, and that column. Raises ``DataProblem``: no such column."""
         if target not in self.names:
             raise DataProblem(no_such_column(target, self.names))
         index = self.names.index(target)
@@ -48,13 +49,13 @@ def no_such_column(target: str, names: Sequence[str]) -> str:
 
 
 def read_table(folder: str, file: str, max_rows: int, seed: int) -> RawTable:
-    """The table, or all tables of the folder, which must have the same columns, one after the other.
+    """Read the table, or the concatenation of all tables of the folder, which must have the same columns.
 
     Args:
-        max_rows: of more rows a sample is drawn, each row as likely as any other.
+        max_rows: of more rows a uniform sample is drawn.
 
     Raises:
-        DataProblem: there is no table, or it cannot be read: the file and line at fault.
+        DataProblem: there is no table, or it cannot be read; names the file and line.
     """
     paths = [os.path.join(folder, file)] if file else _tables_of(folder)
     names: list[str] | None = None
@@ -67,9 +68,11 @@ def read_table(folder: str, file: str, max_rows: int, seed: int) -> RawTable:
         if names is None:
             names = _checked_names(own, path)
         elif own != names:
-            raise DataProblem("%s has other columns than %s; put tables of one kind in a folder." % (path, paths[0]))
+            raise DataProblem(
+                "%s has other columns than %s; a folder needs tables with equal columns." % (path, paths[0])
+            )
         for row in rows:
-            # Vitter's algorithm R.
+            # Reservoir sampling, Vitter's algorithm R.
             index = row_count if row_count < max_rows else generator.randint(0, row_count)
             if index < max_rows:
                 if row_count < max_rows:
@@ -90,7 +93,7 @@ def _tables_of(folder: str) -> list[str]:
         raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
     if not found:
         raise DataProblem(
-            "The data's folder has no table: %s are known." % ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
+            "The data's folder has no table; supported are %s." % ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
         )
     return [os.path.join(folder, name) for name in found]
 
@@ -108,7 +111,7 @@ def _checked_names(names: list[str], path: str) -> list[str]:
 
 
 def _rows_of(path: str) -> Iterator[list[Any]]:
-    """The names first. Raises ``DataProblem``."""
+    """Rows of a file, the names first. Raises ``DataProblem``."""
     try:
         yield from _parquet(path) if path.lower().endswith(PARQUET_SUFFIXES) else _csv(path)
     except OSError as error:
@@ -132,12 +135,12 @@ def _csv(path: str) -> Iterator[list[Any]]:
 
 def _parquet(path: str) -> Iterator[list[Any]]:
     try:
-        from pyarrow import parquet  # pyright: ignore[reportMissingImports] (where it is)
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports] (if installed)
     except ImportError as error:
         raise DataProblem("%s is Parquet, and pyarrow is not installed where it is read; write CSV." % path) from error
     try:
         opened = parquet.ParquetFile(path)
-    except Exception as error:  # pyarrow has many
+    except Exception as error:  # pyarrow raises many types
         raise DataProblem("%s cannot be read as Parquet: %s" % (path, str(error)[:300])) from error
     yield list(opened.schema_arrow.names)
     for batch in opened.iter_batches(batch_size=10_000):
@@ -147,7 +150,7 @@ def _parquet(path: str) -> Iterator[list[Any]]:
 
 
 def _plain(cell: Any) -> Any:
-    """Texts and numbers as they are, dates as their text, everything else as its text."""
+    """Texts and numbers unchanged, dates in ISO format, everything else as text."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return None
     if isinstance(cell, bool):

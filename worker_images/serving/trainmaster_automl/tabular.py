@@ -1,4 +1,4 @@
-"""A trial on a table: cross validation of one model; and the final run, which fits it to all rows of the trials and tests it."""
+"""A trial on a table: cross validation of one model; the final run fits it to all rows of the trials and tests it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from trainmaster_automl.table_files import no_such_column, read_table
 LEAST_ROWS = 20
 LEAST_OF_A_CLASS = 3
 _MOST_CLASSES = 1_000
-# From so many rows on one part held back says as much as several.
+# From this number of rows a single held-out part is as informative as several folds.
 _MANY_ROWS = 50_000
 _SOME_ROWS = 5_000
-# Rows whose target is no number, of a regression: so few are left out.
+# Share of rows with a non-numeric target of a regression that are left out.
 _STRAY = 0.02
-# By these words the API knows such a note.
+# The API recognises such a note by these words.
 LEAKED = "looks as if it leaked the target"
 
 
 @dataclass(frozen=True)
 class TabularData:
-    """``rows``: (rows, columns) of objects, ``target``: of each. ``test``: places of the rows that no trial sees.
+    """``rows``: (rows, columns) of objects, ``target``: of each. ``trials``, ``test``: indices into ``rows``.
 
-    ``places``: of the rows in the whole table, from 0.
+    ``indices``: of the rows in the whole table, from 0.
     """
 
     names: list[str]
@@ -68,7 +68,7 @@ def run(options: TrialOptions) -> None:
 
 
 def load(options: TrialOptions) -> TabularData:
-    """The table, its target checked, and its rows split into those of the trials and those of the test."""
+    """Read the table, check its target, and split its rows into those of the trials and those of the test."""
     table = read_table(options.data, options.file, options.max_rows, options.seed)
     names, rows, cells = table.split_target(options.target)
     notes = []
@@ -100,29 +100,29 @@ def load(options: TrialOptions) -> TabularData:
 
 
 def read_kinds(data: TabularData, keep: Sequence[str] = ()) -> tuple[RowReader, list[str]]:
-    """The first step of the models, by the rows that trials see.
+    """The models' first step, determined from the trials' rows; and notes on the columns.
 
     Args:
-        keep: columns that are used although they number the rows, or have a text of its own for nearly each.
+        keep: columns to use even if they number the rows, or have nearly unique texts.
 
     Raises:
-        DataProblem: no column tells anything, or there is none of a name in ``keep``.
+        DataProblem: no column is informative, or a column in ``keep`` does not exist.
     """
     for name in keep:
         if name not in data.names:
             raise DataProblem("keep: %s" % no_such_column(name, data.names))
-    found = [_kind(data, index, is_kept=name in keep) for index, name in enumerate(data.names)]
+    found = [_kind(data, index, is_forced=name in keep) for index, name in enumerate(data.names)]
     if all(kind == DROPPED for kind, _ in found):
         raise DataProblem(
-            "No column beside the target tells rows apart: all are empty, constant, names, or numbers of the rows; "
-            "--keep COLUMN uses one of the latter two all the same."
+            "No column except the target is informative: all are empty, constant, names, or row numbers; "
+            "--keep COLUMN uses one of the latter two nevertheless."
         )
     notes = [
         "Column %s is left out: %s." % (name, why) for name, (kind, why) in zip(data.names, found) if kind == DROPPED
     ]
     notes += [
-        "Column %s looks as if it leaked the target: each of its values goes with one of the target's, and the other way round. "
-        "Where it is not known before the target is, take it out of the table." % name
+        "Column %s looks as if it leaked the target: its values correspond one to one to those of the target. If it is "
+        "not known before the target, remove it from the table." % name
         for index, (name, (kind, _)) in enumerate(zip(data.names, found))
         if kind != DROPPED and _mirrors(data.rows[data.trials, index], data.target[data.trials])
     ]
@@ -130,7 +130,7 @@ def read_kinds(data: TabularData, keep: Sequence[str] = ()) -> tuple[RowReader, 
 
 
 def _mirrors(cells: Any, target: Any) -> bool:
-    """Whether classes and the column's texts stand for each other, or its numbers are the target."""
+    """Whether classes and the column's texts correspond one to one, or its numbers equal the target."""
     if target.dtype.kind == "f":
         return all(number_of(cell) == value for cell, value in zip(cells, target))
     pairs: dict[str, str] = {}
@@ -140,13 +140,13 @@ def _mirrors(cells: Any, target: Any) -> bool:
     return len(set(pairs.values())) == len(pairs)
 
 
-def _kind(data: TabularData, index: int, *, is_kept: bool) -> tuple[str, str]:
+def _kind(data: TabularData, index: int, *, is_forced: bool) -> tuple[str, str]:
     cells = data.rows[data.trials, index]
     kind, why = kind_of(cells)
-    if is_kept:
+    if is_forced:
         return (MANY, "") if why == OWN_TEXTS else (kind, why)
     if kind != DROPPED and is_counter(data.names[index], cells, data.indices[data.trials]):
-        return DROPPED, "it numbers the rows, which tells nothing of new ones"
+        return DROPPED, "it numbers the rows, which does not generalise to new rows"
     return kind, why
 
 
@@ -154,13 +154,11 @@ def _classes(cells: list[Any], present: list[int], options: TrialOptions) -> Any
     labels = np.asarray([text_of(cells[index]) for index in present])
     values, counts = np.unique(labels, return_counts=True)
     if len(values) < 2:
-        raise DataProblem(
-            "The target %s is %s in every row; there is nothing to tell apart." % (options.target, values[0])
-        )
+        raise DataProblem("The target %s is %s in every row; there is nothing to learn." % (options.target, values[0]))
     if len(values) > _MOST_CLASSES or len(values) > len(labels) / LEAST_OF_A_CLASS:
         raise DataProblem(
-            "The target %s has %d different values in %d rows: too many for classes. If it is a quantity, say task regression."
-            % (options.target, len(values), len(labels))
+            "The target %s has %d different values in %d rows: too many for classes. If it is a quantity, use task "
+            "regression." % (options.target, len(values), len(labels))
         )
     rare = ["%s (%d)" % (value, count) for value, count in zip(values, counts) if count < LEAST_OF_A_CLASS]
     if rare:
@@ -172,12 +170,14 @@ def _classes(cells: list[Any], present: list[int], options: TrialOptions) -> Any
 
 
 def _with_numbers(cells: list[Any], present: list[int], options: TrialOptions, notes: list[str]) -> list[int]:
-    """Places whose target is a number; a few that are none are left out, and ``notes`` told. Raises ``DataProblem``: many are."""
+    """Indices of rows with a numeric target; a few others are left out, with a note. Raises ``DataProblem`` for
+    many.
+    """
     invalid = [cells[index] for index in present if math.isnan(number_of(cells[index]))]
     if len(invalid) > _STRAY * len(present):
         raise DataProblem(
-            "The target %s is to be a number, and %d rows have something else, such as %r. Say task classification, or mend them."
-            % (options.target, len(invalid), str(invalid[0])[:50])
+            "The target %s must be a number, but %d rows have another value, such as %r. Use task classification, or "
+            "correct them." % (options.target, len(invalid), str(invalid[0])[:50])
         )
     if invalid:
         notes.append(
@@ -196,12 +196,12 @@ def _numbers(cells: list[Any], present: list[int], options: TrialOptions) -> Any
 
 def _test_rows(options: TrialOptions, target: Any, *, is_classes: bool) -> int:
     wanted = max(1, round(options.test_fraction * len(target)))
-    # Of each class at least one row, in both parts.
+    # At least one row of each class in both parts.
     return max(wanted, len(np.unique(target))) if is_classes else wanted
 
 
 def folds_of(options: TrialOptions, target: Any) -> Iterator[tuple[Any, Any]]:
-    """Places to fit to and to validate by: several folds, or of many rows one part that is held back."""
+    """Indices for fitting and for validation: several folds, or with many rows one held-out part."""
     is_classes = options.task == "classification"
     count = len(target)
     folds = options.folds or (1 if count >= _MANY_ROWS else 3 if count >= _SOME_ROWS else 5)
@@ -217,19 +217,16 @@ def folds_of(options: TrialOptions, target: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> None:
-    """The mean over the folds so far after each: what goes badly can be stopped before all are done."""
+    """Cross validation. Logs the mean over the folds so far after each one, so that bad trials can be stopped early."""
     rows, target = data.rows[data.trials], data.target[data.trials]
-    log_message(
-        "%d rows for the trials; %d more are kept for the final test, and are not looked at."
-        % (len(rows), len(data.test))
-    )
+    log_message("%d rows for the trials; %d more are reserved for the final test." % (len(rows), len(data.test)))
     classes = np.unique(target) if options.task == "classification" else None
     started = time.monotonic()
     found: list[float] = []
     longest = 0.0
     for number, (fit, held_out) in enumerate(folds_of(options, target), start=1):
         if options.is_out_of_time(longest) and found:
-            log_message("Its time is over after %d folds; their mean counts." % len(found))
+            log_message("The time limit ends validation after %d folds; their mean is used." % len(found))
             break
         fold_started = time.monotonic()
         fresh: Any = clone(reader)
@@ -246,7 +243,9 @@ def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> No
 
 
 def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
-    """What it predicts and, of classes, the chance of each in the order of ``classes``, also of those that a fold has not."""
+    """Predictions and, for a classification, probabilities in the order of ``classes``, also of classes not in a
+    fold.
+    """
     predicted = model.predict(rows)
     if classes is None:
         return predicted, None
@@ -257,7 +256,7 @@ def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
 
 
 def _finish(options: TrialOptions, data: TabularData, reader: RowReader, notes: list[str]) -> None:
-    """What is tested is what is saved: it is not fitted again with the rows of the test."""
+    """Fit, test and save the model; the tested model is saved, without fitting it to the test rows."""
     classes = np.unique(data.target) if options.task == "classification" else None
     model = make_model(reader, options.task, options.parameters, data.target[data.trials], options.seed)
     model.fit(data.rows[data.trials], data.target[data.trials])

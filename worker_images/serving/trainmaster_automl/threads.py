@@ -1,4 +1,4 @@
-"""How many threads a trial's libraries may start, told before they are imported: they read it only then."""
+"""Limits the threads of a trial's libraries, before they are imported: they read the limit only then."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Iterator, Optional
 
 from trainmaster_automl.options import TrialOptions
 
-# OpenMP's; OpenBLAS, MKL and torch go by it, too.
+# OpenMP's variable; OpenBLAS, MKL and torch read it, too.
 VARIABLE = "OMP_NUM_THREADS"
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def limit_threads(options: TrialOptions) -> Optional[int]:
-    """Bound the threads to this trial's part of the CPUs: trials side by side would fight over the cores with all of them each.
+    """Limit the threads to this trial's share of the CPUs: otherwise concurrent trials would oversubscribe the cores.
 
-    Returns the number; ``None`` where the variable is set already, by the user or from the trial's own CPUs.
+    Returns the limit; ``None`` if the variable is set already, by the user or from the trial's own CPUs.
     """
     if os.environ.get(VARIABLE):
         return None
@@ -26,13 +26,15 @@ def limit_threads(options: TrialOptions) -> Optional[int]:
     threads = max(1, usable_cpus() // trials)
     os.environ[VARIABLE] = str(threads)
     torch = sys.modules.get("torch")
-    if torch is not None:  # a warm start has imported it before
+    if torch is not None:  # a warm start has already imported it
         torch.set_num_threads(threads)
     return threads
 
 
 def usable_cpus(groups: Path = _CGROUP_ROOT, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """CPUs that this process may use, by affinity and by the quotas of its control group and those above it; at least 1."""
+    """CPUs that this process may use, by affinity and by the quotas of its control group and its ancestors; at least
+    1.
+    """
     try:
         found = float(len(os.sched_getaffinity(0)))
     except (AttributeError, OSError):  # not Linux
@@ -41,7 +43,9 @@ def usable_cpus(groups: Path = _CGROUP_ROOT, membership: Path = Path("/proc/self
 
 
 def _quotas(groups: Path, membership: Path) -> Iterator[float]:
-    """https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files, and ``cpu.cfs_quota_us`` of the older version."""
+    """https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files, and ``cpu.cfs_quota_us`` of the older
+    version.
+    """
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.instances import Row, find_files, read_rows
 from trainmaster_serving.manifest import check_same_batch, manifest_of, write_manifest
-from trainmaster_serving.models import Model, load_model
+from trainmaster_serving.models import PredictionModel, load_model
 from trainmaster_serving.values import plain
 
 _PREDICTIONS = "predictions-%05d.jsonl"
@@ -138,7 +138,7 @@ def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[T
         yield number, shard
 
 
-def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: List[Any]) -> Tuple[List[Any], List[Any]]:
+def predict_shard(model: PredictionModel, rows: Sequence[Row], batch_size: int, proven: List[Any]) -> Tuple[List[Any], List[Any]]:
     """Lines of the predictions, and of the errors. If a batch fails, its instances are predicted one by one.
 
     ``proven``: filled with one instance that the model could predict; passed on from shard to shard. Raises
@@ -164,7 +164,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
             answers = model.predict(instances, {})
         except Exception:  # noqa: BLE001 (a model may raise anything; one bad instance must not fail the others)
             for row, instance in batch:
-                line, problem = _predict_one(model, row, instance)
+                line, problem = _predict_single(model, row, instance)
                 if problem is None:
                     predictions.append(line)
                     proven[:] = [instance]
@@ -188,7 +188,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
     return predictions, errors
 
 
-def _predict_one(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
+def _predict_single(model: PredictionModel, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
     """The line of one instance, and its error if there is one. Raises ``MemoryError``."""
     try:
         return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, None

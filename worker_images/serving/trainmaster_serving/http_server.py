@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Dict, List, Optional, Tuple
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
-from trainmaster_serving.models import Model, load_model, metadata_of
+from trainmaster_serving.models import PredictionModel, load_model, metadata_of
 
 # More than the platform's proxy accepts; for direct requests.
 _BODY_LIMIT = 1 << 30
@@ -43,7 +43,7 @@ class ModelServer(ThreadingHTTPServer):
         super().__init__(address, PredictionHandler)
         self.health_route = health_route
         self.predict_route = predict_route
-        self.model: Optional[Model] = None
+        self.model: Optional[PredictionModel] = None
         self.is_shutting_down = False
         self._open = 0
         self._lock = threading.Condition()
@@ -82,9 +82,7 @@ class PredictionHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self._path() != self.server.health_route:
-            self._refuse(
-                404, "use GET %s or POST %s" % (self.server.health_route, self.server.predict_route)
-            )
+            self._refuse(404, "use GET %s or POST %s" % (self.server.health_route, self.server.predict_route))
         elif self.server.is_shutting_down:
             self._refuse(503, "the server is shutting down")
         elif self.server.model is None:

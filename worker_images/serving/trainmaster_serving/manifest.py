@@ -138,9 +138,8 @@ def _compare(existing: Any, current: Dict[str, Any]) -> None:
     for field, option in (("shard_size", "--shard-size"), ("csv_rows", "--csv-rows"), ("framework", "--framework")):
         if existing.get(field) != current[field]:
             raise ModelProblem(
-                "The output holds predictions that were made with %s %s, not %s: use that to continue, or choose another "
-                "output."
-                % (option, existing.get(field), current[field])
+                "The output holds predictions that were made with %s %s, not %s: use that to continue, or choose "
+                "another output." % (option, existing.get(field), current[field])
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tupl
 from trainmaster_serving.errors import ModelProblem
 
 
-class Model(Protocol):
+class PredictionModel(Protocol):
     """The interface of all models."""
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
@@ -20,7 +20,7 @@ class Model(Protocol):
         ...
 
 
-def metadata_of(model: Model, parameters: Dict[str, Any]) -> Dict[str, Any]:
+def metadata_of(model: PredictionModel, parameters: Dict[str, Any]) -> Dict[str, Any]:
     """Data for all predictions with ``parameters``, as Vertex AI's ``metadata`` of a response: the order of the
     classes if a prediction is a list with a score for each. Empty for other models.
     """
@@ -37,7 +37,7 @@ _SUFFIXES: Dict[str, Tuple[str, ...]] = {
 _SAVED_MODEL = "saved_model.pb"
 
 
-def load_model(folder: str, file: str = "", framework: str = "auto", trust_code: bool = False) -> Model:
+def load_model(folder: str, file: str = "", framework: str = "auto", trust_code: bool = False) -> PredictionModel:
     """Load the model in ``folder``.
 
     Args:
@@ -49,7 +49,7 @@ def load_model(folder: str, file: str = "", framework: str = "auto", trust_code:
     """
     kind, path = find_model(folder, file, framework)
     try:
-        load: Callable[[str, bool], Model] = importlib.import_module("trainmaster_serving.%s_model" % kind).load
+        load: Callable[[str, bool], PredictionModel] = importlib.import_module("trainmaster_serving.%s_model" % kind).load
         return load(path, trust_code)
     except ImportError as error:
         raise ModelProblem(

@@ -93,9 +93,7 @@ def _exported(path: str, trust_code: bool) -> Any:
     try:
         return torch.export.load(path).module()
     except Exception as error:  # the archive may hold anything
-        raise ModelProblem(
-            "%s is not a readable program of torch.export: %s" % (path, _first_line(error))
-        ) from error
+        raise ModelProblem("%s is not a readable program of torch.export: %s" % (path, _first_line(error))) from error
 
 
 def _is_torchscript(path: str) -> bool:

@@ -314,7 +314,7 @@ def _field(found: Found, item: dict[str, Any], name: str) -> Any:
 
 def cancel(work: UnitOfWork, caller: Caller, found: Found) -> None:
     verbs.lock(work.session, found.job)
-    verbs.ask(work, caller, found.job, verbs.Verb.CANCEL, "")
+    verbs.request(work, caller, found.job, verbs.Verb.CANCEL, "")
 
 
 def delete(work: UnitOfWork, caller: Caller, found: Found) -> bool:

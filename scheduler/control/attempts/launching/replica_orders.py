@@ -201,7 +201,7 @@ def _code_path(control: ControlContext, spec: JobSpec) -> str | None:
     # The limit concerns uploads only; here the store only locates an archive.
     path = ArchiveStore(control.archive_dir, limit_bytes=0).path_of(spec.code)
     if not path.is_file():
-        raise ExecutorRefused("code: the uploaded archive is gone; submit the job again to upload it anew.")
+        raise ExecutorRefused("code: the uploaded archive is gone; submit the job again to upload it again.")
     return str(path)
 
 

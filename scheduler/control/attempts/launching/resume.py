@@ -102,11 +102,11 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
 
 def _parents(session: Session, jobs: Sequence[JobFacts]) -> dict[str, Resumable]:
     """The parents of trials that go on from other trials, by the trial's job."""
-    heirs = [job.id for job in jobs if job.trial is not None and job.resume_from is not None]
-    if not heirs:
+    children = [job.id for job in jobs if job.trial is not None and job.resume_from is not None]
+    if not children:
         return {}
-    heir, parent = aliased(Job), aliased(Job)
-    query = select(heir.id, parent).join(parent, parent.id == heir.cloned_from).where(heir.id.in_(heirs))
+    child, parent = aliased(Job), aliased(Job)
+    query = select(child.id, parent).join(parent, parent.id == child.cloned_from).where(child.id.in_(children))
     return {row[0]: resumable(session, row[1]) for row in session.execute(query.where(parent.deleted_at.is_(None)))}
 
 

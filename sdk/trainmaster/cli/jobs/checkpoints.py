@@ -1,8 +1,8 @@
-"""``checkpoints`` and ``checkpoint …``: what a job saved, and what is inside."""
+"""``checkpoints`` and ``checkpoint …``: a job's checkpoints and their contents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from trainmaster.client import Client
     from trainmaster.wire.checkpoints import DifferencePage, LayerDifference, RetentionView, TensorDifference
 
-app = typer.Typer(help="One checkpoint: look inside, compare, keep, delete.", no_args_is_help=True)
-Checkpoint = Annotated[str, typer.Argument(metavar="PATH", help="As `trainmaster checkpoints JOB` names it.")]
+app = typer.Typer(help="Inspect, compare, keep, delete or download a checkpoint.", no_args_is_help=True)
+Checkpoint = Annotated[str, typer.Argument(metavar="PATH", help="Path as listed by `trainmaster checkpoints JOB`.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def register(root: typer.Typer) -> None:
 
 def list_checkpoints(
     job: options.Job,
-    incomplete: Annotated[bool, typer.Option("--incomplete", help="Also those that are not complete.")] = False,
+    incomplete: Annotated[bool, typer.Option("--incomplete", help="Include incomplete checkpoints.")] = False,
     json: options.Json = False,
 ) -> None:
     """A job's checkpoints."""
@@ -59,9 +59,8 @@ def list_checkpoints(
 
 
 def _none_complete(job: str, incomplete: int) -> str:
-    what = "1 that is not complete" if incomplete == 1 else f"{incomplete} that are not complete"
     return (
-        f"No complete checkpoints; {what}, from which the job does not go on: "
+        f"No complete checkpoints; {output.count(incomplete, 'incomplete checkpoint')}, from which the job cannot resume: "
         f"`trainmaster checkpoints {job} --incomplete` shows why."
     )
 
@@ -70,11 +69,11 @@ def _none_complete(job: str, incomplete: int) -> str:
 def show(
     job: options.Job,
     path: Checkpoint,
-    stats: Annotated[bool, typer.Option("--stats", help="Read all elements and show figures of them.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Read all elements and show their statistics.")] = False,
     search: Annotated[str, typer.Option("--search", help="Only tensors with this text in their names.")] = "",
     json: options.Json = False,
 ) -> None:
-    """The tensors inside of a checkpoint. Nothing of it is executed."""
+    """Show the tensors of a checkpoint. No code in it is executed."""
     with session.client() as client:
         job = client.get_job(job).id
         about = client.list_tensors_page(job, path, search=search, limit=1)
@@ -82,7 +81,7 @@ def show(
         figures: dict[str, Any] = {}
         if stats:
             names = [tensor.name for tensor in tensors]
-            for begin in range(0, len(names), 100):  # names go into the address
+            for begin in range(0, len(names), 100):  # names go into the URL
                 for item in client.list_tensor_statistics(job, path, tensors=names[begin : begin + 100]):
                     figures[item.name] = item
     if json:
@@ -138,8 +137,8 @@ def diff(
     job: options.Job,
     path: Checkpoint,
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The later checkpoint.")],
-    other_job: Annotated[str | None, typer.Option("--other-job", help="Its job, where that is another one.")] = None,
-    all_tensors: Annotated[bool, typer.Option("--all", help="Also tensors that are the same.")] = False,
+    other_job: Annotated[str | None, typer.Option("--other-job", help="Its job; default: the same job.")] = None,
+    all_tensors: Annotated[bool, typer.Option("--all", help="Include unchanged tensors.")] = False,
     json: options.Json = False,
 ) -> None:
     """Tensors that were added, removed or changed in shape, and how far the others moved."""
@@ -169,10 +168,10 @@ def diff(
             for item in items
             if all_tensors or item.change != "same"
         ],
-        empty="No tensor differs.",
+        empty="No differences.",
     )
     if same and not all_tensors:
-        output.note(f"{output.count(same, 'tensor')} the same; --all shows them, too.", "dim")
+        output.note(f"{output.count(same, 'unchanged tensor')}; --all includes them.", "dim")
     moved = [layer for layer in layers if layer.relative_norm]
     if moved:
         output.say()
@@ -203,49 +202,49 @@ def _pages(client: Client, job: str, path: str, other: str, other_job: str | Non
 
 @app.command()
 def keep(job: options.Job, path: Checkpoint, json: options.Json = False) -> None:
-    """Keep a checkpoint for ever."""
+    """Keep a checkpoint until it is released, regardless of the retention policy."""
     with session.client() as client:
         client.keep_checkpoint(job, path)
-    _done({"kept": path}, f"{path} is kept until it is released", as_json=json)
+    output.print_result({"kept": path}, f"{path} is kept until it is released", as_json=json)
 
 
 @app.command()
 def release(job: options.Job, path: Checkpoint, json: options.Json = False) -> None:
-    """Keep a checkpoint no longer than others."""
+    """Release a kept checkpoint; the retention policy applies to it again."""
     with session.client() as client:
         client.release_checkpoint(job, path)
-    _done({"released": path}, f"{path} released", as_json=json)
+    output.print_result({"released": path}, f"{path} released", as_json=json)
 
 
 @app.command()
 def delete(job: options.Job, path: Checkpoint, yes: options.Yes = False, json: options.Json = False) -> None:
-    """Delete a checkpoint's files. A terminal is asked first."""
+    """Delete a checkpoint's files, after confirmation on a terminal."""
     if not yes and output.is_interactive():
         typer.confirm(f"Delete {path} of {job}?", abort=True, err=True)
     with session.client() as client:
         client.delete_checkpoint(job, path)
-    _done({"deleted": path}, f"{path} deleted", as_json=json)
+    output.print_result({"deleted": path}, f"{path} deleted", as_json=json)
 
 
 @app.command()
 def download(
     job: options.Job,
     path: Checkpoint,
-    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A folder here.")] = Path(),
+    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A local folder.")] = Path(),
     json: options.Json = False,
 ) -> None:
-    """Copy a checkpoint to this machine. A broken copy goes on where it stopped."""
+    """Download a checkpoint. An interrupted download resumes where it stopped."""
     with session.client() as client:
         job = client.get_job(job).id
         found = next(
-            (one for one in client.list_checkpoints(job, incomplete=True) if one.path == path.strip("/")), None
+            (item for item in client.list_checkpoints(job, incomplete=True) if item.path == path.strip("/")), None
         )
         paths = [path.strip("/")]
         if found is not None and found.format == "tensorflow" and not found.is_dir:
             folder, _, prefix = found.path.rpartition("/")
-            beside = (entry.path for entry in client.list_files(job, folder) if not entry.is_dir)
+            siblings = (entry.path for entry in client.list_files(job, folder) if not entry.is_dir)
             paths = [
-                name for name in beside if name.rpartition("/")[2].startswith((f"{prefix}.data-", f"{prefix}.index"))
+                name for name in siblings if name.rpartition("/")[2].startswith((f"{prefix}.data-", f"{prefix}.index"))
             ]
         fetched = [entry for name in paths for entry in fetch(client, job, name, target, is_quiet=json)]
     if json:
@@ -255,15 +254,15 @@ def download(
 @app.command()
 def retention(
     job: options.Job,
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Keep so many newest.")] = None,
-    best: Annotated[int | None, typer.Option("--best", min=1, help="Keep so many best by --metric.")] = None,
-    metric: Annotated[str | None, typer.Option("--metric", help="The metric that tells which are best.")] = None,
-    largest: Annotated[bool, typer.Option("--largest", help="A large metric is good, not a small one.")] = False,
-    every: Annotated[int | None, typer.Option("--every", min=1, help="Keep those whose step it divides.")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Keep the N newest.")] = None,
+    best: Annotated[int | None, typer.Option("--best", min=1, help="Keep the N best by --metric.")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="Metric for --best.")] = None,
+    largest: Annotated[bool, typer.Option("--largest", help="Larger values of the metric are better.")] = False,
+    every: Annotated[int | None, typer.Option("--every", min=1, help="Keep those at multiples of N steps.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Keep all.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Which checkpoints of a job stay; without options: show it."""
+    """Set the retention policy of a job's checkpoints; without options: show it."""
     mode: Literal["min", "max"] = "max" if largest else "min"
     with session.client() as client:
         if clear:
@@ -281,14 +280,10 @@ def _words(view: RetentionView) -> str:
         f"the {view.best} with the {'largest' if view.mode == 'max' else 'smallest'} {view.metric}"
         if view.best
         else "",
-        f"every step that {view.every} divides" if view.every else "",
+        f"every {view.every} steps" if view.every else "",
     ]
-    said = [rule for rule in rules if rule]
-    return f"Stays: {'; '.join(said)}. The rest is deleted by and by." if said else "All checkpoints stay."
-
-
-def _done(told: Mapping[str, str], sentence: str, *, as_json: bool) -> None:
-    output.print_result(dict(told), sentence, as_json=as_json)
+    active = [rule for rule in rules if rule]
+    return f"Kept: {'; '.join(active)}. Others are deleted." if active else "All checkpoints are kept."
 
 
 def _shape(shape: list[int] | None) -> str | None:

@@ -1,4 +1,4 @@
-"""``files`` and ``cp``: what a job wrote."""
+"""``files`` and ``cp``: a job's output files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def register(root: typer.Typer) -> None:
 
 def list_files(
     job: options.Job,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder below the job's output.")] = "",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder in the job's output.")] = "",
     json: options.Json = False,
 ) -> None:
-    """What lies in a job's output."""
+    """List the files of a job's output."""
     with session.client() as client:
         found = list(client.list_files(job, path.strip("/")))
     if json:
@@ -41,24 +41,24 @@ def list_files(
             )
             for entry in found
         ],
-        empty="Nothing there yet.",
+        empty="No files yet.",
     )
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="JOB:PATH", help="A file or folder below a job's output.")],
-    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A file or folder here; `-` is stdout.")] = Path(),
+    source: Annotated[str, typer.Argument(metavar="JOB:PATH", help="A file or folder in a job's output.")],
+    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A local file or folder; `-` is stdout.")] = Path(),
     json: options.Json = False,
 ) -> None:
-    """Copy files of a job's output to this machine. A broken copy goes on where it stopped."""
+    """Download files of a job's output. An interrupted download resumes where it stopped."""
     job, separator, path = source.partition(":")
     if not separator or not job:
         raise typer.BadParameter(
-            f"{source!r} is not JOB:PATH; files go from a job's output to this machine", param_hint="JOB:PATH"
+            f"{source!r} is not JOB:PATH; files are copied from a job's output to this machine", param_hint="JOB:PATH"
         )
     path = path.strip("/")
     with session.client() as client:
-        job = client.get_job(job).id  # a name may mean another job in a minute
+        job = client.get_job(job).id  # the name may soon refer to a newer job
         if str(target) == "-":
             _print_file(client, job, path)
             return
@@ -68,7 +68,7 @@ def copy(
 
 
 def fetch(client: Client, job: str, path: str, target: Path, *, is_quiet: bool) -> list[dict[str, Any]]:
-    """Copy the file or folder ``path`` to ``target``, and tell of each file; what was copied."""
+    """Download the file or folder ``path`` to ``target`` with a message for each file; returns the copied files."""
     wanted, left_out = _files_under(client, job, path, target)
     for name, size, local in wanted:
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -77,15 +77,15 @@ def fetch(client: Client, job: str, path: str, target: Path, *, is_quiet: bool) 
         if not is_quiet:
             output.note(f"{name} → {local} ({output.size(size)})", "dim")
     if not wanted and not is_quiet:
-        output.note(f"{path or 'The output'} holds no files.", "dim")
+        output.note(f"{path or 'The output'} has no files.", "dim")
     if left_out:
         links = "1 link to a folder was" if left_out == 1 else f"{left_out} links to folders were"
-        output.note(f"{links} left out; name one to copy what it leads to.", "dim")
+        output.note(f"{links} skipped; name a link to copy its target.", "dim")
     return [{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted]
 
 
 def _print_file(client: Client, job: str, path: str) -> None:
-    """The bytes of one file on stdout, once all of them are here: a broken copy leaves half of nothing."""
+    """Write one file to stdout after it was downloaded completely."""
     import shutil
     import sys
     import tempfile
@@ -102,9 +102,9 @@ def _print_file(client: Client, job: str, path: str) -> None:
 
 
 def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[list[tuple[str, int, Path]], int]:
-    """Every file to copy: its path below the output, its size, and where it goes. A folder goes as ``cp -r`` does it.
+    """The files to copy as (path in the output, size, local path), with folders as in ``cp -r``.
 
-    And how many links to folders were left out: they may lead in a circle, and elsewhere they are copied anyway.
+    Also the number of skipped links to folders, which may form cycles or point to files that are copied anyway.
     """
     from trainmaster.errors import NotFound
 

@@ -1,4 +1,4 @@
-"""Staying with a job until it ends: its lines, why it waits, and what Ctrl-C means."""
+"""Following a job until it ends: its log lines, why it waits, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trainmaster.wire.jobs import JobDetail, LogLine
 if TYPE_CHECKING:
     from trainmaster.client import Client, Job, StateNotice
 
-_LOOK_EVERY_S: Final = 1.0
-# Lines read ahead of a slow terminal; then the stream waits, and the server with it.
+_POLL_S: Final = 1.0
+# Lines buffered for a slow terminal; then backpressure stops the stream.
 _READ_AHEAD: Final = 5_000
 
 
 def exit_code_of_job(detail: JobDetail) -> int:
-    """What the shell gets for an ended job."""
+    """The exit code for an ended job."""
     if detail.state == "succeeded":
         return ExitCode.OK
     if detail.state == "cancelled":
@@ -37,7 +37,7 @@ def exit_code_of_job(detail: JobDetail) -> int:
 
 
 def tell_end(detail: JobDetail) -> None:
-    """How a job ended, in one line on stderr."""
+    """Print how a job ended, in one line on stderr."""
     from rich.text import Text
 
     console = output.notes()
@@ -53,7 +53,7 @@ def tell_end(detail: JobDetail) -> None:
 
 
 def why_ended(client: Client, job: str, number: int) -> str | None:
-    """Why an attempt ended, in the platform's sentence; ``None`` where the server does not tell now."""
+    """Why an attempt ended, as a sentence; ``None`` if the server does not answer."""
     try:
         end = client.get_attempt(job, number).end
     except TrainmasterError:
@@ -68,8 +68,8 @@ class _Ended:
     error: BaseException | None
 
 
-class Follower:
-    """Shows a job to a person until it ends or they leave."""
+class JobFollower:
+    """Shows a job's output to a user until it ends or the user detaches."""
 
     def __init__(self, client: Client, job: Job, *, with_times: bool = False) -> None:
         self._client = client
@@ -80,15 +80,15 @@ class Follower:
         self._is_waiting = threading.Event()
         self._has_cancelled = False
         self._status: Any = None
-        self._told_reason = ""
+        self._shown_reason = ""
         self._state = ""
 
     def run(self) -> int:
-        """Stay until the end; the exit code."""
+        """Follow the job to its end; returns the exit code."""
         self._is_waiting.set()
-        # Daemons: whoever leaves does not wait for the server.
+        # Daemon threads: detaching does not wait for the server.
         threading.Thread(target=self._read, name="log stream", daemon=True).start()
-        threading.Thread(target=self._look, name="wait reasons", daemon=True).start()
+        threading.Thread(target=self._poll_wait_reason, name="wait reasons", daemon=True).start()
         try:
             while True:
                 try:
@@ -118,8 +118,8 @@ class Follower:
             error = raised
         self._items.put(_Ended(error))
 
-    def _look(self) -> None:
-        """Tell why the job waits, as long as it does."""
+    def _poll_wait_reason(self) -> None:
+        """Show why the job waits, while it waits."""
         while not self._is_over.is_set():
             self._is_waiting.wait()
             if self._is_over.is_set():
@@ -127,17 +127,17 @@ class Follower:
             try:
                 detail = self._client.get_job(self._job.id)
             except TrainmasterError:
-                pass  # the stream tells what is wrong
-            except Exception:  # noqa: BLE001 (the main thread closed the client meanwhile, or will meet the same bug)
+                pass  # the stream reports the error
+            except Exception:  # noqa: BLE001 (the main thread closed the client, or will get the same error)
                 return
             else:
                 if self._is_waiting.is_set() and not self._is_over.is_set():
                     self._items.put(detail)
                 if detail.state not in ("queued", "starting", "paused"):
                     self._is_waiting.clear()
-            self._is_over.wait(_LOOK_EVERY_S)
+            self._is_over.wait(_POLL_S)
 
-    # --- what is shown ----------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------------------
 
     def _show(self, item: LogLine | StateNotice | JobDetail) -> None:
         if isinstance(item, LogLine):
@@ -154,12 +154,12 @@ class Follower:
         waits = detail.wait_reason
         reason = waiting_text(waits) if waits else ""
         if detail.state == "starting":
-            reason = reason or "the replicas are being started"
+            reason = reason or "starting the replicas"
         if detail.state not in ("queued", "starting", "paused"):
             self._clear_status()
             return
-        is_in_line = detail.queue_position and not (waits and waits.is_impossible)
-        position = f" (position {detail.queue_position})" if is_in_line else ""
+        has_position = detail.queue_position and not (waits and waits.is_impossible)
+        position = f" (position {detail.queue_position})" if has_position else ""
         text = f"{detail.state}{position}: {reason}" if reason else f"{detail.state}{position}"
         console = output.notes()
         if console.is_terminal:
@@ -168,9 +168,9 @@ class Follower:
                 self._status.start()
             else:
                 self._status.update(text)
-        elif text != self._told_reason and detail.wait_reason and detail.wait_reason.code != "just_queued":
-            output.note(text, "dim")  # once per reason; what passes within a second would only be noise
-        self._told_reason = text
+        elif text != self._shown_reason and detail.wait_reason and detail.wait_reason.code != "just_queued":
+            output.note(text, "dim")  # once per reason; reasons that last less than a second would be noise
+        self._shown_reason = text
 
     def _clear_status(self) -> None:
         if self._status is not None:
@@ -180,24 +180,24 @@ class Follower:
     def _end(self, ended: _Ended) -> int:
         self._clear_status()
         if ended.error is not None:
-            output.note(f"The job {self._job.name} ({self._job.id}) is not affected:", "dim")
+            output.note(f"The job {self._job.name} ({self._job.id}) continues. The stream failed:", "dim")
             raise ended.error
         detail = self._job.wait()
         if detail.attempt_count > 1:
-            self._printer.begin_attempt(detail.attempt_count)  # which may have written nothing
+            self._printer.begin_attempt(detail.attempt_count)  # an attempt without log lines
         tell_end(detail)
         return exit_code_of_job(detail)
 
     # --- Ctrl-C -----------------------------------------------------------------------------------------------------
 
     def _leaves(self) -> bool:
-        """Whether the person (or program) leaves; else the job is being cancelled and shown to its end."""
+        """Whether the user (or program) detaches; otherwise the job is being cancelled and followed to its end."""
         if not output.is_interactive() or self._has_cancelled:
             self._tell_detached()
             return True
         try:
             answer = typer.prompt(
-                f"\n{self._job.name} goes on by itself. [d]etach or [c]ancel the job?", default="d", err=True
+                f"\n{self._job.name} keeps running. [d]etach or [c]ancel the job?", default="d", err=True
             )
         except (KeyboardInterrupt, typer.Abort, EOFError):
             answer = "d"
@@ -206,12 +206,12 @@ class Follower:
             return True
         self._job.cancel(reason="Ctrl-C in trainmaster run")
         self._has_cancelled = True
-        output.note("Cancelling; Ctrl-C again leaves it to itself.", "dim")
+        output.note("Cancelling; Ctrl-C again detaches.", "dim")
         return False
 
     def _tell_detached(self) -> None:
         output.note(
-            f"\nDetached; {self._job.name} goes on.\n"
-            f"  see it:     trainmaster logs -f {self._job.id}\n"
+            f"\nDetached; {self._job.name} continues.\n"
+            f"  follow it:  trainmaster logs -f {self._job.id}\n"
             f"  cancel it:  trainmaster cancel {self._job.id}"
         )

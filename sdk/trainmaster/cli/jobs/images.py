@@ -1,6 +1,6 @@
-"""``image``: a folder as a container image, by the Docker engine's own command line.
+"""``image``: builds a container image of a folder with the Docker command line.
 
-That one knows the user's engine, its builders and the registries they are logged in to; a library would know less.
+The command line knows the user's engine, builders and registry logins; a library would not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import typer
 from trainmaster.cli.terminal import options, output
 from trainmaster.errors import InvalidRequest, LocalFileProblem, NotConfigured, TrainmasterError
 
-app = typer.Typer(help="Images of your code, built on your machine's container engine.", no_args_is_help=True)
+app = typer.Typer(help="Container images of your code, built by the local container engine.", no_args_is_help=True)
 _PROGRAMS: Final = ("docker", "podman")
-_DEFAULT_BASE: Final = "python:3.11-slim"  # trainmaster.images.DEFAULT_BASE, which is loaded when a command runs
+_DEFAULT_BASE: Final = "python:3.11-slim"  # equals trainmaster.images.DEFAULT_BASE, which is imported lazily
 _ENGINE_S: Final = 20.0
-_STDERR: Final = 2  # the descriptor: the engine writes there itself
+_STDERR: Final = 2  # file descriptor for the engine's output
 
 Tag = Annotated[str, typer.Option("--tag", "-t", help="Name of the image, such as registry.example.com/team/mnist:1.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the engine's progress.")]
@@ -33,31 +33,35 @@ def register(root: typer.Typer) -> None:
 @app.command()
 def build(
     tag: Tag,
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The code; it will lie in /data.")] = Path(),
-    base: Annotated[str, typer.Option("--base", help="The image to build on.")] = _DEFAULT_BASE,
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The code folder, copied to /data.")] = Path(),
+    base: Annotated[str, typer.Option("--base", help="Base image.")] = _DEFAULT_BASE,
     requirements: Annotated[
         Path | None,
-        typer.Option("--requirements", "-r", help="Packages for pip; requirements.txt of the folder if there is one."),
+        typer.Option(
+            "--requirements", "-r", help="Requirements file for pip; default: the folder's requirements.txt, if any."
+        ),
     ] = None,
     no_requirements: Annotated[bool, typer.Option("--no-requirements", help="Install nothing with pip.")] = False,
-    apt: Annotated[list[str] | None, typer.Option("--apt", metavar="PACKAGE", help="Of Debian; repeat it.")] = None,
+    apt: Annotated[
+        list[str] | None, typer.Option("--apt", metavar="PACKAGE", help="Debian package. Repeatable.")
+    ] = None,
     command: Annotated[
-        str | None, typer.Option("--command", help='Run by jobs that state none, such as "python train.py".')
+        str | None, typer.Option("--command", help='Default command of jobs, such as "python train.py".')
     ] = None,
     build_arg: Annotated[
         list[str] | None,
-        typer.Option("--build-arg", metavar="NAME=VALUE", help="Seen by the build's steps, such as PIP_INDEX_URL=…."),
+        typer.Option("--build-arg", metavar="NAME=VALUE", help="Build argument, such as PIP_INDEX_URL=…."),
     ] = None,
-    user: Annotated[str, typer.Option("--user", help="Who owns the code and runs the command.")] = "1000:1000",
-    network: Annotated[str | None, typer.Option("--network", help="For the build's steps, such as host.")] = None,
-    pull: Annotated[bool, typer.Option("--pull", help="Look for a newer base.")] = False,
-    push_it: Annotated[bool, typer.Option("--push", help="Push it when it is built.")] = False,
+    user: Annotated[str, typer.Option("--user", help="User that owns the code and runs the command.")] = "1000:1000",
+    network: Annotated[str | None, typer.Option("--network", help="Network of the build steps, such as host.")] = None,
+    pull: Annotated[bool, typer.Option("--pull", help="Pull a newer base image.")] = False,
+    push_it: Annotated[bool, typer.Option("--push", help="Push the image after the build.")] = False,
     quiet: Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Pack a folder into an image: base, apt packages, requirements, the code at /data, a command.
+    """Build an image of a folder: base image, apt packages, requirements, the code at /data, a command.
 
-    .trainmasterignore and .gitignore leave files out, as for a job's code.
+    Files ignored by .trainmasterignore or .gitignore are left out, as in a job's code.
     """
     from trainmaster.cli.terminal.values import pairs
     from trainmaster.images import ImagePlan, check_reference, write_context
@@ -83,7 +87,7 @@ def build(
         output.note(f"Building {tag} from {output.count(count, 'file')} of {folder.resolve()} on {base} …")
         done = _run([*words, "-"], quiet=quiet or json, stdin=context)
     if done.returncode != 0:
-        raise TrainmasterError(f"The image was not built; {_why(done)}")
+        raise TrainmasterError(f"The build failed; {_why(done)}")
     if push_it:
         _push(engine, tag, quiet=quiet or json)
     _show(engine, tag, as_json=json, done="Pushed" if push_it else "Built")
@@ -95,7 +99,7 @@ def push(
     quiet: Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Send an image to its registry, where the nodes can pull it."""
+    """Push an image to its registry, from which nodes can pull it."""
     from trainmaster.images import check_reference
 
     check_reference(tag, field="tag")
@@ -109,7 +113,7 @@ def _push(engine: str, tag: str, *, quiet: bool) -> None:
     if done.returncode != 0:
         host = tag.partition("/")[0]
         login = f"{engine} login {host}" if "." in host or ":" in host else f"{engine} login"
-        raise TrainmasterError(f"{tag} was not pushed; {_why(done)} If the registry asks who you are: `{login}`.")
+        raise TrainmasterError(f"{tag} was not pushed; {_why(done)} If the registry requires a login: `{login}`.")
 
 
 def _show(engine: str, tag: str, *, as_json: bool, done: str) -> None:
@@ -126,26 +130,26 @@ def _show(engine: str, tag: str, *, as_json: bool, done: str) -> None:
 
 
 def _engine() -> str:
-    """The engine's command, once its engine has answered.
+    """The command of an engine that answers.
 
     Raises:
-        NotConfigured: there is none, or it does not answer.
+        NotConfigured: no engine is installed, or it does not answer.
     """
     program = next((name for name in _PROGRAMS if shutil.which(name)), None)
     if program is None:
         raise NotConfigured(
             "There is no container engine on this machine: neither `docker` nor `podman` is installed. "
-            "Install one, or submit the folder as the job's code, which needs none."
+            "Install one, or submit the folder as the job's code, which needs no image."
         )
     try:
-        asked = subprocess.run([program, "version"], capture_output=True, text=True, check=False, timeout=_ENGINE_S)
+        answer = subprocess.run([program, "version"], capture_output=True, text=True, check=False, timeout=_ENGINE_S)
     except subprocess.TimeoutExpired as error:
         raise NotConfigured(
             f"The engine of `{program}` does not answer within {_ENGINE_S:g} s; is it running?"
         ) from error
-    if asked.returncode != 0:
-        said = (asked.stderr.strip().splitlines() or ["no reason told"])[-1]
-        raise NotConfigured(f"The engine of `{program}` does not answer ({said}); start it, or set DOCKER_HOST.")
+    if answer.returncode != 0:
+        reason = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise NotConfigured(f"The engine of `{program}` does not answer ({reason}); start it, or set DOCKER_HOST.")
     return program
 
 
@@ -166,7 +170,7 @@ def _requirements(folder: Path, path: Path | None) -> bytes | None:
 def _run(
     words: list[str], *, quiet: bool, stdin: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.CompletedProcess[str]:
-    """The engine's words go to stderr as they come; when quiet they are kept for the error."""
+    """Run the engine; its output goes to stderr, or if quiet into the result, for the error message."""
     return subprocess.run(
         words,
         stdin=stdin,

@@ -1,4 +1,4 @@
-"""Log lines of many replicas on one screen."""
+"""Prints the log lines of several replicas."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trainmaster.cli.terminal.escapes import only_colours, without_escapes
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import LogLine
 
-# Told apart on dark and light grounds; red is left for errors.
+# Distinguishable on dark and light backgrounds; red is reserved for errors.
 _COLOURS: Final = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 
 
 class LinePrinter:
-    """Writes each line behind its replica's name, in the replica's own colour on a terminal.
+    """Writes each line with its replica's name as prefix, on a terminal in the replica's colour.
 
-    A terminal gets of a line's escape sequences the colours alone; a pipe gets the line as it is.
+    On a terminal, escape sequences other than colours are removed; a pipe gets the unchanged line.
 
     Args:
-        why_ended: asked for the number of an attempt when lines of a later one come: why it ended, in a sentence.
+        why_ended: returns why an attempt ended; called when the first line of a later attempt arrives.
     """
 
     def __init__(self, *, with_times: bool = False, why_ended: Callable[[int], str | None] | None = None) -> None:
@@ -52,13 +52,13 @@ class LinePrinter:
         self._write(f"{label} | {at}{text}{reset}\n")
 
     def _begin_day(self, day: date) -> None:
-        """Times alone tell of today; of another day it is said."""
+        """Print the date when the day changes; lines have only times."""
         if day != self._day:
             self._day = day
             self._write(f"── {day.isoformat()} ──\n")
 
     def begin_attempt(self, number: int) -> None:
-        """Say that attempt ``number`` begins, and why those before it ended; nothing for the one that is shown."""
+        """Print that attempt ``number`` begins, and why the previous ones ended; nothing for the present attempt."""
         first = self._attempt
         self._attempt = number
         if first is None or number == first:
@@ -77,6 +77,6 @@ class LinePrinter:
     def _write(self, text: str) -> None:
         try:
             sys.stdout.write(text)
-        except UnicodeEncodeError:  # a terminal of ASCII
+        except UnicodeEncodeError:  # an ASCII terminal
             sys.stdout.write(text.encode("ascii", "replace").decode())
         sys.stdout.flush()

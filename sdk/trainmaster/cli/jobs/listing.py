@@ -1,4 +1,4 @@
-"""``list``."""
+"""``list``: the jobs."""
 
 from __future__ import annotations
 
@@ -29,38 +29,44 @@ def register(app: typer.Typer) -> None:
 
 def list_jobs(
     states: Annotated[
-        list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.", autocompletion=complete_state)
+        list[str] | None,
+        typer.Option("--state", "-s", help="Only jobs in this state. Repeatable.", autocompletion=complete_state),
     ] = None,
     active: Annotated[bool, typer.Option("--active", "-a", help="Only jobs that have not ended.")] = False,
     labels: Annotated[
-        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="All must hold.")
+        list[str] | None,
+        typer.Option(
+            "--label", "-l", metavar="KEY=VALUE", help="Only jobs with this label; all must match. Repeatable."
+        ),
     ] = None,
     role: Annotated[str | None, typer.Option("--role", help="Only jobs with this role.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Only jobs of this name; how many: --limit.")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
-    study: Annotated[
-        str | None, typer.Option("--study", help="Only the jobs of this study's trials: its id or name.")
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Only jobs of this name (for the number of jobs: --limit).")
     ] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="Only jobs of this study's trials (ID or name).")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Submitted since: 2h, 3d, or 2026-11-21T07:00.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Submitted until.")] = None,
     search: Annotated[
-        str | None, typer.Option("--search", help="A text in the name or a label's value, or an id.")
+        str | None, typer.Option("--search", help="Text in the name or in a label's value, or an ID.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
-    columns: Annotated[str, typer.Option("--columns", help=f"Of {','.join(_COLUMNS)}.")] = _DEFAULT_COLUMNS,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of jobs.")] = 50,
+    columns: Annotated[
+        str, typer.Option("--columns", help=f"Columns, out of {','.join(_COLUMNS)}.")
+    ] = _DEFAULT_COLUMNS,
     project: options.Project = None,
-    all_projects: Annotated[bool, typer.Option("--all-projects", "-A")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 s until Ctrl-C.")] = False,
+    all_projects: Annotated[bool, typer.Option("--all-projects", "-A", help="Jobs of all projects.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     chosen = _chosen_columns(columns)
     unknown = sorted({*(states or [])} - {*STATES})
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(STATES)}", param_hint="--state")
     now = output.now()
     filters: dict[str, Any] = {
-        # A study is in one project, which need not be the usual one.
+        # A study is in one project, which may not be the default one.
         "project": None if all_projects or (study and not project) else session.project_or_default(project),
         "state": states or (_ACTIVE if active else ()),
         "label": labels or (),
@@ -86,17 +92,17 @@ def list_jobs(
         _rows(found, chosen),
         empty=_none_found(filters),
     )
-    if name is not None and name.isdigit():  # as whoever comes from `tail -n` or `queue -n` means it
+    if name is not None and name.isdigit():  # a habit from `tail -n` or `queue -n`
         output.note(
-            f"-n is --name: only jobs called {name} are listed; `--limit {name}` shows the newest {name}.", "yellow"
+            f"-n is --name: only jobs named {name} are listed; `--limit {name}` shows the newest {name}.", "yellow"
         )
     if len(found) == limit:
-        output.note(f"The newest {limit}; --limit shows more.", "dim")
+        output.note(f"The newest {limit} jobs; --limit shows more.", "dim")
 
 
 def _none_found(filters: dict[str, Any]) -> str:
-    """Why there is nothing to see: no job at all, or none that the filters let through."""
-    said = {
+    """The message for an empty list, with the active filters."""
+    criteria = {
         "in state": " or ".join(filters["state"] if filters["state"] != _ACTIVE else ()),
         "labelled": " and ".join(filters["label"]),
         "with role": filters["role"],
@@ -107,14 +113,14 @@ def _none_found(filters: dict[str, Any]) -> str:
         "submitted until": output.local_time(filters["until"]),
         "found by": repr(filters["search"]) if filters["search"] else None,
     }
-    told = ", ".join(f"{words} {value}" for words, value in said.items() if value)
+    described = ", ".join(f"{words} {value}" for words, value in criteria.items() if value)
     where = f" in project {filters['project']}" if filters["project"] else ""
     jobs = "active jobs (all have ended)" if filters["state"] == _ACTIVE else "jobs"
-    if told:
-        return f"No {jobs} {told}{where}."
+    if described:
+        return f"No {jobs} {described}{where}."
     if filters["state"]:
         return f"No {jobs}{where}."
-    more = "; --all-projects looks into the others, too" if where else ""
+    more = "; --all-projects lists all projects" if where else ""
     return f"No jobs{where}. Start one with `trainmaster run -- python train.py`{more}."
 
 
@@ -155,7 +161,7 @@ def _rows(jobs: Any, chosen: list[str]) -> Iterator[list[Any]]:
 
 
 def runtime_of(job: JobView, now: datetime) -> str | None:
-    """How long its attempts ran; waits and pauses do not count."""
+    """Total running time of the attempts, without waits and pauses."""
     if job.running_since is None and not job.ran_s:
         return None
     running_s = (now - job.running_since).total_seconds() if job.running_since else 0.0
@@ -163,7 +169,7 @@ def runtime_of(job: JobView, now: datetime) -> str | None:
 
 
 def _detail_of(job: JobView) -> str | None:
-    """The one thing worth knowing: why it waits, how it ended, how far it is."""
+    """Why the job waits, how it ended, or its progress."""
     if job.wait_reason is not None and job.state in ("queued", "paused", "starting"):
         return waiting_text(job.wait_reason)
     if job.exit is not None and job.state != "succeeded":
@@ -172,14 +178,14 @@ def _detail_of(job: JobView) -> str | None:
 
 
 def waiting_text(reason: WaitReasonView) -> str:
-    """Why it waits; that it waits in vain where this is so."""
+    """Why the job waits, marked if it can never start."""
     if not reason.is_impossible:
         return reason.sentence
-    return f"cannot run as the nodes are now: {reason.sentence[:1].lower()}{reason.sentence[1:]}"
+    return f"cannot run on the present nodes: {reason.sentence[:1].lower()}{reason.sentence[1:]}"
 
 
 def progress_text(progress: dict[str, Any]) -> str:
-    """``step 30/100  loss=0.1``; the newest report may be nested under a replica's name."""
+    """``step 30/100  loss=0.1``."""
     from trainmaster.cli.jobs.files import metrics_text
 
     parts = []
@@ -195,7 +201,7 @@ def progress_text(progress: dict[str, Any]) -> str:
 
 
 def roles_text(job: JobView) -> str:
-    """``chief×1 worker×2–3``: of an elastic role, how few and how many may run."""
+    """``chief×1 worker×2–3``: for an elastic role, minimum and maximum."""
     most = job.most_replicas
     return " ".join(
         f"{role}×{count}–{most[role]}" if most.get(role, count) > count else f"{role}×{count}"

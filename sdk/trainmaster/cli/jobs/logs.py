@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.wire.jobs import EventView, JobDetail
 
 _PANEL = "Jobs"
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -29,33 +29,35 @@ def show_logs(
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
     role: Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")] = None,
     index: Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="That launch; else the newest.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Only this attempt; default: the newest.")
+    ] = None,
     search: Annotated[
-        str | None, typer.Option("--search", "-s", help="Only lines with this regular expression.")
+        str | None, typer.Option("--search", "-s", help="Only lines that match this regular expression.")
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option("--level", "-l", help="Only lines at least this grave: debug, info, warning, error, critical."),
+        typer.Option("--level", "-l", help="Only lines of at least this level: debug, info, warning, error, critical."),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only lines since: 10m, 2h, or 2026-11-21T07:00.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Only lines until then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only lines until this time.")] = None,
     tail: Annotated[
         int | None,
-        typer.Option("--tail", "-t", min=0, help="Only the last lines of each replica; 0 with -f: only new ones."),
+        typer.Option("--tail", "-t", min=0, help="Only the last N lines of each replica; 0 with -f: only new lines."),
     ] = None,
-    timestamps: Annotated[bool, typer.Option("--timestamps", "-T", help="Say when each line was written.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-T", help="Show the time of each line.")] = False,
     json: options.Json = False,
 ) -> None:
-    """A job's output, all replicas together. With --json: one object per line."""
+    """Show a job's log lines, all replicas together. With --json: one object per line."""
     from trainmaster.cli.jobs.follow import why_ended
     from trainmaster.cli.jobs.lines import LinePrinter
 
     is_filtered = any(chosen is not None for chosen in (search, level, since, until))
     with session.client() as client:
         if any(chosen is not None for chosen in (role, index, attempt)):
-            _refuse_what_is_not_there(client.get_job(job), role=role, index=index, attempt=attempt, follow=follow)
+            _check_filters(client.get_job(job), role=role, index=index, attempt=attempt, follow=follow)
         printer = LinePrinter(with_times=timestamps, why_ended=lambda number: why_ended(client, job, number))
         is_silent = True
         lines = client.stream_logs(
@@ -80,7 +82,7 @@ def show_logs(
             else:
                 printer.print(line)
         if tail == 0 and is_silent and not follow and not json:
-            output.note("--tail 0 asks for no lines; with -f it shows only new ones.", "dim")
+            output.note("--tail 0 shows no lines; with -f it shows only new ones.", "dim")
         elif is_silent and not json:
             output.note(_why_silent(client.get_job(job), is_filtered=is_filtered), "dim")
 
@@ -92,10 +94,8 @@ def _tell_earlier(job: str, number: int) -> None:
     )
 
 
-def _refuse_what_is_not_there(
-    job: JobDetail, *, role: str | None, index: int | None, attempt: int | None, follow: bool
-) -> None:
-    """Raises ``BadParameter`` that says what there is instead. Ranks are the server's to count, and it refuses them."""
+def _check_filters(job: JobDetail, *, role: str | None, index: int | None, attempt: int | None, follow: bool) -> None:
+    """Raises ``BadParameter``, which names the existing values. The server checks ranks."""
     from trainmaster.wire.jobs import TERMINAL_STATES
 
     waits = follow and job.state not in TERMINAL_STATES
@@ -116,27 +116,27 @@ def _why_silent(job: JobDetail, *, is_filtered: bool) -> str:
     from trainmaster.wire.jobs import TERMINAL_STATES
 
     if is_filtered:
-        return "No such lines."
+        return "No matching lines."
     if job.wait_reason is not None and not job.attempt_count:
         return f"No lines yet; {job.name} is {job.state}: {job.wait_reason.sentence.rstrip('.')}."
     return f"No lines{'' if job.state in TERMINAL_STATES else ' yet'}; the state of {job.name} is {job.state}."
 
 
 def show_events(job: options.Job, follow: Follow = False, json: options.Json = False) -> None:
-    """What happened to a job, when, and who did it. With --json: one object per line."""
+    """Show a job's events. With --json: one object per line."""
     with session.client() as client:
         events = client.follow_events(job) if follow else client.list_job_events(job)
-        told = ""
+        last_reason = ""
         for event in events:
             if json:
                 output.print_json_line(event)
             else:
-                _print_event(event, is_repeated=bool(event.reason) and event.reason == told)
-            told = event.reason or told
+                _print_event(event, is_repeated=bool(event.reason) and event.reason == last_reason)
+            last_reason = event.reason or last_reason
 
 
 def _print_event(event: EventView, *, is_repeated: bool) -> None:
-    """One line. What ended a replica ended its attempt and its job, too: a person reads that sentence once."""
+    """Print one line. A terminal shows a reason once if a replica, its attempt and its job ended for the same one."""
     from rich.text import Text
 
     console = output.answers()
@@ -154,10 +154,10 @@ def _print_event(event: EventView, *, is_repeated: bool) -> None:
 
 def wait(
     job: options.Job,
-    timeout: Annotated[str | None, typer.Option("--timeout", help="Give up after, such as 90s or 2h.")] = None,
+    timeout: Annotated[str | None, typer.Option("--timeout", help="Maximum time to wait, such as 90s or 2h.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Wait until a job has ended. Exits 0 if it succeeded, with its exit code or 1 if not, 130 if it was cancelled."""
+    """Wait for a job's end. Exits with 0 if it succeeded, its exit code or 1 if it failed, 130 if it was cancelled."""
     from trainmaster.cli.jobs.follow import exit_code_of_job, tell_end
     from trainmaster.spec.quantity import parse_duration_s
 

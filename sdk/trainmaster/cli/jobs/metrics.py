@@ -1,4 +1,4 @@
-"""``metrics`` and ``resources``."""
+"""``metrics`` and ``resources``: a job's metrics and resource usage."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ def register(root: typer.Typer) -> None:
 def show_metrics(
     job: options.Job,
     name: Annotated[
-        list[str] | None, typer.Option("--name", "-n", help="A metric whose points are shown; may be given again.")
+        list[str] | None, typer.Option("--name", "-n", help="Show the points of this metric. Repeatable.")
     ] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Only that launch.")] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Only this attempt.")] = None,
     role: Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")] = None,
     index: Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")] = None,
-    points: Annotated[int, typer.Option("--points", min=1, max=5000, help="Points of a metric at most.")] = 20,
-    system: Annotated[bool, typer.Option("--system", help="With what the platform measures itself.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="New points until the job has ended.")] = False,
+    points: Annotated[int, typer.Option("--points", min=1, max=5000, help="Maximum number of points per metric.")] = 20,
+    system: Annotated[bool, typer.Option("--system", help="Include the platform's own metrics.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new points until the job has ended.")] = False,
     json: options.Json = False,
 ) -> None:
-    """A job's metrics: the newest of each, or with --name the points. With --json and -f: one object per line."""
+    """Show a job's metrics: the newest values, or with --name the points. With --json and -f: one object per line."""
     with session.client() as client:
         if follow:
             for series in client.stream_metrics(job, names=name, attempt=attempt, role=role, index=index):
                 if system or name or not series.name.startswith("system/"):
-                    _tell_new(series, as_json=json)
+                    _print_new(series, as_json=json)
             return
         if name:
             chart = client.chart_metrics(job, names=name, attempt=attempt, role=role, index=index, buckets=points)
             if json:
                 output.print_json(chart)
             else:
-                for one in chart.series:
-                    _print_points(one)
+                for shown in chart.series:
+                    _print_points(shown)
                 if not chart.series:
-                    output.note("No such metrics; without --name all are listed.", "dim")
+                    output.note("No such metrics; without --name all metrics are listed.", "dim")
             return
         found = list(client.list_metrics(job, attempt=attempt, role=role, index=index, system=system))
         if json:
@@ -60,26 +60,28 @@ def show_metrics(
 
 def show_resources(
     job: options.Job,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="That launch; else the newest.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Only this attempt; default: the newest.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """What a job's replicas use: CPU, memory, disk, network and GPUs, as means of the last five minutes."""
+    """Show the resource usage of a job's replicas: CPU, memory, disk, network and GPUs, averaged over five minutes."""
     with session.client() as client:
         summary = client.summarise_resources(job, attempt=attempt)
     if json:
         output.print_json(summary)
         return
     columns = ["REPLICA", "CPU", "MEMORY", "DISK R/W", "NETWORK IN/OUT", "GPUS"]
-    output.print_table(columns, [_use_row(one) for one in summary.replicas], empty="Nothing was measured yet.")
+    output.print_table(columns, [_use_row(replica) for replica in summary.replicas], empty="No measurements yet.")
     for note in summary.notes:
         output.note(note)
 
 
 def _use_row(use: ReplicaUse) -> list[str | None]:
-    def rates(one: float | None, other: float | None) -> str | None:
-        if one is None or other is None:
+    def rates(first: float | None, second: float | None) -> str | None:
+        if first is None or second is None:
             return None
-        return f"{format_size(one)}/s / {format_size(other)}/s"
+        return f"{format_size(first)}/s / {format_size(second)}/s"
 
     known = [gpu.utilisation_percent for gpu in use.gpus]
     return [
@@ -95,16 +97,16 @@ def _use_row(use: ReplicaUse) -> list[str | None]:
 def _print_list(found: list[MetricView]) -> None:
     rows = [
         [
-            without_escapes(one.name),
-            f"{one.role}-{one.index}",
-            str(one.attempt),
-            _number(one.last_value) if one.kind == "scalar" else one.kind,
-            None if one.last_step is None else str(one.last_step),
-            _number(one.low),
-            _number(one.high),
-            str(one.count),
+            without_escapes(metric.name),
+            f"{metric.role}-{metric.index}",
+            str(metric.attempt),
+            _number(metric.last_value) if metric.kind == "scalar" else metric.kind,
+            None if metric.last_step is None else str(metric.last_step),
+            _number(metric.low),
+            _number(metric.high),
+            str(metric.count),
         ]
-        for one in found
+        for metric in found
     ]
     columns = ["METRIC", "REPLICA", "ATTEMPT", "NEWEST", "STEP", "LOWEST", "HIGHEST", "POINTS"]
     output.print_table(columns, rows, empty="No metrics yet.")
@@ -131,7 +133,7 @@ def _print_points(series: ChartSeries) -> None:
         output.print_table(["STEPS", "LOWEST", "MEAN", "HIGHEST", "LAST"], rows, empty="No points.")
 
 
-def _tell_new(series: ChartSeries, *, as_json: bool) -> None:
+def _print_new(series: ChartSeries, *, as_json: bool) -> None:
     if as_json:
         output.print_json_line(series)
         return

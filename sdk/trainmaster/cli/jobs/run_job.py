@@ -1,4 +1,4 @@
-"""``run``: the folder at hand, as a job."""
+"""``run``: submits the present folder as a job."""
 
 from __future__ import annotations
 
@@ -27,38 +27,39 @@ def register(root: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What every replica runs.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Command of every replica.")],
     workers: Annotated[
         str | None,
         typer.Option(
             "--workers",
             "-w",
             metavar="N|MIN:MAX",
-            help="Workers; else one. 2:4 trains with two to four, as there is place.",
+            help="Number of workers; default: 1. 2:4 is elastic: two to four, by free capacity.",
             rich_help_panel=_GANG,
         ),
     ] = None,
     ps: Annotated[int, typer.Option("--ps", min=0, help="Parameter servers.", rich_help_panel=_GANG)] = 0,
     chief: Annotated[
-        bool, typer.Option("--chief", help="Add a chief; it decides the end.", rich_help_panel=_GANG)
+        bool, typer.Option("--chief", help="Add a chief, whose exit decides the job's result.", rich_help_panel=_GANG)
     ] = False,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="Add an evaluator.", rich_help_panel=_GANG)] = False,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", min=1, help="Processes per replica; else one per GPU.", rich_help_panel=_GANG),
+        typer.Option("--processes", min=1, help="Processes per replica; default: one per GPU.", rich_help_panel=_GANG),
     ] = None,
     gpus: options.Gpus = 0,
     gpu_type: options.GpuType = None,
     cpu: options.Cpu = None,
     memory: options.Memory = None,
     code: Annotated[Path, typer.Option("--code", help="The folder to pack.", rich_help_panel=_DATA)] = Path(),
-    no_code: Annotated[bool, typer.Option("--no-code", help="Pack nothing.", rich_help_panel=_DATA)] = False,
+    no_code: Annotated[bool, typer.Option("--no-code", help="Submit without code.", rich_help_panel=_DATA)] = False,
     image: options.Image = None,
     input_: Annotated[
-        str | None, typer.Option("--input", help="volume/path, read-only at /data/data.", rich_help_panel=_DATA)
+        str | None,
+        typer.Option("--input", help="Input as volume/path, read-only at /data/data.", rich_help_panel=_DATA),
     ] = None,
     output_: Annotated[
-        str | None, typer.Option("--output", help="volume/path at /data/output.", rich_help_panel=_DATA)
+        str | None, typer.Option("--output", help="Output as volume/path, at /data/output.", rich_help_panel=_DATA)
     ] = None,
     env: options.Env = None,
     secrets: options.Secrets = None,
@@ -72,22 +73,22 @@ def run(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Else the folder's.", rich_help_panel=_POLICY)
+        str | None, typer.Option("--name", "-n", help="Job name; default: the folder's name.", rich_help_panel=_POLICY)
     ] = None,
     project: options.Project = None,
     labels: options.Labels = None,
     priority: options.Priority = None,
     max_restarts: Annotated[int | None, typer.Option("--max-restarts", min=0, rich_help_panel=_POLICY)] = None,
     max_run_time: options.MaxRunTime = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's ID and return.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Run a command as a distributed job over the code of this folder, and show its output.
+    """Run a command as a distributed job with the code of this folder, and show its output.
 
     [bold]trainmaster run --workers 2 -- python train.py --epochs 3[/bold]
 
-    Ctrl-C asks whether to detach or to cancel. Exits with 0 when the job succeeded, with its exit code (or 1) when it
-    failed, with 130 when it was cancelled or left.
+    Ctrl-C asks whether to detach or to cancel. Exits with 0 if the job succeeded, its exit code (or 1) if it failed, 130
+    if it was cancelled or detached.
     """
     from trainmaster.cli.jobs.submission import stay_or_leave, submit_spec
     from trainmaster.client.compose import spec_of_run
@@ -124,10 +125,12 @@ def run(
 
 
 def _workers(text: str | None) -> int | dict[str, int] | None:
-    """``3``, or ``2:4`` as the span that a spec takes."""
+    """``3``, or ``2:4`` as a range."""
     if text is None:
         return None
     least, colon, most = text.partition(":")
     if not least.isdecimal() or (colon and not most.isdecimal()):
-        raise typer.BadParameter(f"{text!r} is no number of workers; write it like 3, or 2:4", param_hint="--workers")
+        raise typer.BadParameter(
+            f"{text!r} is not a number of workers; write it like 3, or 2:4", param_hint="--workers"
+        )
     return {"min": int(least), "max": int(most)} if colon else int(least)

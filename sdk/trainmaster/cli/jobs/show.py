@@ -1,4 +1,4 @@
-"""``show``: all of one job."""
+"""``show``: one job in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.cli.terminal import options, output, session
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
 
-# Whoever restarts a hundred times wants to see the last ones.
+# Of a job with many restarts, only the last attempts are shown.
 _ATTEMPTS_SHOWN: Final = 10
 
 
@@ -28,7 +28,7 @@ def show(
     spec: Annotated[bool, typer.Option("--spec", help="Only the spec, as YAML to submit again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """One job: its state, why it waits, its attempts, replicas, checkpoints and end."""
+    """Show one job: its state, why it waits, its attempts, replicas, checkpoints and end."""
     from trainmaster.spec.priorities import priority_words
 
     with session.client() as client:
@@ -58,9 +58,9 @@ def show(
             ("Job", f"{detail.name} ({detail.id})"),
             ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
             ("Waits", f"{waiting_text(waits)}{position}" if waits else position.strip(" ()")),
-            ("Starts", starts_text(outlook) if outlook else None),
-            ("Fits now", options_text(outlook) if outlook else None),
-            ("Sooner", sentences(outlook.later) if outlook else None),
+            ("Expected start", starts_text(outlook) if outlook else None),
+            ("Would start now", options_text(outlook) if outlook else None),
+            ("Would start sooner", sentences(outlook.later) if outlook else None),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
             ("Project", f"{detail.project}, by {detail.user}, priority {priority_words(detail.priority)}"),
@@ -77,7 +77,7 @@ def show(
             ("Attempts", _attempts(detail)),
             ("World", _world(detail)),
             ("Output", detail.output),
-            ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else _begins_anew(detail)),
+            ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else _missing_checkpoint(detail)),
             ("Cloned from", detail.cloned_from),
         ]
     )
@@ -89,12 +89,12 @@ def show(
         _print_replicas(detail.attempt, now)
 
 
-def _begins_anew(detail: JobDetail) -> str | None:
-    """Of a job that waits after it ran, and has nothing to go on from."""
+def _missing_checkpoint(detail: JobDetail) -> str | None:
+    """A warning for a waiting job that ran before but has no checkpoint to resume from."""
     attempt = detail.attempt
     if detail.state not in ("queued", "paused") or attempt is None or attempt.resume_from:
         return None
-    return "none that is complete; it begins anew (`trainmaster checkpoints` shows more)"
+    return "no complete checkpoint; it will restart from the beginning (`trainmaster checkpoints` shows more)"
 
 
 def _position(detail: JobDetail) -> str:
@@ -102,7 +102,7 @@ def _position(detail: JobDetail) -> str:
 
 
 def _numbers(numbers: dict[str, Any]) -> str:
-    # What made it wait again is a whole sentence, and told with the reason.
+    # "preempted" is a sentence, which the reason already contains.
     shown = {name: _number(value) for name, value in numbers.items() if name != "preempted"}
     return "  ".join(f"{name}={value}" for name, value in shown.items() if value not in ("", None))
 
@@ -135,14 +135,14 @@ def _attempts(detail: JobDetail) -> str | None:
     attempt = detail.attempt
     if attempt is None or not attempt.resume_from:
         return f"{detail.attempt_count}{restarts}"
-    # Within an attempt a lone replica, or the next world's processes, may start again, from what is newest then.
-    is_partly = attempt.world > 1 or any(replica.generation > 1 for replica in attempt.replicas)
-    who = "what started last in the newest one" if is_partly else "the newest"
+    # Within an attempt a single replica, or the processes of a new world, may restart from a newer checkpoint.
+    is_partial = attempt.world > 1 or any(replica.generation > 1 for replica in attempt.replicas)
+    who = "the processes started last" if is_partial else "the newest"
     return f"{detail.attempt_count}{restarts}; {who} resumed from {attempt.resume_from}"
 
 
 def _world(detail: JobDetail) -> str | None:
-    """Of an elastic job: with how many workers it trains, of how many, and why as many."""
+    """Of an elastic job: its present number of workers, the allowed range, and the reason."""
     role = detail.spec.elastic_role
     attempt = detail.attempt
     if role is None or attempt is None:
@@ -155,9 +155,9 @@ def _world(detail: JobDetail) -> str | None:
 
 
 def _print_earlier(attempts: list[AttemptView]) -> None:
-    """Attempts before the newest one, oldest first: how long each ran, and why it ended."""
+    """Print the attempts before the newest, oldest first, with their duration and end."""
     output.print_table(
-        ("ATTEMPT", "STARTED", "RAN", "ENDED BECAUSE"),
+        ("ATTEMPT", "STARTED", "RAN", "END"),
         [
             (str(attempt.number), output.local_time(_started(attempt)), _ran(attempt), exit_text(attempt.end))
             for attempt in attempts
@@ -166,11 +166,11 @@ def _print_earlier(attempts: list[AttemptView]) -> None:
     )
     left_out = min((attempt.number for attempt in attempts), default=1) - 1
     if left_out:
-        output.note(f"Attempts 1 to {left_out} are left out; `trainmaster events` tells of them.", "dim")
+        output.note(f"Attempts 1 to {left_out} are not shown; see `trainmaster events`.", "dim")
 
 
 def _started(attempt: AttemptView) -> datetime | None:
-    """A gang that is over before anybody saw all of it run has no start of its own."""
+    """Start of the attempt; of its first replica if the gang ended before all its replicas ran."""
     return attempt.started_at or min((r.started_at for r in attempt.replicas if r.started_at), default=None)
 
 

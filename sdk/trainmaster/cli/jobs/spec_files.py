@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_spec_argument(spec_file: str) -> dict[str, Any]:
-    """The spec of a file, or of stdin where that is named ``-``. Raises ``WrongUse``."""
+    """The spec of a file, or of stdin for ``-``. Raises ``WrongUse``."""
     from trainmaster.client.compose import read_spec, spec_of_text
 
     try:
@@ -24,7 +24,7 @@ def read_spec_argument(spec_file: str) -> dict[str, Any]:
 
 
 def spec_yaml(spec: Any) -> str:
-    """A spec as YAML without what was left unsaid."""
+    """A spec as YAML without defaults."""
     import yaml
 
     plain = spec.model_dump(mode="json", exclude_defaults=True)
@@ -33,7 +33,7 @@ def spec_yaml(spec: Any) -> str:
 
 
 def study_yaml(spec: StudySpec) -> str:
-    """A study's spec as its author would write it: whole numbers of integers, and a template without the name of its trials."""
+    """A study's spec as YAML without defaults: integers as such, and a template without name and project."""
     import yaml
 
     from trainmaster.studies.model import ParameterType
@@ -50,7 +50,7 @@ def study_yaml(spec: StudySpec) -> str:
 
 
 def _write_durations(model: Any, plain: Any) -> None:
-    """Write seconds in ``plain``, what was dumped of ``model``, as the docs do: ``1h``."""
+    """Replace seconds in ``plain``, the dump of ``model``, by durations such as ``1h``."""
     from pydantic import BaseModel
 
     from trainmaster.spec.fields import is_duration

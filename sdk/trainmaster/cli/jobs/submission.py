@@ -1,4 +1,4 @@
-"""From a spec and a folder to a submitted job, with words and progress for a person."""
+"""Submits a spec with a code folder, with messages and progress for users."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from trainmaster.client import Client, Job
     from trainmaster.packing import FolderEntry
 
-# From here on packing takes seconds, and most of it is hardly code.
+# Above this, packing takes seconds, and most of the folder is hardly code.
 _LARGE_BYTES: Final = 100 * 2**20
 
 
 def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> Job:
-    """The submitted job; ``code`` is packed and uploaded before. The server checks the spec first."""
+    """Submit a job, after the server has validated the spec and ``code`` was packed and uploaded."""
     if code is None:
         return client.submit(spec)
     from trainmaster.packing import pack_folder
@@ -28,7 +28,7 @@ def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> J
         packed = pack_folder(code, progress=progress, listed=_tell_if_large)
     with packed:
         for name in packed.skipped:
-            output.note(f"{name} is left out: it is neither file nor folder.", "dim")
+            output.note(f"{name} is skipped: it is neither a file nor a folder.", "dim")
         with output.progress_bar("Uploading") as progress:
             job = client.submit(spec, code=packed, progress=progress)
         files = output.count(packed.file_count, "file")
@@ -43,20 +43,20 @@ def _tell_if_large(files: Sequence[FolderEntry]) -> None:
     content = sum(entry.size for entry in files)
     if content > _LARGE_BYTES:
         output.note(
-            f"Packing {format_size(content)}; the largest files: {largest_of(files)}. What the training does not need "
-            f"belongs into {IGNORE_FILE}, data on a volume.",
+            f"Packing {format_size(content)}; the largest files: {largest_of(files)}. List files that the training does "
+            f"not need in {IGNORE_FILE}, and put data on a volume.",
             "dim",
         )
 
 
 def without_code(client: Client, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec as the server can check it before the code is there."""
+    """The spec for validation by the server before the code is uploaded."""
     project = {} if client.project == "default" else {"project": client.project}
     return {**project, **{key: value for key, value in spec.items() if key != "code"}}
 
 
 def stay_or_leave(client: Client, job: Job, *, detach: bool, as_json: bool) -> int:
-    """The exit code: at once when detached, else of the job's end."""
+    """The exit code: at once if detached, otherwise at the job's end."""
     if as_json:
         if not detach:
             job.wait()
@@ -70,7 +70,7 @@ def stay_or_leave(client: Client, job: Job, *, detach: bool, as_json: bool) -> i
         output.say(job.id)
         output.note(f"Submitted {job.name}; watch it with `trainmaster logs -f {job.id}`.", "dim")
         return 0
-    from trainmaster.cli.jobs.follow import Follower
+    from trainmaster.cli.jobs.follow import JobFollower
 
     output.note(f"Submitted {job.name} ({job.id}).", "dim")
-    return Follower(client, job).run()
+    return JobFollower(client, job).run()

@@ -1,4 +1,4 @@
-"""``submit``: a job from its spec file."""
+"""``submit``: submits a spec file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def register(root: typer.Typer) -> None:
 def submit(
     spec_file: Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON file; `-` is stdin.")],
     code: Annotated[Path | None, typer.Option("--code", help="A folder to pack and upload as the job's code.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="In place of the spec's.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Overrides the spec's name.")] = None,
     project: options.Project = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check; print the canonical spec; submit nothing.")
+        bool, typer.Option("--dry-run", help="Validate and print the canonical spec; submit nothing.")
     ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay and show its output, as `run` does.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow its output, like `run`.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Submit a job spec, and print the job's id. All mistakes are told at once."""
+    """Submit a job spec and print the job's ID. All mistakes are reported at once."""
     from trainmaster.cli.jobs.submission import stay_or_leave, submit_spec, without_code
 
     spec = read_spec_argument(spec_file)

@@ -1,4 +1,4 @@
-"""``tensorboard``: jobs side by side in TensorBoard, in a browser."""
+"""``tensorboard``: opens jobs in TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def register(root: typer.Typer) -> None:
 
 
 def tensorboard(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Ids or names.", autocompletion=complete_job)],
-    browser: Annotated[bool, typer.Option(help="Open it, where there is a browser.")] = True,
+    jobs: Annotated[
+        list[str], typer.Argument(metavar="JOB…", help="IDs or names of jobs.", autocompletion=complete_job)
+    ],
+    browser: Annotated[bool, typer.Option(help="Open the URL in a browser.")] = True,
     json: options.Json = False,
 ) -> None:
-    """Show the event files of jobs in TensorBoard, which the platform starts and ends by itself.
+    """Show the event files of jobs in TensorBoard, which the platform starts and stops.
 
-    Prints an address that needs no token, for this browser alone: whoever has it may look, for a day at most.
+    Prints a URL that grants access without a token, for at most a day; do not share it.
     """
     with session.client() as client:
         link = client.open_tensorboard(jobs)
@@ -41,7 +43,7 @@ def tensorboard(
 
 
 def _has_screen() -> bool:
-    """A pipe wants the address alone, and a browser in a terminal would take it over."""
+    """Whether a graphical browser can be opened, and stdout is a terminal."""
     return sys.stdout.isatty() and bool(
         sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )

@@ -1,4 +1,4 @@
-"""``cancel``, ``pause``, ``resume``, ``clone``, ``delete``: what moves a job."""
+"""``cancel``, ``pause``, ``resume``, ``clone`` and ``delete`` jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.wire.jobs import JobDetail
 
 _PANEL = "Jobs"
-Jobs = Annotated[list[str], typer.Argument(metavar="JOB…", help="Ids or names.", autocompletion=complete_job)]
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB…", help="IDs or names of jobs.", autocompletion=complete_job)]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,12 +27,12 @@ def register(app: typer.Typer) -> None:
 
 
 def cancel(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
-    """End jobs: SIGTERM to every replica, SIGKILL after the grace time."""
+    """Cancel jobs: SIGTERM to every replica, SIGKILL after the grace period."""
     _each(jobs, lambda client, job: client.cancel_job(job, reason=reason), as_json=json)
 
 
 def pause(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Take jobs off their nodes until they are resumed; they go on from their newest checkpoint."""
+    """Pause jobs: they leave their nodes until they are resumed, then continue from their newest checkpoint."""
     _each(jobs, lambda client, job: client.pause_job(job, reason=reason), as_json=json)
 
 
@@ -40,21 +40,21 @@ def resume(
     jobs: Jobs,
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="PATH", help="Go on from this one; a running job starts again for it."),
+        typer.Option("--checkpoint", metavar="PATH", help="Resume from this checkpoint; a running job is restarted."),
     ] = None,
     reason: options.Reason = "",
     json: options.Json = False,
 ) -> None:
     """Put paused jobs back into the queue."""
     if checkpoint is not None and len(jobs) > 1:
-        raise typer.BadParameter("a checkpoint is one job's; name one job", param_hint="--checkpoint")
+        raise typer.BadParameter("a checkpoint belongs to one job; name only one", param_hint="--checkpoint")
     _each(jobs, lambda client, job: client.resume_job(job, reason=reason, checkpoint=checkpoint), as_json=json)
 
 
 def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: bool) -> None:
     with session.client() as client:
         done, failures = _attempted(jobs, lambda job: ask(client, job))
-    # What was done is told before what was not.
+    # Successes are printed before failures.
     views = [view for _, view in done]
     if as_json:
         if views:
@@ -72,7 +72,7 @@ _Done = TypeVar("_Done")
 
 
 def _attempted(jobs: list[str], ask: Callable[[str], _Done]) -> tuple[list[tuple[str, _Done]], list[TrainmasterError]]:
-    """What came of each job: one that is refused keeps none of the others from being asked."""
+    """The result for each job, and the failures; after a failure the other jobs are still tried."""
     done: list[tuple[str, _Done]] = []
     failures: list[TrainmasterError] = []
     for place, job in enumerate(jobs):
@@ -82,7 +82,7 @@ def _attempted(jobs: list[str], ask: Callable[[str], _Done]) -> tuple[list[tuple
             failures.append(error)
             left = jobs[place + 1 :]
             if left:
-                failures.append(TrainmasterError(f"Not asked for any more: {', '.join(left)}."))
+                failures.append(TrainmasterError(f"Not tried: {', '.join(left)}."))
             break
         except TrainmasterError as error:
             failures.append(error)
@@ -90,7 +90,7 @@ def _attempted(jobs: list[str], ask: Callable[[str], _Done]) -> tuple[list[tuple
 
 
 def _tell_failures(failures: list[TrainmasterError], *, as_json: bool) -> None:
-    """Every one of them on stderr; the exit code is the first one's."""
+    """Print all failures to stderr; the exit code is that of the first."""
     if len(failures) == 1:
         raise failures[0]
     sys.stdout.flush()
@@ -114,16 +114,16 @@ def clone(
     json: options.Json = False,
 ) -> None:
     """Submit a job again, with changes."""
-    laid_over = changes_of(changes or [])
+    patch = changes_of(changes or [])
     if name is not None:
-        laid_over["name"] = name
+        patch["name"] = name
     with session.client() as client:
-        view = client.clone_job(job, changes=laid_over, resume=resume, checkpoint=checkpoint)
+        view = client.clone_job(job, changes=patch, resume=resume, checkpoint=checkpoint)
     output.print_result(view, f"{view.name} ({view.id})", as_json=json)
 
 
 def changes_of(assignments: list[str]) -> dict[str, object]:
-    """The merge patch that ``path.to.field=value`` lines mean; values are YAML, and an empty one removes the field."""
+    """The merge patch for ``path.to.field=value`` arguments; values are YAML, an empty value removes the field."""
     import yaml
 
     changes: dict[str, object] = {}
@@ -140,7 +140,7 @@ def changes_of(assignments: list[str]) -> dict[str, object]:
         for parent in parents:
             inner = place.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise typer.BadParameter(f"{at} lies below {parent}, which is set as a whole", param_hint="--set")
+                raise typer.BadParameter(f"{at} is inside {parent}, which is also set as a whole", param_hint="--set")
             place = inner
         place[leaf] = value
     return changes
@@ -148,17 +148,19 @@ def changes_of(assignments: list[str]) -> dict[str, object]:
 
 def delete(
     jobs: Jobs,
-    files: Annotated[bool, typer.Option("--files", help="Delete the output, too, if it is the job's own.")] = False,
+    files: Annotated[
+        bool, typer.Option("--files", help="Also delete the output, if it is the job's own folder.")
+    ] = False,
     yes: options.Yes = False,
     json: options.Json = False,
 ) -> None:
-    """Forget ended jobs; their output stays unless --files. A terminal is asked first."""
+    """Delete ended jobs, after confirmation on a terminal; their output stays unless --files."""
     if not yes:
         if output.is_interactive():
-            what = " with all checkpoints and logs" if files else "; what they wrote stays"
+            what = " with all checkpoints and logs" if files else "; their output stays"
             typer.confirm(f"Delete {', '.join(jobs)}{what}?", abort=True, err=True)
         elif files:
-            raise typer.BadParameter("deleting files without a person to ask needs --yes", param_hint="--files")
+            raise typer.BadParameter("deleting files without a terminal requires --yes", param_hint="--files")
     with session.client() as client:
         done, failures = _attempted(jobs, lambda job: client.delete_job(job, files=files))
     deleted = [job for job, _ in done]

@@ -1,4 +1,4 @@
-"""What ``simulate`` found as one picture: waits and completion times side by side, and use and queue over time."""
+"""Plots the result of ``simulate``: waiting and completion times, and the queue and usage over time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 _ENDINGS: Final = (".svg", ".png", ".pdf")
 _NAMES: Final = ("as now", "what if")
-# Told apart by all kinds of colour vision (Okabe and Ito), and in print without colours by their dashes.
-_LOOKS: Final = (("#0072B2", "-"), ("#D55E00", "--"))
+# Distinguishable with any colour vision (Okabe and Ito), and in black and white by their dashes.
+_LINE_STYLES: Final = (("#0072B2", "-"), ("#D55E00", "--"))
 _UNITS: Final = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _TIMES: Final = {
-    "waited,\nmean": "wait_mean_s",
-    "waited,\n99 of 100": "wait_p99_s",
-    "done after,\nmean": "jct_mean_s",
-    "done after,\nhalf": "jct_p50_s",
-    "done after,\n99 of 100": "jct_p99_s",
+    "waiting time,\nmean": "wait_mean_s",
+    "waiting time,\np99": "wait_p99_s",
+    "completion time,\nmean": "jct_mean_s",
+    "completion time,\nmedian": "jct_p50_s",
+    "completion time,\np99": "jct_p99_s",
 }
 _STYLE: Final[Any] = {
-    "svg.fonttype": "none",  # words stay words: to be found, and read aloud
-    "svg.hashsalt": "trainmaster",  # the same figures give the same file
+    "svg.fonttype": "none",  # text stays text, for search and screen readers
+    "svg.hashsalt": "trainmaster",  # reproducible files
     "axes.grid": True,
     "grid.color": "#DDDDDD",
     "axes.axisbelow": True,
@@ -37,23 +37,23 @@ _STYLE: Final[Any] = {
 
 
 def check(path: Path) -> None:
-    """That a picture can be written there, before a long wait.
+    """Check before a long wait that a plot can be written to ``path``.
 
     Raises:
-        WrongUse: it says what to do.
+        WrongUse: the message says what to do.
     """
     if path.suffix not in _ENDINGS:
         raise WrongUse(f"--plot: {path.name!r} does not end in {', '.join(_ENDINGS)}.")
     if not path.parent.is_dir():
         raise WrongUse(f"--plot: there is no folder {path.parent}.")
     try:
-        import matplotlib as mpl  # noqa: F401 (whether it is there)
+        import matplotlib as mpl  # noqa: F401 (whether it is installed)
     except ImportError:
         raise WrongUse("--plot needs matplotlib; install it with `pip install 'trainmaster[plots]'`.") from None
 
 
 def draw(found: SimulationView, path: Path) -> None:
-    """Raises :class:`WrongUse` where the file cannot be written."""
+    """Write the plot. Raises :class:`WrongUse` if the file cannot be written."""
     check(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -73,11 +73,11 @@ def draw(found: SimulationView, path: Path) -> None:
         times, queue, *others = figure.subplots(len(shares) + 2, 1)
         _times(times, [[getattr(side, name) for name in _TIMES.values()] for side in sides])
         _over_time(queue, waiting, unit_s)
-        queue.set(title="Queue", ylabel="jobs that wait", xlabel=f"time since the first job came ({unit})")
+        queue.set(title="Queue", ylabel="waiting jobs", xlabel=f"time since the first submission ({unit})")
         for axes, (noun, runs) in zip(others, shares, strict=True):
             _over_time(axes, [[[at_s, 100 * part] for at_s, part in run] for run in runs], unit_s)
             axes.set(title=f"{noun} in use", ylabel="% of all", ylim=(0, 105))
-            axes.set_xlabel(f"time since the first job came ({unit})")
+            axes.set_xlabel(f"time since the first submission ({unit})")
         figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
         try:
@@ -87,9 +87,9 @@ def draw(found: SimulationView, path: Path) -> None:
 
 
 def _times(axes: Axes, sides: Sequence[Sequence[float | None]]) -> None:
-    """Beside one another; what nobody knows, as no job started or was done, has no bar."""
+    """Grouped bars; an unknown value (no job started or finished) has no bar."""
     unit, unit_s = _unit(max((value for side in sides for value in side if value is not None), default=0.0))
-    for number, (side, name, (colour, _)) in enumerate(zip(sides, _NAMES, _LOOKS, strict=True)):
+    for number, (side, name, (colour, _)) in enumerate(zip(sides, _NAMES, _LINE_STYLES, strict=True)):
         places = [at + 0.4 * number - 0.2 for at in range(len(side))]
         axes.bar(places, [0.0 if value is None else value / unit_s for value in side], 0.38, color=colour, label=name)
     axes.set_xticks(range(len(_TIMES)), list(_TIMES))
@@ -97,8 +97,8 @@ def _times(axes: Axes, sides: Sequence[Sequence[float | None]]) -> None:
 
 
 def _over_time(axes: Axes, runs: Sequence[Sequence[Sequence[float]]], unit_s: float) -> None:
-    """Each value from its moment to the next."""
-    for run, (colour, dashes) in zip(runs, _LOOKS, strict=True):
+    """Step functions: each value holds until the next."""
+    for run, (colour, dashes) in zip(runs, _LINE_STYLES, strict=True):
         if run:
             axes.step(
                 [at_s / unit_s for at_s, _ in run], [value for _, value in run],
@@ -109,5 +109,5 @@ def _over_time(axes: Axes, runs: Sequence[Sequence[Sequence[float]]], unit_s: fl
 
 
 def _unit(longest_s: float) -> tuple[str, float]:
-    """The largest of which there are at least two."""
+    """The largest unit in which the value is at least 2."""
     return next(((name, unit_s) for name, unit_s in _UNITS if longest_s >= 2 * unit_s), _UNITS[-1])

@@ -1,4 +1,4 @@
-"""``queue``: who waits in which order and why, who runs until when, and who has which share."""
+"""``queue``: the waiting jobs with reasons, the running jobs, and the projects' shares."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _WATCH_EVERY_S: Final = 2.0
 _BAR: Final = 20  # characters
-_ROOMY: Final = 100  # columns from which users and classes have a column
-_WIDE: Final = 150  # columns from which a reason stands beside its job
+_ROOMY: Final = 100  # terminal width from which users and priority classes have columns
+_WIDE: Final = 150  # terminal width from which reasons have a column
 _WIDEST: Final = 30
 _MOST_RUNNING: Final = 12
 _OTHERS: Final = "(others)"
@@ -35,11 +35,11 @@ def register(root: typer.Typer) -> None:
 
 def queue(
     project: options.Project = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Waiting jobs to show.")] = 20,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 s until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of waiting jobs to show.")] = 20,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Who has which share, what runs until when, and what waits, in the planner's order, with the reasons."""
+    """Show the projects' shares, the running jobs, and the queue with the reasons why jobs wait."""
     with session.client() as client:
         if json:
             waiting, running, shares = _read(client, project, limit)
@@ -56,9 +56,9 @@ def queue(
             _watch(client, project, limit)
         else:
             console = output.answers()
-            seen = _read(client, project, limit)
+            snapshot = _read(client, project, limit)
             is_piped = not console.is_terminal
-            for part in picture(*seen, console=console, now=output.now(), limit=limit, is_roomy=is_piped or None):
+            for part in picture(*snapshot, console=console, now=output.now(), limit=limit, is_roomy=is_piped or None):
                 if isinstance(part, _Table) and not console.is_terminal:
                     output.print_table([head.strip() for head in part.heads], part.rows, empty="")
                 else:
@@ -96,7 +96,7 @@ def _watch(client: Client, project: str | None, limit: int) -> None:
             try:
                 live.update(look(), refresh=True)
             except (ServerUnreachable, ServerFailure):
-                continue  # what was seen last stays until the server is back
+                continue  # the last view stays until the server is back
 
 
 def picture(
@@ -109,10 +109,10 @@ def picture(
     limit: int,
     is_roomy: bool | None = None,
 ) -> list[Any]:
-    """Shares as bars, what runs, what waits; each with a headline.
+    """Shares as bars, running jobs and waiting jobs, each with a headline.
 
     Args:
-        is_roomy: whether all columns are shown; ``None``: if the console is wide enough for them.
+        is_roomy: whether to show all columns; ``None``: if the console is wide enough.
     """
     from rich.text import Text
 
@@ -120,12 +120,11 @@ def picture(
     shown = len(waiting.items)
     more = f", the first {shown} of them:" if waiting.waiting > shown and shown == limit else ":"
     known = [job for job in running if job.job_id]
-    nobody = Text("  nobody holds or wants anything", "dim")
     parts: list[Any] = [
         Text("Shares", "bold"),
-        _share_table(shares, console, is_roomy=is_roomy) if shares.projects else nobody,
+        _share_table(shares, console, is_roomy=is_roomy) if shares.projects else Text("  No usage or demand.", "dim"),
     ]
-    parts += [Text(""), Text(f"{output.count(len(running), 'job')} on the nodes", "bold")]
+    parts += [Text(""), Text(f"{output.count(len(running), 'running job')}", "bold")]
     if known:
         parts.append(_running_table(known[:_MOST_RUNNING], now, is_roomy=is_roomy))
     if len(known) > _MOST_RUNNING:
@@ -134,12 +133,11 @@ def picture(
     if others:
         holds = amounts(sum(job.gpus for job in others), sum(job.cpus for job in others))
         whose = f"{'and ' if known else ''}{len(others)} of other projects"
-        parts.append(Text(f"  {whose}, {'which holds' if len(others) == 1 else 'which hold'} {holds}", "dim"))
-    never = sum(map(_is_never, waiting.items)) if shown == waiting.waiting else 0  # else they are not all known
-    count = waiting.waiting - never
-    headline = f"{output.count(count, 'job')} {'waits' if count == 1 else 'wait'}"
+        parts.append(Text(f"  {whose}, using {holds}", "dim"))
+    never = sum(map(_is_never, waiting.items)) if shown == waiting.waiting else 0  # otherwise not all are known
+    headline = output.count(waiting.waiting - never, "waiting job")
     if never:
-        headline += f", and {never} can never start as things are"
+        headline += f", and {never} that can never start on the present cluster"
     parts += [Text(""), Text(headline + (more if shown else ""), "bold")]
     if shown:
         parts.append(_waiting_table(waiting.items, now, is_roomy=is_roomy, is_wide=console.width >= _WIDE))
@@ -149,11 +147,11 @@ def picture(
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
-def bar(held: float, due: float, width: int = _BAR, *, is_fancy: bool = True) -> str:
-    """What is held, as a bar of ``width`` for the whole cluster, with a mark where that ends which is due."""
+def bar(usage: float, fair_share: float, width: int = _BAR, *, is_fancy: bool = True) -> str:
+    """Present usage as a bar, of ``width`` for the whole cluster, with a mark at the fair share."""
     full, empty, mark = ("█", "·", "│") if is_fancy else ("#", ".", "|")
-    filled = min(width, max(0, round(held * width)))
-    at = min(width - 1, max(0, round(due * width) - 1)) if due > 0 else None
+    filled = min(width, max(0, round(usage * width)))
+    at = min(width - 1, max(0, round(fair_share * width) - 1)) if fair_share > 0 else None
     return "".join(mark if place == at else full if place < filled else empty for place in range(width))
 
 
@@ -177,7 +175,7 @@ def _share_table(shares: SharesView, console: Console, *, is_roomy: bool) -> _Ta
                 *([f"{share.cpus:g}/{shares.cpu_milli / 1000:g}"] if has_cpus else []),
             ]
         )
-    heads = ["  PROJECT", "HOLDS", "SHARE", "DUE", "LATELY", "WEIGHT"]
+    heads = ["  PROJECT", "USING", "SHARE", "FAIR SHARE", "RECENT", "WEIGHT"]
     return _Table([*heads, *(["GPUS"] if shares.gpus else []), *(["CPUS"] if has_cpus else [])], rows)
 
 
@@ -201,7 +199,7 @@ def _running_table(jobs: list[RunningJobView], now: datetime, *, is_roomy: bool)
         ]
         for job in sorted(jobs, key=lambda each: (each.ends_at is None, each.ends_at or now, each.name or ""))
     ]
-    heads = ["  JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "CPUS", "RUNS FOR", "ENDS"]
+    heads = ["  JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "CPUS", "RUNTIME", "EXPECTED END"]
     return _Table(heads, rows)
 
 
@@ -215,35 +213,45 @@ def _until(job: RunningJobView, now: datetime) -> str:
 
 def _waiting_table(jobs: list[WaitingJobView], now: datetime, *, is_roomy: bool, is_wide: bool) -> _Table:
     rows = []
-    for first, *rest in _together(jobs):
+    for group in _grouped(jobs):
+        first, *rest = group
         last = rest[-1] if rest else first
-        all_of_them = [first, *rest]
-        is_one_priority = {job.priority for job in all_of_them} == {first.priority}
+        has_same_priority = {job.priority for job in group} == {first.priority}
         rows.append(
             [
                 "  –" if _is_never(first) else f"  {first.position}" + (f"–{last.position}" if rest else ""),
-                first.name or (f"({len(all_of_them)} of other projects)" if rest else "(of another project)"),
+                first.name or (f"({len(group)} of other projects)" if rest else "(of another project)"),
                 first.project or "",
                 *([first.user or ""] if is_roomy else []),
-                _number(sum(job.gpus for job in all_of_them)),
-                _number(sum(job.cpus for job in all_of_them)),
-                _priority(first, is_roomy=is_roomy) if is_one_priority else "",
+                _number(sum(job.gpus for job in group)),
+                _number(sum(job.cpus for job in group)),
+                _priority(first, is_roomy=is_roomy) if has_same_priority else "",
                 "" if rest else "never" if _is_never(first) else start_text(first.start, now),
                 first.reason.sentence if first.reason else "",
             ]
         )
     priority = "PRIORITY" if is_roomy else "PRI"
-    heads = ["  #", "JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "CPUS", priority, "STARTS", "WHY"]
+    heads = [
+        "  #",
+        "JOB",
+        "PROJECT",
+        *(["USER"] if is_roomy else []),
+        "GPUS",
+        "CPUS",
+        priority,
+        "EXPECTED START",
+        "REASON",
+    ]
     return _Table(heads, rows, is_below=not is_wide)
 
 
 def _is_never(job: WaitingJobView) -> bool:
-    """Whether it has no place in the queue, as no end of another job can help it."""
+    """Whether it has no queue position, since it can never start on the present cluster."""
     return job.position is None or (job.reason is not None and job.reason.is_impossible)
 
 
-def _together(jobs: list[WaitingJobView]) -> list[list[WaitingJobView]]:
-    """Jobs of others that stand behind one another have one line: nothing but their place is told of them."""
+def _grouped(jobs: list[WaitingJobView]) -> list[list[WaitingJobView]]:
+    """Groups consecutive jobs of other projects, of which only the position is visible, into one line."""
     found: list[list[WaitingJobView]] = []
     for job in jobs:
         last = found[-1][-1] if found else None
@@ -263,12 +271,12 @@ def _priority(job: WaitingJobView, *, is_roomy: bool) -> str:
 
 def amounts(gpus: float, cpus: float) -> str:
     """``26 GPUs and 48 CPUs``."""
-    told = [output.count(float(count), noun) for count, noun in ((gpus, "GPU"), (cpus, "CPU")) if count]
-    return " and ".join(told) or "nothing"
+    parts = [output.count(float(count), noun) for count, noun in ((gpus, "GPU"), (cpus, "CPU")) if count]
+    return " and ".join(parts) or "nothing"
 
 
 def start_text(start: ExpectedStartView | None, now: datetime) -> str:
-    """``~14:20 (13:50–16:00)``, with the day where it is another."""
+    """``14:20 (13:50–16:00)``, with the date if it is not today."""
     if start is None or (start.likely_at is None and start.early_at is None):
         return "–"
     if start.code == "now":
@@ -278,7 +286,7 @@ def start_text(start: ExpectedStartView | None, now: datetime) -> str:
         local, today = at.astimezone(), now.astimezone()
         return local.strftime("%H:%M" if local.date() == today.date() else "%b %d %H:%M")
 
-    likely = f"~{clock(start.likely_at)}" if start.likely_at else "later"
+    likely = clock(start.likely_at) if start.likely_at else "later"
     if start.early_at is None:
         return likely
     return f"{likely} ({clock(start.early_at)}–{clock(start.late_at) if start.late_at else '?'})"
@@ -290,7 +298,7 @@ def _number(gpus: float) -> str:
 
 @dataclass(slots=True)
 class _Table:
-    """A table for a terminal; its last column takes several lines, or stands on a line of its own below each row (``is_below``)."""
+    """A table for a terminal, whose last column wraps, or is shown on its own line below each row (``is_below``)."""
 
     heads: list[str]
     rows: list[list[Any]]
@@ -305,21 +313,21 @@ class _Table:
         heads = self.heads[:-1] if self.is_below else self.heads
         cells = [[_text(cell) for cell in row] for row in self.rows]
         for at, head in enumerate(heads):
-            gives_way = at == len(self.heads) - 1
-            least = None if gives_way else min(_WIDEST, max(len(head), *(len(row[at]) for row in cells)))
+            is_flexible = at == len(self.heads) - 1
+            least = None if is_flexible else min(_WIDEST, max(len(head), *(len(row[at]) for row in cells)))
             table.add_column(
                 head,
-                no_wrap=not gives_way,
-                overflow="fold" if gives_way else "ellipsis",
+                no_wrap=not is_flexible,
+                overflow="fold" if is_flexible else "ellipsis",
                 min_width=least,
-                max_width=None if gives_way else _WIDEST,
+                max_width=None if is_flexible else _WIDEST,
             )
         for row in cells:
             table.add_row(*row[: len(heads)])
         if not self.is_below:
             yield table
             return
-        # Rendered whole, so that its columns stand under one another; then each row's last cell below it.
+        # Rendered as a whole to align the columns; each row is followed by its last cell.
         for number, line in enumerate(console.render_lines(table, pad=False)):
             yield Text("").join(Text(segment.text, segment.style or "") for segment in line)
             if number and self.rows[number - 1][-1]:

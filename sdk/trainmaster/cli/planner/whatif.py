@@ -1,4 +1,4 @@
-"""``whatif``, ``explain`` and ``simulate``: asking the planner."""
+"""``whatif``, ``explain`` and ``simulate``: forecasts, explanations and simulations by the planner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from trainmaster.wire.jobs import JobDetail
 
-_LOOK_AGAIN_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 def register(root: typer.Typer) -> None:
@@ -39,47 +39,53 @@ def register(root: typer.Typer) -> None:
     root.command("simulate", rich_help_panel="Administration")(simulate)
 
 
-MoreNodes = Annotated[int, typer.Option("--more-nodes", help="Were there so many more nodes like --like.", min=0)]
-Like = Annotated[str | None, typer.Option("--like", metavar="NODE", help="A node whose kind there shall be more of.")]
-Without = Annotated[list[str] | None, typer.Option("--without", metavar="NODE", help="Were it not there. Repeat it.")]
+MoreNodes = Annotated[int, typer.Option("--more-nodes", help="With N more nodes like --like.", min=0)]
+Like = Annotated[str | None, typer.Option("--like", metavar="NODE", help="The node that --more-nodes copies.")]
+Without = Annotated[list[str] | None, typer.Option("--without", metavar="NODE", help="Without this node. Repeatable.")]
 
 
 def whatif(
     what: Annotated[
-        str, typer.Argument(metavar="SPEC|JOB", help="A YAML or JSON file, `-` for stdin, or a job that waits.")
+        str, typer.Argument(metavar="SPEC|JOB", help="A YAML or JSON file, `-` for stdin, or a waiting job.")
     ],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", metavar="PATH=VALUE", help="What if: --set workers=16. VALUE is YAML; repeat it."),
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="PATH=VALUE",
+            help="Hypothetical change: --set workers=16 (VALUE is YAML). Repeatable.",
+        ),
     ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Show it as it is beside it with the changes.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show the forecasts with and without the changes.")
+    ] = False,
     more_nodes: MoreNodes = 0,
     like: Like = None,
     without: Without = None,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Ask the planner when and where a job would run, why it would wait, and what would start sooner. Submits nothing."""
+    """Forecast when and where a job would start, why it would wait, and what would start sooner. Submits nothing."""
     if more_nodes and like is None:
         raise typer.BadParameter(
-            "name a node whose kind there shall be more of, such as --like gpu-07", param_hint="--like"
+            "is required with --more-nodes: the node to copy, such as --like gpu-07", param_hint="--like"
         )
-    laid_over = changes_of(changes or [])
-    if compare and not (laid_over or more_nodes or without):
+    patch = changes_of(changes or [])
+    if compare and not (patch or more_nodes or without):
         raise WrongUse(
-            "--compare shows two answers beside one another, and nothing is another: say what if with --set PATH=VALUE, "
-            "--more-nodes N --like NODE or --without NODE."
+            "--compare needs a change to compare with: --set PATH=VALUE, --more-nodes N --like NODE, or --without NODE."
         )
     with session.client() as client:
 
-        def ask(patch: dict[str, Any], **cluster: Any) -> ForecastView:
+        def forecast(changed: dict[str, Any], **cluster: Any) -> ForecastView:
             if not _is_file(what):
-                return client.forecast_job(what, changes=patch, **cluster)
-            return client.forecast_spec(spec, changes=patch, **cluster)
+                return client.forecast_job(what, changes=changed, **cluster)
+            return client.forecast_spec(spec, changes=changed, **cluster)
 
         spec = _spec(what, project) if _is_file(what) else {}
-        found = ask(laid_over, more_nodes=more_nodes, like=like, without=without or [])
-        before = ask({}) if compare else None
+        found = forecast(patch, more_nodes=more_nodes, like=like, without=without or [])
+        before = forecast({}) if compare else None
     if json:
         output.print_json(found if before is None else {"before": before, "after": found})
         return
@@ -87,19 +93,19 @@ def whatif(
         output.print_pairs(_pairs(found))
         return
     now, then = dict(_pairs(before)), dict(_pairs(found))
-    for key in dict(_pairs(before, all_of_them=True)):
+    for key in dict(_pairs(before, with_empty=True)):
         if now.get(key) or then.get(key):
             _print_both(key, now.get(key) or "–", then.get(key) or "–")
 
 
 def _print_both(key: str, now: str, then: str) -> None:
-    """Sentences above one another: side by side they would be either cut or too wide to read."""
-    told = [("as it is", now), ("what if", then)] if now != then else [("both", now)]
-    output.print_pairs([(f"{key if not row else '':<9} {which:<8}", text) for row, (which, text) in enumerate(told)])
+    """Print two sentences below each other; side by side they would be too wide."""
+    rows = [("as it is", now), ("what if", then)] if now != then else [("both", now)]
+    output.print_pairs([(f"{key if not row else '':<18} {which:<8}", text) for row, (which, text) in enumerate(rows)])
 
 
 def _is_file(what: str) -> bool:
-    """Whether a spec is meant; a job's name is no path, so a file of that name is named ``./name``."""
+    """Whether ``what`` is a spec file. To name a file like a job, write ``./name``."""
     return what == "-" or "/" in what or what.endswith((".yaml", ".yml", ".json")) or Path(what).is_file()
 
 
@@ -107,26 +113,26 @@ def _spec(what: str, project: str | None) -> dict[str, Any]:
     spec = read_spec_argument(what)
     if project is not None:
         spec["project"] = project
-    # What the code is changes nothing about where it runs, and it need not be uploaded for this.
+    # The code has no influence on the placement, and need not be uploaded for a forecast.
     return {key: value for key, value in spec.items() if key != "code"}
 
 
-def _pairs(found: ForecastView, *, all_of_them: bool = False) -> list[tuple[str, str | None]]:
+def _pairs(found: ForecastView, *, with_empty: bool = False) -> list[tuple[str, str | None]]:
     waits = found.wait_reason
     place = f" (position {found.queue_position} in the queue)" if found.queue_position else ""
     pairs = [
-        ("Starts", starts_text(found)),
+        ("Expected start", starts_text(found)),
         ("Waits", f"{waits.sentence.removesuffix('.')}{place}" if waits else None),
-        ("Places", places_text(found.places)),
-        ("Stops", " ".join(victim.sentence for victim in found.victims)),
-        ("Fits now", options_text(found)),
-        ("Sooner", " ".join(option.sentence for option in found.later)),
+        ("Nodes", places_text(found.places)),
+        ("Preempts", " ".join(victim.sentence for victim in found.victims)),
+        ("Would start now", options_text(found)),
+        ("Would start sooner", sentences(found.later)),
     ]
-    return [(key, value) for key, value in pairs if value or all_of_them]
+    return [(key, value) for key, value in pairs if value or with_empty]
 
 
 def starts_text(found: ForecastView) -> str:
-    """``now``, ``probably at about 14:20 UTC, between …``, or why nobody knows."""
+    """``now``, the forecast as a sentence, or why there is none."""
     if found.would_start:
         return "now"
     if found.start is None:
@@ -143,27 +149,27 @@ def places_text(places: list[PlaceView]) -> str:
 
 
 def options_text(found: ForecastView) -> str:
-    """What would start at once instead; that nothing would where nothing is known."""
+    """Alternatives that would start now."""
     if found.would_start:
         return ""
-    return sentences(found.options) or "nothing that is close to it"
+    return sentences(found.options) or "no similar configuration"
 
 
-def sentences(told: list[OptionView]) -> str:
-    return " ".join(option.sentence for option in told)
+def sentences(alternatives: list[OptionView]) -> str:
+    return " ".join(alternative.sentence for alternative in alternatives)
 
 
 def outlook_of(client: Client, detail: JobDetail) -> ForecastView | None:
-    """When a waiting job is expected to start and what would sooner; ``None`` where the planner cannot be asked."""
+    """The forecast for a waiting job; ``None`` without a planner."""
     from trainmaster.errors import TrainmasterError
 
-    is_looked_after = detail.wait_reason is None or detail.wait_reason.code != "scheduler_away"
-    if detail.state != "queued" or not is_looked_after:
+    has_scheduler = detail.wait_reason is None or detail.wait_reason.code != "scheduler_away"
+    if detail.state != "queued" or not has_scheduler:
         return None
     try:
         return client.forecast_job(detail.id)
     except TrainmasterError:
-        # It has started meanwhile, or no scheduler answers: all the rest is shown as it is.
+        # It has started in the meantime, or no scheduler answers: show the rest without a forecast.
         return None
 
 
@@ -174,77 +180,77 @@ def explain(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="A time such as 14:20 (today), 2026-11-21T14:20 or 10m (ago); else the present.",
+            help="A time such as 14:20 (today), 2026-11-21T14:20 or 10m (ago); default: now.",
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Why a job waits, or waited at that time: the planner run again on what it saw then."""
-    asked_at = moment(at, output.now(), "--at")
+    """Explain why a job waits, or waited at that time, by replaying the scheduling decision."""
+    decided_at = moment(at, output.now(), "--at")
     with session.client() as client:
-        found = client.explain_job(job, at=asked_at)
+        found = client.explain_job(job, at=decided_at)
     if json:
         output.print_json(found)
         return
-    seen = f"{found.waiting} waiting, {found.running} running, {output.count(found.nodes, 'node')}"
+    cluster = f"{found.waiting} waiting, {found.running} running, {output.count(found.nodes, 'node')}"
     place = f" (position {found.queue_position} in the queue)" if found.queue_position else ""
     output.print_pairs(
         [
-            ("Planned", f"{output.local_time(found.at)}, with {seen}"),
+            ("Decided", f"{output.local_time(found.at)}, with {cluster}"),
             ("Verdict", found.verdict),
-            ("Because", f"{found.sentence.removesuffix('.')}{place}"),
+            ("Reason", f"{found.sentence.removesuffix('.')}{place}"),
             ("Order", found.order),
-            ("Places", places_text(found.places)),
-            ("Said then", None if found.is_same else f"{found.then} (another version of the planner)"),
+            ("Nodes", places_text(found.places)),
+            ("Then", None if found.is_same else f"{found.then} (another version of the planner)"),
         ]
     )
 
 
 def simulate(
     policy: Annotated[
-        Path | None, typer.Option("--policy", metavar="FILE", help="YAML with the settings that are another.")
+        Path | None, typer.Option("--policy", metavar="FILE", help="YAML file with changed settings.")
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="SETTING=VALUE", help="One of them. Repeat it.")
+        list[str] | None, typer.Option("--set", "-s", metavar="SETTING=VALUE", help="Changed setting. Repeatable.")
     ] = None,
     more_nodes: MoreNodes = 0,
     like: Like = None,
     without: Without = None,
     days: Annotated[
-        float, typer.Option("--days", help="The jobs that have ended in so many days.", min=0.01, max=366)
+        float, typer.Option("--days", help="Simulate the jobs that ended in the last N days.", min=0.01, max=366)
     ] = 30,
     timeout: Annotated[
-        str, typer.Option("--timeout", help="Wait no longer than, such as 90s or 1h; it goes on without you.")
+        str, typer.Option("--timeout", help="Maximum time to wait, such as 90s or 1h; the simulation continues.")
     ] = "1h",
     simulation: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Begin none: wait for this one, which you left.")
+        str | None, typer.Option("--id", metavar="ID", help="Wait for this running simulation.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw both into this .svg, .png or .pdf.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Plot both into this .svg, .png or .pdf.")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Try a policy, or more nodes, on the platform's own history before setting, or buying, them. For platform admins."""
+    """Simulate a policy, or more nodes, on the platform's own job history (platform admins)."""
     settings = {**(_settings(policy) if policy else {}), **changes_of(changes or [])}
-    is_asked = bool(settings or more_nodes or without)
-    if not is_asked and simulation is None:
+    has_changes = bool(settings or more_nodes or without)
+    if not has_changes and simulation is None:
         raise WrongUse(
-            "Say what to try: --policy FILE, --set order=fifo, --more-nodes 20 --like NODE, or --without NODE."
+            "Say what to simulate: --policy FILE, --set order=fifo, --more-nodes 20 --like NODE, or --without NODE."
         )
-    if is_asked and simulation is not None:
-        raise WrongUse("Either say what to try, or name with --id one that is being worked on.")
+    if has_changes and simulation is not None:
+        raise WrongUse("Either say what to simulate, or name a running simulation with --id.")
     timeout_s = _timeout_s(timeout)
     if plot is not None:
         plots.check(plot)
     with session.client() as client:
-        told = (
+        status = (
             client.get_simulation(simulation)
             if simulation is not None
             else client.begin_simulation(
                 policy=settings, more_nodes=more_nodes, like=like, without=without or [], days=days
             )
         )
-        found = _wait_for(client, told, timeout_s)
+        found = _wait_for(client, status, timeout_s)
     if json:
         output.print_json(found)
     else:
@@ -261,7 +267,8 @@ def _show(found: SimulationView) -> None:
     )
     output.print_table(["", "AS NOW", "WHAT IF"], _rows(found), empty="")
     output.note(
-        "Both are simulated: these jobs from an empty cluster, with the nodes and settings as they are now, and with the changes.",
+        "Both columns are simulated, starting with an empty cluster: with the present nodes and settings, and with the "
+        "changes.",
         "dim",
     )
 
@@ -275,32 +282,32 @@ def _timeout_s(text: str) -> float:
         raise typer.BadParameter(str(error), param_hint="--timeout") from error
 
 
-def _wait_for(client: Client, told: SimulationStatusView, timeout_s: float) -> SimulationView:
-    """The result; meanwhile a person sees what is going on. Whoever leaves with Ctrl-C is told how to come back."""
+def _wait_for(client: Client, status: SimulationStatusView, timeout_s: float) -> SimulationView:
+    """Wait for the result and show the progress. After Ctrl-C, prints how to return to the simulation."""
     from trainmaster.errors import WaitTimedOut
 
-    back = f"It goes on without you; its result stays for an hour: trainmaster simulate --id {told.id}"
+    back = f"It continues; its result is available for an hour: trainmaster simulate --id {status.id}"
     until_s = time.monotonic() + timeout_s
     try:
-        with _spinner() as say:
-            while told.result is None:
+        with _spinner() as show:
+            while status.result is None:
                 if time.monotonic() >= until_s:
-                    sentence = told.sentence.removesuffix(".") or "It is not done"
+                    sentence = status.sentence.removesuffix(".") or "It is not done"
                     raise WaitTimedOut(
                         f"The simulation is not done after {output.duration(timeout_s)}: {sentence}. {back}"
                     )
-                time.sleep(_LOOK_AGAIN_S)  # noqa: TID251 (the command line is an edge)
-                told = client.get_simulation(told.id)
-                say(told.sentence)
+                time.sleep(_POLL_S)  # noqa: TID251 (the command line is a boundary)
+                status = client.get_simulation(status.id)
+                show(status.sentence)
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{back}\n")
         raise
-    return told.result
+    return status.result
 
 
 @contextmanager
 def _spinner() -> Iterator[Callable[[str], None]]:
-    """On a person's terminal, what is said last beside a spinner."""
+    """On a terminal, a spinner with the present status."""
     console = output.notes()
     if not console.is_terminal:
         yield lambda _: None
@@ -324,13 +331,13 @@ def _settings(file: Path) -> dict[str, Any]:
         raise WrongUse(f"{file} is not YAML: {error}.") from error
     settings = found.get("settings", found) if isinstance(found, dict) else None
     if not isinstance(settings, dict):
-        raise WrongUse(f"{file} holds no settings; write lines such as `order: fifo`.")
+        raise WrongUse(f"{file} has no settings; write lines such as `order: fifo`.")
     return settings
 
 
 def _rows(found: SimulationView) -> list[list[str]]:
-    def cell(one: SimulationReportView, name: str) -> str:
-        value = getattr(one, name)
+    def cell(report: SimulationReportView, name: str) -> str:
+        value = getattr(report, name)
         if value is None:
             return "–"
         if name.endswith("_s"):
@@ -344,12 +351,12 @@ def _rows(found: SimulationView) -> list[list[str]]:
         )
 
     names = {
-        "Waited, mean": "wait_mean_s",
-        "Waited, 99 of 100": "wait_p99_s",
-        "Done after, mean": "jct_mean_s",
-        "Done after, half": "jct_p50_s",
-        "Done after, 99 of 100": "jct_p99_s",
-        "All done after": "makespan_s",
+        "Waiting time, mean": "wait_mean_s",
+        "Waiting time, p99": "wait_p99_s",
+        "Completion time, mean": "jct_mean_s",
+        "Completion time, median": "jct_p50_s",
+        "Completion time, p99": "jct_p99_s",
+        "Makespan": "makespan_s",
         "GPUs in use": "gpu_allocation",
         "CPUs in use": "cpu_allocation",
         "Preemptions": "preemptions",
@@ -357,5 +364,5 @@ def _rows(found: SimulationView) -> list[list[str]]:
         "Worst finish-time fairness": "worst_fairness",
     }
     if not (found.before.gpu_allocation or found.after.gpu_allocation):
-        del names["GPUs in use"]  # there are none, or nobody asked for any
-    return [[told, cell(found.before, name), cell(found.after, name)] for told, name in names.items()]
+        del names["GPUs in use"]  # no GPUs, or no demand for them
+    return [[title, cell(found.before, name), cell(found.after, name)] for title, name in names.items()]

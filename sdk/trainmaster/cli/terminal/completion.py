@@ -1,4 +1,4 @@
-"""Names for the shell to complete. A server that is slow or away completes nothing, and says nothing."""
+"""Shell completion of names. Without a quick answer of the server, completes nothing, without a message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _names(incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]
     try:
         with session.client_of(session.current().server(), timeout_s=_TIMEOUT_S, tries=1) as client:
             return [name for name in dict.fromkeys(ask(client)) if name.startswith(incomplete)]
-    except Exception:  # noqa: BLE001 (an edge: a shell that completes must never see an error)
+    except Exception:  # noqa: BLE001 (shell completion must never print an error)
         return []
 
 

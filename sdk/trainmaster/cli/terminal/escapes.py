@@ -1,5 +1,5 @@
-"""What may reach a person's terminal of text that others wrote: a log line must not move the cursor, rename the window
-or fill the clipboard.
+"""Filters escape sequences of untrusted text: a log line must not move the terminal's cursor, rename its window or fill
+the clipboard.
 """
 
 from __future__ import annotations
@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# ECMA-48: a colour (SGR) is a control sequence with digits and separators that ends in `m`. All else is taken out:
+# ECMA-48: a colour (SGR) is a control sequence with digits and separators that ends in `m`. All others are removed:
 # strings (OSC, DCS, PM, APC, SOS) up to their end or that of the text, control sequences, other escapes, and the
-# control characters of 7 and 8 bits but for the tab.
+# control characters of 7 and 8 bits except the tab.
 _COLOUR: Final = r"\x1b\[[0-9;:]*m"
 _OTHER: Final = (
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"
@@ -29,9 +29,9 @@ def without_escapes(text: str) -> str:
 
 
 def only_colours(line: str) -> str:
-    """One line as a terminal may show it: of its sequences the colours alone.
+    """A line with no escape sequences except colours.
 
-    Where a progress bar wrote over itself, its last state is what a terminal would show.
+    Of a progress bar that overwrites itself, only the last state remains, as on a terminal.
     """
     if line.isprintable():
         return line

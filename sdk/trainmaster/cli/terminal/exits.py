@@ -1,4 +1,4 @@
-"""Exit codes, and errors as people and programs read them."""
+"""Exit codes, and error messages for users and programs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from trainmaster.errors import (
 
 
 class ExitCode(IntEnum):
-    """What the command line tells the shell. ``run``, ``submit --follow`` and ``wait`` give a failed job's own code."""
+    """Exit codes of the command line. ``run``, ``submit --follow`` and ``wait`` exit with a failed job's exit code."""
 
     OK = 0
     FAILED = 1
-    USAGE = 2  # also a spec or an argument that the server refuses
+    USAGE = 2  # also a spec or an argument that the server rejects
     UNREACHABLE = 3
     UNAUTHORISED = 4
     NOT_FOUND = 5
@@ -62,7 +62,7 @@ _CODES: tuple[tuple[type[TrainmasterError], ExitCode], ...] = (
     (WaitTimedOut, ExitCode.TIMED_OUT),
 )
 
-# The server speaks of its API; here the same is a command.
+# The server's messages name API requests -> the equivalent commands.
 _COMMANDS: Final = {
     "jobs": "list",
     "nodes": "nodes",
@@ -74,7 +74,7 @@ _COMMANDS: Final = {
 }
 _REQUEST: Final = re.compile(r"`GET /api/v1/(\w+)`")
 _STUDY_REQUEST: Final = re.compile(r"`GET /api/v1/studies/([^/`]+)`")
-# And what is a field there is an option here.
+# Fields in the server's messages -> the equivalent options.
 _OPTIONS: Final = {
     "begins_at": "--from",
     "count": "--count",
@@ -91,7 +91,7 @@ _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
 
 @contextmanager
 def refused_as(what: str) -> Iterator[None]:
-    """A spec that is refused meanwhile is that of ``what``, no job's."""
+    """Within the context, a rejected spec is that of ``what``, not a job's."""
     try:
         yield
     except InvalidSpec as error:
@@ -104,18 +104,21 @@ def exit_code_of(error: TrainmasterError) -> ExitCode:
 
 
 def advice_of(error: TrainmasterError) -> str | None:
-    """What to do, where the server's sentence cannot know it."""
+    """What to do, where the server's message cannot say it."""
     if isinstance(error, TokenExpired):
-        return "Ask a platform admin for a new one (`trainmaster token create NAME --user YOU`), then `trainmaster login URL`."
+        return (
+            "Ask a platform admin for a new token (`trainmaster token create NAME --user YOU`), then "
+            "`trainmaster login URL`."
+        )
     if isinstance(error, Unauthenticated):
         return "Log in with `trainmaster login URL`, or set TRAINMASTER_TOKEN."
     if isinstance(error, NotFound) and error.sentence.startswith("There is no project 'default' "):
-        return "Where no project is named, `default` is meant; name yours with --project, or once for all with TRAINMASTER_PROJECT."
+        return "The default project is `default`; name yours with --project, or set TRAINMASTER_PROJECT."
     return None
 
 
 def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
-    """One line in red, what is at fault below it, and what to do; or the problem as JSON. On stderr."""
+    """Print an error to stderr: one red line, the invalid fields below it, and advice; or the problem as JSON."""
     if as_json:
         import json
 
@@ -137,26 +140,26 @@ def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
             screen.print(Text(f"  {' ' * min(width, 40)}  → {hint}", "dim"), soft_wrap=True)
     if advice := advice_of(error):
         screen.print(Text(advice), soft_wrap=True)
-    if error.request_id and error.status == 500:  # what is above is told in full
-        screen.print(Text(f"Request {error.request_id}; the server's log tells more.", "dim"), soft_wrap=True)
+    if error.request_id and error.status == 500:  # other errors are complete
+        screen.print(Text(f"Request {error.request_id}; see the server's log for more.", "dim"), soft_wrap=True)
 
 
 def _headline(error: TrainmasterError) -> tuple[str, Sequence[FieldMistake]]:
-    """The server's sentence, and the mistakes to list below it: those that it does not name already.
+    """The server's message, and the mistakes to list below it: those that it does not contain already.
 
-    Of a spec it names the first, which the list does better.
+    For a spec, a summary replaces the message, which contains the first mistake.
     """
     count = len(error.mistakes)
     if isinstance(error, InvalidSpec) and error.status is not None and count:
         return f"The {error.of} spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
-    if error.status is None:  # our own words
+    if error.status is None:  # an error of the client
         return error.sentence, error.further_mistakes
     further = [mistake._replace(path=_in_options(f"{mistake.path}: ")[:-2]) for mistake in error.further_mistakes]
     return in_commands(_in_options(error.sentence)), further
 
 
 def _in_options(sentence: str) -> str:
-    """The server's sentence with the option in place of the field that it begins with, and times where the reader is."""
+    """The server's message with the option instead of the field at its beginning, and local times."""
     from datetime import datetime
 
     from trainmaster.cli.terminal.output import local_time
@@ -172,7 +175,7 @@ def _in_options(sentence: str) -> str:
 
 
 def in_commands(sentence: str) -> str:
-    """The server's sentence with commands in place of requests."""
+    """The server's message with commands instead of API requests."""
 
     def command(found: re.Match[str]) -> str:
         known = _COMMANDS.get(found[1])
@@ -182,10 +185,12 @@ def in_commands(sentence: str) -> str:
 
 
 def tell_bug(error: BaseException, *, as_json: bool) -> None:
-    """An error that nobody foresaw, without its traceback."""
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Print an unexpected error without its traceback."""
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     tell_error(
-        TrainmasterError(f"This is a bug in trainmaster's command line ({told}); TRAINMASTER_DEBUG=1 shows where."),
+        TrainmasterError(
+            f"This is a bug in trainmaster's command line ({what}); TRAINMASTER_DEBUG=1 shows the traceback."
+        ),
         as_json=as_json,
     )
 

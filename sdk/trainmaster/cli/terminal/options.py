@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Json = Annotated[
         "--json", callback=_remember_json, is_eager=True, help="JSON on stdout; errors as problem JSON on stderr."
     ),
 ]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Id or name of the job.", autocompletion=complete_job)]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="ID or name of the job.", autocompletion=complete_job)]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
 Project = Annotated[
     str | None,
-    typer.Option("--project", "-p", help="The project; else your context's.", autocompletion=complete_project),
+    typer.Option("--project", "-p", help="Project; default: your context's.", autocompletion=complete_project),
 ]
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Kept in the history.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Reason, recorded in the history.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 # --- jobs, deployments and batch predictions ------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ def node_selector_of(node_selector: list[str] | None) -> dict[str, str]:
 
 
 def priority_of(text: str | None) -> int | None:
-    """The number of ``--priority``: a name's, or the number itself."""
+    """The number of ``--priority``, which is a name or a number."""
     if text is None:
         return None
     from trainmaster.spec.errors import FieldError

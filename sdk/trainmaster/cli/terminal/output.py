@@ -1,4 +1,4 @@
-"""How answers look: tables and words for people, JSON for programs."""
+"""Output of commands: tables and text for users, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _BAR_AFTER_S: Final = 0.5
-# Where nobody sees a bar: the first line after, and then every.
+# Progress lines without a terminal: the first after, then every.
 _LINE_AFTER_S: Final = 3.0
 _LINE_EVERY_S: Final = 10.0
-# A wish that the next reconcile fulfils.
-_WISHES: Final = {
-    (state, wanted): f" ({wanted} asked)"
+# A desired state that the next reconcile pass will reach.
+_PENDING_REQUESTS: Final = {
+    (state, wanted): f" ({wanted} requested)"
     for state in ("queued", "starting", "running")
     for wanted in ("cancel", "pause")
 }
-# Icon and colour beside the word: none of them alone tells the state.
+# Icon and colour in addition to the word, which alone states the state.
 _STATES: Final[dict[str, tuple[str, str]]] = {
     "queued": ("◌", "yellow"),
     "starting": ("◔", "cyan"),
@@ -46,14 +46,14 @@ _STATES: Final[dict[str, tuple[str, str]]] = {
 
 
 def answers() -> Console:
-    """The console of answers, on stdout. Made anew each time, for it must see the stdout of now."""
+    """The console for results, on stdout. Created on each call, since stdout may have been replaced."""
     from rich.console import Console
 
     return Console(highlight=False, emoji=False)
 
 
 def notes() -> Console:
-    """The console of everything that is not the answer, on stderr."""
+    """The console for all other messages, on stderr."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False)
@@ -87,7 +87,7 @@ def print_result(value: Any, text: str, *, as_json: bool) -> None:
 
 
 def print_json_line(value: BaseModel) -> None:
-    """One object on one line, flushed: programs read along."""
+    """One object on one line, flushed for programs that read the stream."""
     sys.stdout.write(value.model_dump_json() + "\n")
     sys.stdout.flush()
 
@@ -103,28 +103,28 @@ def to_plain(value: Any) -> Any:
 
 
 def is_fancy(console: Console) -> bool:
-    """A person's terminal that shows more than ASCII."""
+    """Whether it is a terminal that shows Unicode."""
     return console.is_terminal and "utf" in (console.encoding or "").lower()
 
 
 def state_text(state: str, console: Console, *, wanted: str = "run") -> Any:
-    """The state in its colour; ``wanted`` tells a wish of the user that has not come true yet."""
+    """The state in its colour; ``wanted``: the desired state, shown if it is not reached yet."""
     from rich.text import Text
 
     icon, colour = _STATES.get(state, ("•", ""))
-    wish = _WISHES.get((state, wanted), "")
-    return Text((f"{icon} {state}" if is_fancy(console) else state) + wish, colour)
+    request = _PENDING_REQUESTS.get((state, wanted), "")
+    return Text((f"{icon} {state}" if is_fancy(console) else state) + request, colour)
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, wraps: Sequence[str] = ()
 ) -> None:
-    """A table. In a pipe: one line per row, columns two spaces apart, nothing cut off or wrapped.
+    """Print a table. In a pipe: one line per row, columns two spaces apart, nothing truncated or wrapped.
 
     Args:
-        rows: cells are strings, numbers, ``None`` (shown as a dash) or rich texts; the state column is made by ``state_text``.
-        empty: said on stderr when there is no row.
-        wraps: columns that take several lines on a terminal rather than lose anything.
+        rows: cells are strings, numbers, ``None`` (shown as a dash) or rich texts, such as of ``state_text``.
+        empty: message on stderr if there are no rows.
+        wraps: columns that wrap on a terminal instead of being truncated.
     """
     table = [[_cell(cell) for cell in row] for row in rows]
     if not table:
@@ -147,21 +147,21 @@ def _cell(value: Any) -> Any:
     if value is None or value == "":
         return _NONE
     if isinstance(value, int | float):
-        return str(value)  # rich takes none, and only a terminal would show it
-    return value if not isinstance(value, str) else _one_line(value)
+        return str(value)  # rich rejects numbers
+    return value if not isinstance(value, str) else _single_line(value)
 
 
-def _one_line(text: str) -> str:
+def _single_line(text: str) -> str:
     return " ".join(without_escapes(text).split())
 
 
-# A name of the longest kind still leaves room beside it.
+# Maximum width of a column, enough for long names.
 _WIDEST: Final = 32
-# Of a column that may take several lines.
+# Maximum width of a column that wraps.
 _NARROW: Final = 18
 # Between two columns.
 _GAP: Final = 2
-# From this many columns on, a sentence may take several lines: there are not many.
+# Terminal width from which the last column wraps instead of being truncated.
 _ROOMY: Final = 140
 
 
@@ -170,15 +170,15 @@ def _width(cell: Any) -> int:
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Sequence[str], room: int) -> Any | None:
-    """The table for a terminal; ``None`` where that is so narrow that columns would be left out without a word."""
+    """The table for a terminal; ``None`` if it is so narrow that rich would drop columns silently."""
     from rich.markup import escape
     from rich.table import Table
 
     if len(columns) > 1 and all(str(line[-1]) == _NONE for line in rows):
-        columns, rows = columns[:-1], [line[:-1] for line in rows]  # room for the others
+        columns, rows = columns[:-1], [line[:-1] for line in rows]  # leave an empty last column out
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0), expand=True)
     for place, column in enumerate(columns[:-1]):
-        # What tells one row from another is never cut; the last column, of sentences, gives way.
+        # Identifying columns are never truncated; the last column, with sentences, shrinks.
         width = max(_width(line[place]) for line in [columns, *rows])
         if column in wraps:
             table.add_column(column, overflow="fold", min_width=min(width, _NARROW), max_width=_NARROW)
@@ -196,7 +196,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Se
 
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
-    """``name   value`` lines; pairs whose value is ``None`` or empty are left out."""
+    """Print ``name   value`` lines, without pairs of an empty value."""
     from rich.text import Text
 
     shown = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
@@ -217,7 +217,7 @@ def count(number: float, noun: str) -> str:
 
 
 def now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 (the command line is an edge)
+    return datetime.now(UTC)  # noqa: TID251 (the command line is a boundary)
 
 
 def duration(span: timedelta | float | None) -> str | None:
@@ -239,12 +239,12 @@ def duration(span: timedelta | float | None) -> str | None:
     return f"{hours} h {minutes_left:02d} m" if days == 0 else f"{days} d {hours_left} h"
 
 
-def ago(at: datetime | None, seen_from: datetime) -> str | None:
-    return None if at is None else f"{duration(seen_from - at)} ago"
+def ago(at: datetime | None, present: datetime) -> str | None:
+    return None if at is None else f"{duration(present - at)} ago"
 
 
 def local_time(at: datetime | None) -> str | None:
-    """Date and time where the reader is."""
+    """Date and time in the local time zone."""
     return None if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -257,7 +257,7 @@ def size(count: int | None) -> str | None:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Any]:
-    """A function to call with the bytes done and in all: a bar on a terminal once it takes a while, else lines."""
+    """A function to call with the bytes done and the total: a delayed bar on a terminal, otherwise lines."""
     console = notes()
     if not console.is_terminal:
         yield _line_by_line(label)
@@ -294,7 +294,7 @@ def _line_by_line(label: str) -> Callable[[int, int], None]:
 
 @contextmanager
 def busy(label: str) -> Iterator[None]:
-    """A spinner on a person's terminal while something takes its time."""
+    """A spinner on a terminal during a long operation."""
     console = notes()
     if not console.is_terminal:
         yield
@@ -304,5 +304,5 @@ def busy(label: str) -> Iterator[None]:
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked."""
+    """Whether the user can be prompted."""
     return sys.stdin.isatty() and sys.stderr.isatty()

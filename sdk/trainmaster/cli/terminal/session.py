@@ -1,4 +1,4 @@
-"""What one invocation of the command line shares: the server that is meant, and how to answer."""
+"""State of one invocation of the command line: the server to use, and the output format."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from trainmaster.client import Client
     from trainmaster.contexts import ServerAccess
 
-# Tests put an httpx transport here; None sends over the network.
+# Set by tests to an httpx transport; None: the network.
 http_transport: Any = None
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     context: str | None = None
     as_json: bool = False
 
@@ -25,7 +25,7 @@ class Session:
         return resolve_server(self.context)
 
     def client(self) -> Client:
-        """A client of the server that is meant. A person waits: a server that is not there is told within a second."""
+        """A client of the server. With few retries: an absent server must be reported within a second."""
         return client_of(self.server())
 
 
@@ -36,17 +36,17 @@ def client_of(server: ServerAccess, *, timeout_s: float = 30.0, tries: int = 3) 
     return Client.of_server(server, timeout_s=timeout_s, retry=retry, transport=http_transport)
 
 
-_CURRENT: ContextVar[Session] = ContextVar("session")
+_CURRENT: ContextVar[CliSession] = ContextVar("session")
 
 
-def begin(context: str | None) -> Session:
-    session = Session(context=context)
+def begin(context: str | None) -> CliSession:
+    session = CliSession(context=context)
     _CURRENT.set(session)
     return session
 
 
-def current() -> Session:
-    """The session of this invocation; a fresh one before it began (shell completion)."""
+def current() -> CliSession:
+    """The session of this invocation; a new one during shell completion."""
     return _CURRENT.get(None) or begin(None)
 
 
@@ -55,5 +55,5 @@ def client() -> Client:
 
 
 def project_or_default(project: str | None) -> str:
-    """``project``, else that of the environment or the context, else ``default``."""
+    """``project``, or the project of the environment or the context, or ``default``."""
     return project or current().server().project

@@ -1,11 +1,11 @@
-"""Wrong use of the command line, in our own sentences: Typer's are boxes, and its checks speak of "input"."""
+"""Messages for usage errors; Typer's own are boxes, and its checks speak of "input"."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-# How the checks of values begin, and what we say instead; the rest is theirs.
+# Beginnings of Typer's messages -> their replacements.
 _CHECKS: Final = (
     (re.compile(r"^Input should be greater than or equal to (\S+)$"), r"must be at least \1"),
     (re.compile(r"^Input should be less than or equal to (\S+)$"), r"must be at most \1"),
@@ -20,12 +20,12 @@ _HELP: Final = "NoArgsIsHelpError"
 
 
 def is_help(error: Exception) -> bool:
-    """Whether it is the help of a command that was called without anything."""
+    """Whether it is the help of a command that was called without arguments."""
     return type(error).__name__ == _HELP
 
 
 def sentence_of(error: Any) -> str:
-    """What is wrong, and which help tells more, in one line."""
+    """The error and the command's help, in one line."""
     ctx = getattr(error, "ctx", None)
     more = f" See `{ctx.command_path} --help`." if ctx is not None else ""
     what = _what(error).rstrip(".")
@@ -46,20 +46,20 @@ def _what(error: Any) -> str:
 
 
 def _name_of(error: Any) -> str | None:
-    """The option or argument at fault, as it is written."""
+    """The invalid option or argument as written."""
     hint = getattr(error, "param_hint", None)
     if isinstance(hint, str):
         return hint
     param = getattr(error, "param", None)
     if param is None:
         return None
-    # An option by its long name; an argument by what stands for it in the help.
+    # An option by its long name; an argument by its name in the help.
     longest: str = max(param.opts, key=len)
     return longest if longest.startswith("-") else str(param.metavar or longest.upper())
 
 
 def _value_of(error: Any) -> str | None:
-    """What was given; only the check's own error knows it."""
+    """The given value, which only the check's error has."""
     cause = error.__cause__
-    told = cause.errors() if hasattr(cause, "errors") else []
-    return str(told[0]["input"]) if told and isinstance(told[0].get("input"), str) else None
+    errors = cause.errors() if hasattr(cause, "errors") else []
+    return str(errors[0]["input"]) if errors and isinstance(errors[0].get("input"), str) else None

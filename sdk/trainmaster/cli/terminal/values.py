@@ -1,4 +1,4 @@
-"""Reading ``KEY=VALUE`` arguments and points in time."""
+"""Parsers of ``KEY=VALUE`` arguments and points in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pairs(
 
     Args:
         from_environment: a bare ``KEY`` takes its value from the caller's environment.
-        is_once: a key that is given twice is a mistake; else the last one counts.
+        is_once: two different values of a key are an error; otherwise the last value counts.
     """
     found: dict[str, str] = {}
     for assignment in assignments:
@@ -24,7 +24,7 @@ def pairs(
         if not separator and from_environment and key in os.environ:
             value = os.environ[key]
         elif not separator or not key:
-            more = ", and it is not set here" if from_environment and key else ""
+            more = ", and the variable is not set here" if from_environment and key else ""
             raise typer.BadParameter(f"{assignment!r} is not KEY=VALUE{more}", param_hint=option)
         if is_once and found.get(key, value) != value:
             raise typer.BadParameter(f"{key} is given twice, as {found[key]} and as {value}", param_hint=option)
@@ -33,9 +33,9 @@ def pairs(
 
 
 def moment(text: str | None, now: datetime, option: str) -> datetime | None:
-    """A point in time from an ISO date (local without a zone), a time of today, or a span before now (``10m``, ``-10m``).
+    """A point in time from an ISO date (local without a zone), a time of day, or a duration before now (``10m``, ``-10m``).
 
-    A time of today that is still to come is meant of yesterday.
+    A time of day that is in the future today means yesterday's.
     """
     if text is None:
         return None
@@ -58,5 +58,6 @@ def moment(text: str | None, now: datetime, option: str) -> datetime | None:
         return now - timedelta(seconds=parse_duration_s(text.removeprefix("-")))
     except ValueError as error:
         raise typer.BadParameter(
-            f"{text!r} is no time: write 14:20 for today, 2026-11-21T14:20, or 2h for two hours ago", param_hint=option
+            f"{text!r} is not a time: write 14:20 for today, 2026-11-21T14:20, or 2h for two hours ago",
+            param_hint=option,
         ) from error

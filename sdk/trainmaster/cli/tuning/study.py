@@ -90,6 +90,7 @@ def create(
         if follow:
             raise typer.Exit(follow_study(client, made.id, as_json=json))
     output.print_result(made, f"{made.name} ({made.id})", as_json=json)
+    if not json:
         tell_namesakes(made)
         called = made.id if made.namesakes else made.name
         output.note(f"`trainmaster study watch {called}` shows its trials as they end.", "dim")
@@ -247,6 +248,7 @@ def clone(
             return
         made = client.clone_study(study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
     output.print_result(made, f"{made.name} ({made.id})", as_json=json)
+    if not json:
         tell_namesakes(made)
         tell_winner(made)
 
@@ -361,4 +363,5 @@ def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
 
 def _moved(detail: StudyDetail, *, as_json: bool) -> None:
     output.print_result(detail, f"{detail.name} ({detail.id}) {detail.state}", as_json=as_json)
+    if not as_json:
         tell_namesakes(detail)

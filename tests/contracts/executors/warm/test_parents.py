@@ -68,7 +68,7 @@ def test_a_forked_runtime_that_stalls_is_not_waited_for(lasting, tmp_path, monke
         state.write("runtime.json", {"pid": 1, "start_ticks": 1, "boot_id": ""})
     for name in ("_ANSWER_S", "_CLAIM_S"):
         monkeypatch.setattr(warm, name, 0.2)
-    take = warm._take_road
+    take = warm._claim_start
     monkeypatch.setattr(warm, "_claim_start", lambda state: (wait_for(lambda: state.read("road")), take(state))[1])
     starts = warm.WarmStarts(folder.parents[1], WarmLimits(1, 2**31, 60.0), python="python", runtime=Path())
     with (tmp_path / "lock").open("w") as lock, (tmp_path / "log").open("w") as log:

@@ -23,7 +23,7 @@ from trainmaster_train.checkpoint.validation import check_state, checked_directo
 
 
 @dataclass
-class Snapshot:
+class StateSnapshot:
     """``state``: the copy. ``later``: (target, source, source's version, key) of copies left to :meth:`finish`."""
 
     state: Any
@@ -51,7 +51,7 @@ class Staging:
     def __init__(self) -> None:
         self._buffers: Dict[Tuple[Any, ...], Any] = {}
 
-    def snapshot(self, state: Any, unchanging: FrozenSet[int] = frozenset()) -> Snapshot:
+    def snapshot(self, state: Any, unchanging: FrozenSet[int] = frozenset()) -> StateSnapshot:
         """A copy of ``state`` that shares no memory with it. The previous copy is overwritten.
 
         Args:
@@ -60,8 +60,8 @@ class Staging:
         import torch
 
         old, self._buffers = self._buffers, {}
-        made = Snapshot(None)
-        seen: Dict[Tuple[Any, ...], Any] = {}
+        made = StateSnapshot(None)
+        copies: Dict[Tuple[Any, ...], Any] = {}
         devices = set()
 
         def copied(value: Any, place: str) -> Any:
@@ -84,12 +84,12 @@ class Staging:
                 return source.cpu().clone()
             # A tensor with two names (tied weights) stays one tensor.
             key = (source.data_ptr(), source.dtype, tuple(source.shape), source.stride(), source.device)
-            if source.numel() and key in seen:
-                return seen[key]
+            if source.numel() and key in copies:
+                return copies[key]
             target = old.get(key)
             if target is None:
                 target = torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
-            self._buffers[key] = seen[key] = target
+            self._buffers[key] = copies[key] = target
             if source.is_cuda:
                 target.copy_(source, non_blocking=True)
                 devices.add(source.device)
@@ -184,11 +184,11 @@ class Saver:
             )
         )
 
-        def snapshot(state: Any, optimizer: Optional[Any]) -> Snapshot:
+        def snapshot(state: Any, optimizer: Optional[Any]) -> StateSnapshot:
             del optimizer
             staged = stager.stage(state)
             assert isinstance(staged, dict)  # noqa: S101 (a future only with use_async_staging)
-            return Snapshot(staged)
+            return StateSnapshot(staged)
 
         def write(*arguments: Any, **options: Any) -> Path:
             return write_sharded(*arguments, process_group=group, timeout_s=self._timeout_s, **options)
@@ -261,7 +261,7 @@ class Saver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _snapshot_whole(self, state: Any, optimizer: Optional[Any]) -> Snapshot:
+    def _snapshot_whole(self, state: Any, optimizer: Optional[Any]) -> StateSnapshot:
         return self._staging.snapshot(state, addresses_of(optimizer))
 
     def _guard(self, optimizer: Any) -> None:
@@ -283,7 +283,7 @@ class Saver:
                     "changed, and earlier checkpoints are intact"
                 )
 
-    def _finish(self, snapshot: Snapshot, step: int, metrics: Mapping[str, Any], timer: steps.StepTimer) -> Path:
+    def _finish(self, snapshot: StateSnapshot, step: int, metrics: Mapping[str, Any], timer: steps.StepTimer) -> Path:
         started = time.perf_counter()
         try:
             try:

@@ -36,7 +36,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def in_one_gang(*args: Any, **kwargs: Any) -> Any:
+    def in_single_gang(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except tf.errors.OpError as error:
@@ -45,7 +45,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise HorovodInternalError(_sentence_of(error)) from error
 
-    run_again = run_elastic(in_one_gang, session.init, session.shutdown, session.barrier)
+    run_again = run_elastic(in_single_gang, session.init, session.shutdown, session.barrier)
 
     @functools.wraps(function)
     def run_here(*args: Any, **kwargs: Any) -> Any:

@@ -334,8 +334,8 @@ def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]
     named = list(given)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
         raise ValueError("named_parameters takes pairs of name and parameter: model.named_parameters().")
-    seen: Set[str] = set()
-    duplicates = sorted({name for name, _ in named if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
+    visited: Set[str] = set()
+    duplicates = sorted({name for name, _ in named if name in visited or visited.add(name)})  # type: ignore[func-returns-value]
     if duplicates:
         raise ValueError(
             f"named_parameters: {', '.join(duplicates[:5])} is named twice; each name is for one parameter."

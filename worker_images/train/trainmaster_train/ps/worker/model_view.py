@@ -13,7 +13,7 @@ from trainmaster_train.ps.worker.gradients import FlatParameters
 
 
 @dataclass(frozen=True)
-class ModelView:
+class WorkerModelView:
     """``memory``: holds gradients and values if it can be shared with a ps on this machine."""
 
     values: FlatParameters

@@ -20,7 +20,7 @@ from trainmaster_train.ps.wire.codec import raw
 from trainmaster_train.ps.wire.shared_memory import send_descriptor
 from trainmaster_train.ps.worker.connection import Connection, Message
 from trainmaster_train.ps.worker.gradients import FlatParameters
-from trainmaster_train.ps.worker.model_view import ModelView
+from trainmaster_train.ps.worker.model_view import WorkerModelView
 
 _MESSAGE_BYTES = 16 << 20
 
@@ -74,7 +74,7 @@ class ShardConnections:
         key: bytes,
         *,
         worker: int,
-        view: ModelView,
+        view: WorkerModelView,
         optimizer: torch.optim.Optimizer,
         options: Options,
         timer: steps.StepTimer,

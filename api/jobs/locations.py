@@ -1,4 +1,4 @@
-"""Where a job reads and writes: volumes and the paths in them, checked when it is submitted."""
+"""Checks at submission of the volumes and paths that a job reads and writes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from core.storage.volumes import find_place, split_location, tree_of
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class JobOutput:
     volume: str
-    path: str | None  # None: a folder of the job's own
+    path: str | None  # None: a new folder for the job
 
 
-def check_places(context: AppContext, caller: Caller, member: ProjectMembership, spec: JobSpec) -> Output:
-    """Where the output goes, after all places of ``spec`` proved to be there and the caller's to use.
+def check_locations(context: AppContext, caller: Caller, member: ProjectMembership, spec: JobSpec) -> JobOutput:
+    """The job's output, after a check that all locations of ``spec`` exist and that the caller may use them.
 
-    Looks at the file system of volumes that the control plane sees; no session is open meanwhile.
+    Reads the file systems of volumes that the control plane can access; no database session is open meanwhile.
 
     Raises:
         InvalidSpec: all mistakes at once, each with its field.
@@ -36,10 +36,10 @@ def check_places(context: AppContext, caller: Caller, member: ProjectMembership,
         checker.check("input", *split_location(spec.input, field="input"), writes=False)
     for number, mount in enumerate(spec.mounts):
         checker.check(f"mounts.{number}", mount.volume, mount.path, writes=not mount.read_only)
-    output = Output(context.settings.default_volume, None)
+    output = JobOutput(context.settings.default_volume, None)
     if spec.output is not None:
         volume, path = split_location(spec.output, field="output")
-        output = Output(volume, path)
+        output = JobOutput(volume, path)
         checker.check("output", volume, path, writes=True, must_exist=False)
     else:
         checker.check("output", output.volume, member.project, writes=True, must_exist=False)
@@ -67,16 +67,16 @@ class _Checker:
             self._add(field, f"volume {volume_name!r} is read-only", "choose another volume to write to")
         is_shared = volume_name == self.context.settings.default_volume
         if is_shared and not self._check_owner(field, volume_name, path, writes=writes):
-            return  # what lies there is not theirs to know
+            return  # the caller may not learn what exists there
         if volume.root is not None:
-            self._look(field, tree_of(volume), volume_name, path, is_shared=is_shared, must_exist=must_exist)
+            self._check_path(field, tree_of(volume), volume_name, path, is_shared=is_shared, must_exist=must_exist)
 
-    def _look(self, field: str, tree: Tree, volume: str, path: str, *, is_shared: bool, must_exist: bool) -> None:
-        """Whether the path is there, inside the volume and, where projects share that, inside the project's folder."""
+    def _check_path(self, field: str, tree: Tree, volume: str, path: str, *, is_shared: bool, must_exist: bool) -> None:
+        """Check that the path exists inside the volume and, on the shared volume, inside the project's folder."""
         try:
             entry = find_place(tree, path, is_shared=is_shared)
             if must_exist:
-                _prove_readable(tree, path, is_dir=entry.is_dir)
+                _check_readable(tree, path, is_dir=entry.is_dir)
         except LeavesVolume as error:
             self._add(field, f"{volume}/{path} cannot be used: {error.sentence}", "name the folder itself, not a link")
         except NotFound as error:
@@ -89,33 +89,33 @@ class _Checker:
                 )
 
     def _check_owner(self, field: str, volume: str, path: str, *, writes: bool) -> bool:
-        """On the volume of the jobs' own folders the first folder names the project: others' stay theirs.
+        """On the default volume, the first folder is the project: only its members may use it.
 
-        Registered models lie there, too: those of one's projects may be read, and nobody writes to any.
+        Registered models are also on this volume: members may read those of their projects; no job may write to them.
         """
         own = {member.project for member in self.caller.projects.values()} | {self.member.project}
         owner = path.partition("/")[0]
         if owner == MODELS and writes:
-            self._add(field, f"{volume}/{path} holds registered models, which never change", "mount it read-only")
+            self._add(field, f"{volume}/{path} has registered models, which are immutable", "mount it read-only")
             return False
-        if not path and writes and self.caller.is_admin:  # nobody else gets the whole of it at all
+        if not path and writes and self.caller.is_admin:  # other users may not mount the whole volume at all
             hint = f"name a folder in it, such as {volume}/{self.member.project}"
-            self._add(field, f"the whole of {volume} has registered models in it, which never change", hint)
+            self._add(field, f"{volume} as a whole includes registered models, which are immutable", hint)
             return False
         if self.caller.is_admin:
             return True
         is_own = owner in own or is_place_of(path, own)
         if not is_own:
             hint = f"begin the path with a project of yours, such as {volume}/{self.member.project}/…"
-            self._add(field, f"{volume}/{owner} belongs to no project of yours", hint)
+            self._add(field, f"{volume}/{owner} does not belong to a project of yours", hint)
         return is_own
 
     def _add(self, field: str, message: str, hint: str) -> None:
         self.mistakes.append({"path": field, "message": message, "hint": hint})
 
 
-def _prove_readable(tree: Tree, path: str, *, is_dir: bool) -> None:
-    """Raises ``Forbidden``: the platform's user, as which plain processes run, may not read it."""
+def _check_readable(tree: Tree, path: str, *, is_dir: bool) -> None:
+    """Raises ``Forbidden``: the platform's system user, which runs plain processes, may not read it."""
     if is_dir:
         with tree.open_folder(path):
             return

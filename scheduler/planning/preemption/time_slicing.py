@@ -1,0 +1,204 @@
+"""Time slicing: which of two jobs of equal priority comes first by the policy's order, turns and age."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from datetime import UTC, datetime
+from typing import Final
+
+from core.domain.ids import JobId
+from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
+from scheduler.planning.policy import Policy, QueueOrder
+from scheduler.planning.preemption.share_exchange import ShareExchange
+from scheduler.planning.queue.policy_key import CLOCK_S, long_job_s, policy_key, turns_taken
+from scheduler.planning.queue.shares import GPUS
+
+# Where durations are estimates, the preemptor's remaining time must be at most half the victim's: a swap costs both
+# jobs time, and an estimate is often off by as much. Where durations are known, it suffices that the swap pays for
+# itself.
+_CLEARLY_LESS: Final = 0.5
+_BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+# Order of equal jobs: whole turns taken, queueing time, id.
+_TurnRecord = tuple[int, datetime, str]
+
+
+class TimeSlicing:
+    """Compares waiting with running jobs of equal priority. All comparisons are cached per job."""
+
+    def __init__(self, snapshot: Snapshot, exchange: ShareExchange) -> None:
+        self.policy: Policy = snapshot.policy
+        self.now: datetime = snapshot.now
+        self._exchange = exchange
+        self._long_s = long_job_s(snapshot)
+        self._waiting_keys: dict[JobId, float] = {}
+        self._running_keys: dict[JobId, tuple[float, float, bool]] = {}
+        self._running = snapshot.running
+        self._turn_records: dict[JobId, _TurnRecord] = {}
+        self._running_turns: list[_TurnRecord] | None = None
+
+    def may_take_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
+        if job.priority != gang.priority or not self._has_turn(job, gang):
+            return False
+        # Time slices rotate within a share: a rotation never makes shares less even.
+        return (
+            not self.policy.is_fair
+            or job.project == gang.project
+            or self._exchange.evens_out(job, gang, strictly=False)
+        )
+
+    def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs
+        at each moment.
+        """
+        slice_s, rotation_s, ran_s = self.policy.time_slice_s, self.policy.rotation_s, self.ran_s(gang)
+        is_rotated = rotation_s is not None and ran_s + CLOCK_S >= rotation_s
+        if not is_rotated and (slice_s is None or ran_s < slice_s):
+            return False
+        return self._comes_first(job, gang) or (is_rotated and self._has_fewer_turns(job, gang))
+
+    def turn_counts(self, job: QueuedGang, gang: RunningGang) -> tuple[int, int] | None:
+        """The whole turns of both jobs if ``job`` precedes ``gang`` by turns, or by age with equal turns.
+
+        ``None`` where it precedes by the policy's order.
+        """
+        is_equal = self._are_equal(job, gang) and self._has_fewer_turns(job, gang)
+        return (self._turn_record(job)[0], self._turn_record(gang)[0]) if is_equal else None
+
+    def _are_equal(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the policy's order leaves only turns and age to compare."""
+        if self.policy.rotation_s is None:
+            return False
+        if self.policy.order is QueueOrder.FIFO:
+            return True
+        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
+            return False
+        return self.level(job) == self.policy.level(gang.attained_gpu_s)
+
+    def _has_fewer_turns(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Among equals; a strict order in which a running job only falls behind."""
+        return self._are_equal(job, gang) and self._turn_record(job) < self._turn_record(gang)
+
+    def _will_have_fewer_turns(self, job: QueuedGang, there: RunningGang) -> bool:
+        """Whether that holds once ``there``, which starts now, has run for one turn."""
+        if not self._are_equal(job, there):
+            return False
+        turns, queued_at, job_id = self._turn_record_of(there)
+        return self._turn_record(job) < (turns + 1, queued_at, job_id)
+
+    def rank_among_running(self, job: QueuedGang) -> int:
+        """How many running gangs precede it under equal priority and order; equal for jobs that no running gang
+        separates.
+        """
+        if self._running_turns is None:
+            self._running_turns = sorted(self._turn_record(gang) for gang in self._running if not gang.is_part)
+        return bisect_left(self._running_turns, self._turn_record(job))
+
+    def _turn_record(self, job: QueuedGang | RunningGang) -> _TurnRecord:
+        known = self._turn_records.get(job.job_id)
+        if known is None:
+            known = self._turn_records[job.job_id] = self._turn_record_of(job)
+        return known
+
+    def _turn_record_of(self, job: QueuedGang | RunningGang) -> _TurnRecord:
+        return turns_taken(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
+
+    def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Strictly first by the policy's order, and by a margin that makes the exchange pay."""
+        if self.policy.order is QueueOrder.FIFO and self.policy.rotation_s is not None:
+            return self._turn_record_of(job) < self._turn_record_of(gang)
+        if self.policy.order is QueueOrder.FIFO:
+            return gang.queued_at is not None and job.queued_at < gang.queued_at
+        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
+            return self._is_shorter(job, gang)
+        return self.level(job) < self.policy.level(gang.attained_gpu_s)
+
+    def level(self, job: QueuedGang) -> int:
+        """The level of attained service; a starving job counts as level 0."""
+        return 0 if self.has_starved(job) else self.policy.level(job.attained_gpu_s)
+
+    def has_starved(self, job: QueuedGang) -> bool:
+        return (self.now - (job.waits_since or job.queued_at)).total_seconds() >= self.policy.starvation_s
+
+    def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Compared by the queue's policy key, so that a job of unknown length gets the time in which it shows its
+        length.
+
+        The key of such a job only rises while it runs, that of the other only falls: no circle.
+        """
+        mine, (theirs, costs, is_known) = self._waiting_key(job), self._running_key(gang)
+        if min(mine, theirs) < 0:
+            return mine < 0 <= theirs  # a long job precedes the others; long jobs do not take turns
+        mine += costs
+        if job.estimate is None or gang.estimate is None:
+            return mine < theirs
+        are_known = is_known and job.estimate.early_s == job.estimate.late_s
+        return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
+
+    def _waiting_key(self, job: QueuedGang) -> float:
+        known = self._waiting_keys.get(job.job_id)
+        if known is None:
+            known = self._waiting_keys[job.job_id] = policy_key(job, self.policy, self._long_s)
+        return known
+
+    def _running_key(self, gang: RunningGang) -> tuple[float, float, bool]:
+        """Its policy key, the cost of stopping it, and whether its end is known."""
+        known = self._running_keys.get(gang.job_id)
+        if known is None:
+            is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
+            known = policy_key(gang, self.policy, self._long_s), self._eviction_cost(gang), is_known
+            self._running_keys[gang.job_id] = known
+        return known
+
+    def _eviction_cost(self, gang: RunningGang) -> float:
+        """In the unit of the policy key."""
+        costs = self.eviction_cost_gpu_s(gang)
+        return (
+            costs / (self._exchange.usage_of(gang)[GPUS] / 1000 or 1.0)
+            if self.policy.order is QueueOrder.FAIR_FINISH
+            else costs
+        )
+
+    def eviction_cost_gpu_s(self, gang: RunningGang) -> float:
+        """GPU-seconds that stopping it loses: work since its last checkpoint plus restart time."""
+        held_now = self._exchange.usage_of(gang)[GPUS] / 1000 or 1.0
+        return gang.lost_gpu_s + self.policy.restart_cost_s * held_now
+
+    def ran_s(self, gang: RunningGang) -> float:
+        """Seconds that the present attempt has run."""
+        return 0.0 if gang.started_at is None else (self.now - gang.started_at).total_seconds()
+
+    def _will_pass(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job`` precedes ``other``, now on its level, once that has attained the service that the level
+        allows.
+
+        So ``job`` waits at most once per job and level.
+        """
+        by_level = self.policy.order is QueueOrder.ATTAINED_SERVICE or job.estimate is other.estimate is None
+        if self.policy.order is QueueOrder.FIFO or not by_level:
+            return False
+        level = self.policy.level(other.attained_gpu_s)
+        return self.level(job) <= level < len(self.policy.levels_gpu_s)
+
+    def will_come_first(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job`` will precede ``other`` once that has run for one turn, if it starts now."""
+        there = _as_running(other, self.now)
+        return self._comes_first(job, there) or self._will_pass(job, other) or self._will_have_fewer_turns(job, there)
+
+
+def _as_running(job: QueuedGang, now: datetime) -> RunningGang:
+    """A waiting job as if it had just started."""
+    return RunningGang(
+        job_id=job.job_id,
+        name=job.name,
+        project=job.project,
+        priority=job.priority,
+        gang=job.gang,
+        nodes=(),
+        user=job.user,
+        queued_at=job.queued_at,
+        started_at=now,
+        attained_gpu_s=job.attained_gpu_s,
+        estimate=job.estimate,
+        earlier_s=job.earlier_s,
+    )
