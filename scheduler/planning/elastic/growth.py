@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heapreplace
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang, GangRole
-from scheduler.planning.model import GrowingGang, Placement, QueuedGang, RunningGang
+from scheduler.planning.model import Grow, GrowingGang, Placement, QueuedGang, RunningGang, Snapshot, Start
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand, demand_of
-from scheduler.planning.placement.eligibility import without
+from scheduler.planning.placement.eligibility import Eligibility, without
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import NEVER, Ledger
 from scheduler.planning.placement.partial import PartialPlacement
@@ -158,6 +158,75 @@ class Grower:
         if draft is None:
             self._refused.add(id(demand))
         return draft
+
+
+class ElasticGrowth:
+    """Growth of the elastic gangs of one snapshot: of those that start in this plan, and of those that run."""
+
+    def __init__(self, snapshot: Snapshot, eligibility: Eligibility, cluster: ClusterIndex, shares: Shares) -> None:
+        self.snapshot = snapshot
+        self.eligibility = eligibility
+        self._grower = Grower(cluster, shares, eligibility.quotas)
+        self._growths: dict[JobId, Growth] = {}
+
+    def grow(
+        self, starts: Iterable[tuple[QueuedGang, PartialPlacement]], ledger: Ledger, claimed: frozenset[int]
+    ) -> bool:
+        """Grant replicas on nodes that no waiting job could use; whether there were any."""
+        self._add_starts(starts)
+        self._add_running()
+        if not self._growths:
+            return False
+        return self._grower.grow(self._growths.values(), ledger, claimed)
+
+    def _add_starts(self, starts: Iterable[tuple[QueuedGang, PartialPlacement]]) -> None:
+        for job, draft in starts:
+            role = job.gang.elastic
+            if role is not None and job.job_id not in self._growths:
+                hidden = self.eligibility.bookings.hidden(job.project, job.max_hold_s)
+                placements = draft.placements(self.eligibility.demand(job, job.shape))
+                self._growths[job.job_id] = Growth.of_start(job, role, placements, hidden)
+
+    def _add_running(self) -> None:
+        snapshot = self.snapshot
+        if not snapshot.growing or any(job.job_id in self._growths for job in snapshot.growing):
+            return
+        running = {gang.job_id: gang for gang in snapshot.running}
+        for growing in snapshot.growing:
+            role, gang = growing.gang.elastic, running.get(growing.job_id)
+            if role is not None and not (gang is not None and self._is_evicted_by_booking(gang)):
+                end = gang.expected_end if gang is not None else None
+                left_s = NEVER if end is None else (end - snapshot.now).total_seconds()
+                hidden = self.eligibility.bookings.hidden(gang.project if gang is not None else "", left_s)
+                self._growths[growing.job_id] = Growth.of_running(growing, role, gang, hidden)
+
+    def _is_evicted_by_booking(self, gang: RunningGang) -> bool:
+        """Whether it is on a node that is reserved for another project by now, so that it is about to stop."""
+        now, nodes = self.snapshot.now, {node for _, node in gang.nodes}
+        return any(
+            booking.begins_at <= now < booking.ends_at
+            and booking.project != gang.project
+            and not booking.nodes.isdisjoint(nodes)
+            for booking in self.snapshot.bookings
+        )
+
+    def starts(self, starts: Iterable[tuple[QueuedGang, PartialPlacement]]) -> tuple[Start, ...]:
+        """The starts of the plan, with the replicas that they grow by."""
+        found = []
+        for job, draft in starts:
+            placements = draft.placements(self.eligibility.demand(job, job.shape))
+            growth = self._growths.get(job.job_id)
+            more = () if growth is None else growth.added
+            found.append(Start(job.job_id, in_rank_order(placements, more, job.gang) if more else placements))
+        return tuple(found)
+
+    def grows(self) -> tuple[Grow, ...]:
+        """The growth of running gangs."""
+        return tuple(
+            Grow(job_id, tuple(growth.added))
+            for job_id in sorted(job.job_id for job in self.snapshot.growing)
+            if (growth := self._growths.get(job_id)) is not None and growth.added
+        )
 
 
 def in_rank_order(placements: Sequence[Placement], more: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:

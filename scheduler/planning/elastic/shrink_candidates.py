@@ -105,7 +105,9 @@ def replicas_that_may_leave(
         last += [
             evictable for evictable in sorted(mine, key=lambda evictable: evictable.order) if evictable.index in newest
         ]
-    return [evictable for evictable in evictables if evictable.index is None] + unguaranteed_replicas(job, last, preemption_policy)
+    return [evictable for evictable in evictables if evictable.index is None] + unguaranteed_replicas(
+        job, last, preemption_policy
+    )
 
 
 def unguaranteed_replicas(

@@ -64,7 +64,7 @@ class Preemption:
     """The state of one victim search.
 
     Args:
-        placed: nominated jobs for which room is held already, with their placements.
+        nominated: nominated jobs for which room is held already, with their placements.
         hopeless: jobs for which no victim is stopped, since other jobs would get the room.
         over_quota: jobs that wait for a quota of their project or user.
         preemptors: how many jobs have victims already in earlier rounds of the same plan.
@@ -77,10 +77,10 @@ class Preemption:
         holdings: RunningUsage,
         shares: Shares,
         nominations: Nominations,
-        kept: Mapping[JobId, PartialPlacement],
+        nominated: Mapping[JobId, PartialPlacement],
         hopeless: frozenset[JobId],
         eligibility: Eligibility,
-        over: Collection[JobId],
+        over_quota: Collection[JobId],
         preemptors: int = 0,
     ) -> None:
         self.snapshot = snapshot
@@ -89,12 +89,12 @@ class Preemption:
         self.cluster: ClusterIndex = ledger.free.cluster
         self.preemption_policy = PreemptionPolicy(snapshot, shares)
         self.nominations = nominations
-        self.kept = kept
+        self.nominated = nominated
         self.hopeless = hopeless
         self.eligibility = eligibility
         self.parent = over
-        self.teller = PreemptionMessages(snapshot)
-        self.made = PreemptionDecision()
+        self.messages = PreemptionMessages(snapshot)
+        self.decision = PreemptionDecision()
         self._holdings = holdings
         self._all: list[Evictable] | None = None
         self._more: list[Evictable] = []
@@ -113,15 +113,15 @@ class Preemption:
         """
         self._begin_bookings()
         self._drain()
-        for job in [job for _, job, _ in blocked if job.job_id in self.kept] if self.kept else ():
-            self.made.reasons[job.job_id] = self.teller.promised(self.nominations.victims_of(job))
+        for job in [job for _, job, _ in blocked if job.job_id in self.nominated] if self.nominated else ():
+            self.decision.reasons[job.job_id] = self.messages.promised(self.nominations.victims_of(job))
         self.preemption_policy = PreemptionPolicy(self.snapshot, self._shares_at_last())
-        seen_to = self.kept.keys() | self.hopeless | self.nominations.preemptors
-        waiting = [entry for entry in blocked if entry[1].job_id not in seen_to] if seen_to else blocked
+        served = self.nominated.keys() | self.hopeless | self.nominations.preemptors
+        waiting = [entry for entry in blocked if entry[1].job_id not in served] if served else blocked
         self._take_by_right(waiting, demands)
         if self.policy.defragment is not Defragment.OFF:
             self._move((job, demands[job_class]) for _, job, job_class in waiting if job.job_id not in self.parent)
-        return self.made
+        return self.decision
 
     def _shares_at_last(self) -> Shares:
         """Amounts held once all decisions have taken effect: victims are gone, and nominated jobs are in their places.
@@ -131,7 +131,7 @@ class Preemption:
         shares = self.preemption_policy.shares.copy()  # these decisions have not taken effect yet
         for evictable in self.nominations.victims:
             shares.add(evictable.gang.project, evictable.gang.user, shares.running_amounts(evictable.gang), -1)
-        for job_id, draft in self.kept.items():
+        for job_id, draft in self.nominated.items():
             job = self.nominations.jobs[job_id]
             shares.add(job.project, job.user, draft_amounts(draft))
         return shares
@@ -146,7 +146,9 @@ class Preemption:
         least = min((gang.priority for gang in running), default=1 << 30)
         has_growth = self.policy.shrinks and any(replicas_to_spare(gang) for gang in running)
         job_classes = {
-            job_class for job_class in demands if has_growth or self.preemption_policy.may_preempt_any(job_class.first, least)
+            job_class
+            for job_class in demands
+            if has_growth or self.preemption_policy.may_preempt_any(job_class.first, least)
         }
         able = [(job, demands[job_class]) for _, job, job_class in waiting if job_class in job_classes]
         done = self._take_in_order(able, MAX_SPENT // 2)
@@ -179,7 +181,7 @@ class Preemption:
         tried = 0
         asked: set[int] = set()
         for job, demand in waiting:
-            if id(demand) in asked or job.job_id in self.made.reasons or self._starts_soon(job):
+            if id(demand) in asked or job.job_id in self.decision.reasons or self._starts_soon(job):
                 continue
             asked.add(id(demand))
             what_if = self._what_if(job)
@@ -193,7 +195,7 @@ class Preemption:
             )
             if moved is None:
                 continue
-            self.made.moves += moved.moves
+            self.decision.moves += moved.moves
             if self.policy.defragment is Defragment.APPLY:
                 self._accept(job, VictimSet(moved.evictables, moved.draft), PreemptCode.MOVE)
             return  # one at a time: the migration targets are no longer free
@@ -246,7 +248,11 @@ class Preemption:
             return (job.priority,)
         turn: tuple[object, ...] = ()
         if self.policy.rotation_s is not None:
-            turn = (self.preemption_policy.turns.level(job), job.estimate, self.preemption_policy.turns.rank_among_running(job))
+            turn = (
+                self.preemption_policy.turns.level(job),
+                job.estimate,
+                self.preemption_policy.turns.rank_among_running(job),
+            )
         elif self.policy.time_slice_s is not None:
             is_fifo = self.policy.order is QueueOrder.FIFO
             turn = (self.preemption_policy.turns.level(job), job.estimate, job.queued_at if is_fifo else None)
@@ -259,7 +265,9 @@ class Preemption:
             key = (*key, len(self._accepted))  # preemption reasons depend on shares
         known = self._rankings.get(key)
         if known is None:
-            evictables = [p for p in self._growth() if self._is_there(p) and self.preemption_policy.may_take_growth(job, p.gang)]
+            evictables = [
+                p for p in self._growth() if self._is_there(p) and self.preemption_policy.may_take_growth(job, p.gang)
+            ]
             if with_whole:
                 evictables += [
                     evictable
@@ -341,8 +349,8 @@ class Preemption:
         if choice is None or self._is_within_bounds(job, choice):
             return choice
         # Retry with the replicas that may leave in any case.
-        kept = shrink_candidates.replicas_that_may_leave(job, ranking.alive, self.preemption_policy)
-        choice = VictimSearch(demand, NodeRanking(kept), what_if).choose()
+        removable = shrink_candidates.replicas_that_may_leave(job, ranking.alive, self.preemption_policy)
+        choice = VictimSearch(demand, NodeRanking(removable), what_if).choose()
         return choice if choice is not None and self._is_within_bounds(job, choice) else None
 
     def _is_within_bounds(self, job: QueuedGang, choice: VictimSet) -> bool:
@@ -378,16 +386,25 @@ class Preemption:
         gone = {evictable.gang.job_id for evictable in whole}
         for evictable in whole:
             code = by or self.preemption_policy.reason_to_preempt(job, evictable.gang) or PreemptCode.PRIORITY
-            turns = self.preemption_policy.turns.turn_counts(job, evictable.gang) if code is PreemptCode.TIME_SLICE else None
-            sentence = self.teller.stopped(evictable.gang, job, code, turns)
-            self.made.preempts.append(Preempt(evictable.gang.job_id, job.job_id, code, sentence))
-            shares.add(evictable.gang.project, evictable.gang.user, self.preemption_policy.exchange.usage_of(evictable.gang), -1)
+            turns = (
+                self.preemption_policy.turns.turn_counts(job, evictable.gang)
+                if code is PreemptCode.TIME_SLICE
+                else None
+            )
+            sentence = self.messages.stopped(evictable.gang, job, code, turns)
+            self.decision.preempts.append(Preempt(evictable.gang.job_id, job.job_id, code, sentence))
+            shares.add(
+                evictable.gang.project,
+                evictable.gang.user,
+                self.preemption_policy.exchange.usage_of(evictable.gang),
+                -1,
+            )
         smaller = shrink_candidates.by_gang(choice.evictables)
         for evictables in smaller.values():
             self._shrink(evictables, job)
             for evictable in evictables:
                 shares.add(evictable.gang.project, evictable.gang.user, shrink_candidates.amounts_of(evictable), -1)
-        self.made.reasons[job.job_id] = self.teller.preempting(
+        self.decision.reasons[job.job_id] = self.messages.preempting(
             [evictable.gang for evictable in whole], [evictables[0].gang for evictables in smaller.values()]
         )
         shares.add(job.project, job.user, draft_amounts(choice.draft))
@@ -409,8 +426,8 @@ class Preemption:
         if role is None:
             return
         taken = tuple(sorted(evictable.index for evictable in evictables if evictable.index is not None))
-        sentence = self.teller.shrunk(gang, len(taken), job)
-        self.made.shrinks.append(Shrink(gang.job_id, role.role, taken, job.job_id, sentence))
+        sentence = self.messages.shrunk(gang, len(taken), job)
+        self.decision.shrinks.append(Shrink(gang.job_id, role.role, taken, job.job_id, sentence))
 
     def _what_if(self, job: QueuedGang) -> EvictionWhatIf:
         """The hypothetical capacity for ``job``: what it may use, plus room that is becoming free and is promised to no
@@ -451,7 +468,7 @@ class Preemption:
             if not nodes or gang.is_stopping or not gang.is_preemptible or gang.job_id in self._gone:
                 continue
             self._gone.add(gang.job_id)
-            self.made.preempts.append(Preempt(gang.job_id, None, PreemptCode.DRAIN, self.teller.drained(nodes)))
+            self.decision.preempts.append(Preempt(gang.job_id, None, PreemptCode.DRAIN, self.messages.drained(nodes)))
 
     def _begin_bookings(self) -> None:
         """Nodes reserved from now on: stop the preemptible gangs of other projects there, however briefly they ran."""
@@ -465,5 +482,5 @@ class Preemption:
                 if is_theirs or not nodes or gang.is_stopping or not gang.is_preemptible or gang.job_id in self._gone:
                     continue
                 self._gone.add(gang.job_id)
-                sentence = self.teller.booked(booking, nodes)
-                self.made.preempts.append(Preempt(gang.job_id, None, PreemptCode.BOOKING, sentence))
+                sentence = self.messages.booked(booking, nodes)
+                self.decision.preempts.append(Preempt(gang.job_id, None, PreemptCode.BOOKING, sentence))

@@ -42,7 +42,9 @@ class QuotaPreemption:
         key = self._key_without(taken)
         if not isinstance(key, QuotaExcess):
             return None
-        left = sorted(replicas_that_may_leave(self.job, own, self.preemption_policy), key=lambda evictable: evictable.order)
+        left = sorted(
+            replicas_that_may_leave(self.job, own, self.preemption_policy), key=lambda evictable: evictable.order
+        )
         while isinstance(key, QuotaExcess):
             limit = key.limit
             evictable = next((evictable for evictable in left if self._counts(evictable, limit)), None)

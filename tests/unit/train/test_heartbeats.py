@@ -72,7 +72,7 @@ def test_all_that_stand_still_are_told_without_blaming_one() -> None:
 
 def test_who_was_stopped_itself_takes_nobody_for_silent() -> None:
     seen = board()
-    seen.begin_anew(1000.0)
+    seen.reset(1000.0)
 
     assert seen.silent(1001.0, 300.0) == []
 

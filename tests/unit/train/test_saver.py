@@ -12,6 +12,7 @@ import pytest
 import trainmaster_train as tm
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import manifest, saver, states
+from trainmaster_train.checkpoint.saver import StateSnapshot
 
 torch = pytest.importorskip("torch")
 
@@ -86,7 +87,7 @@ def test_with_the_optimizer_its_step_waits_until_the_parameters_are_copied(monke
     before = {name: value.clone() for name, value in model.state_dict().items()}
     copying = threading.Event()
     stepping = threading.Event()
-    finish = tm.checkpoint.staging.Snapshot.finish
+    finish = StateSnapshot.finish
 
     def slow(snapshot: Any) -> None:
         # BatchNorm's buffers change in every forward, so they were copied at once.
@@ -96,7 +97,7 @@ def test_with_the_optimizer_its_step_waits_until_the_parameters_are_copied(monke
         assert stepping.wait(60)
         finish(snapshot)
 
-    monkeypatch.setattr(tm.checkpoint.staging.Snapshot, "finish", slow)
+    monkeypatch.setattr(StateSnapshot, "finish", slow)
     with tm.Saver() as saver, steps.timer().step():
         saver.save(state_of(model, optimizer), 1, optimizer=optimizer)
         assert copying.wait(60)
@@ -119,9 +120,9 @@ def test_parameters_changed_behind_the_optimizers_back_make_no_checkpoint(
 ) -> None:
     model, optimizer = trained()
     changed = threading.Event()
-    finish = tm.checkpoint.staging.Snapshot.finish
+    finish = StateSnapshot.finish
     monkeypatch.setattr(
-        tm.checkpoint.staging.Snapshot, "finish", lambda snapshot: (changed.wait(60), finish(snapshot))[1]
+        StateSnapshot, "finish", lambda snapshot: (changed.wait(60), finish(snapshot))[1]
     )
     saver = tm.Saver()
     saver.save(state_of(model, optimizer), 1, optimizer=optimizer)

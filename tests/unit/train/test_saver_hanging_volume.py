@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import trainmaster_train as tm
 from trainmaster_train.checkpoint import saver
-from trainmaster_train.checkpoint import saver as staging
 
 torch = pytest.importorskip("torch")
 
@@ -29,8 +28,8 @@ def test_a_volume_that_hangs_is_told_of_and_holds_nobody(alone: Path, monkeypatc
 
 def test_a_step_waits_for_the_copy_as_long_and_no_longer(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
-    finish = staging.Snapshot.finish
-    monkeypatch.setattr(staging.Snapshot, "finish", lambda snapshot: (freed.wait(60), finish(snapshot))[1])
+    finish = saver.StateSnapshot.finish
+    monkeypatch.setattr(saver.StateSnapshot, "finish", lambda snapshot: (freed.wait(60), finish(snapshot))[1])
     model = torch.nn.Linear(2, 2)
     before = model.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

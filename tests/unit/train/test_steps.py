@@ -178,7 +178,7 @@ def test_means_are_reported_every_few_seconds_and_at_the_end(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMASTER_REPORT_FILE", str(tmp_path / "report"))
-    monkeypatch.setattr(report, "has_told_step", False)
+    monkeypatch.setattr(report, "has_reported_step", False)
     timer = StepTimer(clock, is_reported=True)
     for staleness in (1, 3, 8):
         with timer.step():

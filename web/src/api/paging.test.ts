@@ -8,7 +8,7 @@ const pages = (count: number) => (cursor: string | undefined) => {
   return Promise.resolve({ items, next_cursor: start + 10 < count ? String(start + 10) : null });
 };
 
-test("a list goes on behind its first page, and says where it is cut", async () => {
+test("a list continues after its first page, and has a cursor where it is cut", async () => {
   const whole = await readPages(100, pages(34));
   expect(whole.items).toEqual(Array.from({ length: 34 }, (_, i) => i));
   expect(whole.next_cursor).toBeNull();

@@ -18,7 +18,7 @@ const told = (number: number[], states: string[], values: (number | null)[]): Tr
 describe("trials", () => {
   const first = mergeColumns(NO_TRIALS, told([1, 2, 3], ["succeeded", "failed", "running"], [3, null, null]));
 
-  it("are laid over what is known, which stays the same object where nothing has changed", () => {
+  it("are merged into known rows, which stay the same objects without changes", () => {
     expect(first.rows.map((row) => row.parameters)).toEqual([{ x: 0.1 }, { x: 0.2 }, { x: 0.3 }]);
     expect(mergeColumns(first, told([3], ["running"], [null])).rows).toBe(first.rows);
     const next = mergeColumns(first, told([3, 4], ["succeeded", "stopped"], [1, 2]));
@@ -26,7 +26,7 @@ describe("trials", () => {
     expect(next.rows.map((row) => valueOf(row, "loss"))).toEqual([3, null, 1, 2]);
   });
 
-  it("wait as long as their jobs do", () => {
+  it("are queued while their jobs are", () => {
     const rows = mergeColumns(NO_TRIALS, {
       ...told([1, 2], ["running", "succeeded"], [null, 1]),
       job: ["job-1", "job-2"],
@@ -40,7 +40,7 @@ describe("trials", () => {
     expect(withJobStates(rows, [])).toBe(rows);
   });
 
-  it("keep the best when there are too many to draw", () => {
+  it("keep the best in a sample", () => {
     const numbers = Array.from({ length: 1000 }, (_, i) => i + 1);
     const many = mergeColumns(
       NO_TRIALS,
@@ -55,7 +55,7 @@ describe("trials", () => {
     expect(kept.map((row) => row.number)).toContain(500);
   });
 
-  it("have a front of those that no other one betters in both", () => {
+  it("have a Pareto front", () => {
     const points = [
       { number: 1, x: 1, y: 1 },
       { number: 2, x: 2, y: 2 },
@@ -69,7 +69,7 @@ describe("trials", () => {
 describe("an axis", () => {
   const axis = (parameter: Partial<Parameter>) => parameterAxis(parameter as Parameter);
 
-  it("goes by a parameter's own scale, and has no place for what is not on it", () => {
+  it("uses the parameter's scale, and has no position for other values", () => {
     const log = axis({ type: "float", min: 0.01, max: 1, scale: "log" });
     expect([log.position(0.01), log.position(0.1), log.position(1)].map((place) => Number(place?.toFixed(6)))).toEqual([
       0, 0.5, 1,

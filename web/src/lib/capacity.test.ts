@@ -1,5 +1,4 @@
 import { describe, expect, it } from "vitest";
-import { number } from "./format";
 import { free, isInfeasible, isSchedulable } from "./capacity";
 
 describe("capacity of nodes", () => {

@@ -1,6 +1,5 @@
 import { describe, expect, it } from "vitest";
 import { age, bytes, failureCause, duration, withFullStop, formatFigure, formatGang, number } from "./format";
-import { free } from "./capacity";
 
 describe("formatting", () => {
   it("chooses units for sizes, durations and ages", () => {

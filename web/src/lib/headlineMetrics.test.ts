@@ -1,5 +1,4 @@
 import { describe, expect, it } from "vitest";
-import { number } from "./format";
 import type { MetricSeries } from "~/api/types";
 import { newestValues, headlineMetrics, versionHeadlineMetrics } from "./headlineMetrics";
 

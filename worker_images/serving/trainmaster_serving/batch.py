@@ -138,7 +138,9 @@ def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[T
         yield number, shard
 
 
-def predict_shard(model: PredictionModel, rows: Sequence[Row], batch_size: int, proven: List[Any]) -> Tuple[List[Any], List[Any]]:
+def predict_shard(
+    model: PredictionModel, rows: Sequence[Row], batch_size: int, proven: List[Any]
+) -> Tuple[List[Any], List[Any]]:
     """Lines of the predictions, and of the errors. If a batch fails, its instances are predicted one by one.
 
     ``proven``: filled with one instance that the model could predict; passed on from shard to shard. Raises

@@ -49,7 +49,9 @@ def load_model(folder: str, file: str = "", framework: str = "auto", trust_code:
     """
     kind, path = find_model(folder, file, framework)
     try:
-        load: Callable[[str, bool], PredictionModel] = importlib.import_module("trainmaster_serving.%s_model" % kind).load
+        load: Callable[[str, bool], PredictionModel] = importlib.import_module(
+            "trainmaster_serving.%s_model" % kind
+        ).load
         return load(path, trust_code)
     except ImportError as error:
         raise ModelProblem(

@@ -17,25 +17,25 @@ describe("titles", () => {
     expect(titleOf(path, true)).toBe(title);
   });
 
-  test("say the name and the state of what is known", () => {
+  test("contain name and state", () => {
     expect(titleOf("/studies/study-1/trials", true, { name: "slow", state: "running" })).toBe(
       "slow (running) · Trials · Studies · Trainmaster",
     );
   });
 
-  test("say that there is no such page", () => {
+  test("name an unknown page", () => {
     expect(titleOf("/activity", false)).toBe("Page not found · Trainmaster");
   });
 });
 
-describe("an address that is none", () => {
+describe("an unknown address", () => {
   test("leads to the lists", () => {
     const { project, links: ways } = suggestLinks("/activity");
     expect(project).toBeUndefined();
     expect(ways[0]).toEqual({ to: "/jobs", label: "Jobs" });
   });
 
-  test("leads to the lists of its project, the one that was asked for first", () => {
+  test("leads to the lists of its project, the requested list first", () => {
     const { project, links: ways } = suggestLinks("/projects/my%20own/models");
     expect(project).toBe("my own");
     expect(ways[0]).toEqual({ to: "/models", search: { project: "my own" }, label: "Models" });

@@ -4,7 +4,7 @@ import { axisLabels, clock, formatStart, timeScale } from "./timeScale";
 const NOW = Date.parse("2026-11-21T12:00:00");
 const HOUR = 3_600_000;
 
-test("a scale reaches as far as there is something to see, and holds now", () => {
+test("a scale contains now and all events", () => {
   const scale = timeScale(NOW, [NOW + 3 * HOUR]);
   expect(scale.end - NOW).toBe(4 * HOUR);
   expect(scale.at(NOW)).toBeGreaterThan(5);
@@ -33,7 +33,7 @@ test.each([120, 250, 400, 900])(
   },
 );
 
-test("an expected start is told with how sure it is", () => {
+test("an expected start has bounds", () => {
   const at = (hours: number) => new Date(NOW + hours * HOUR).toISOString();
   const known = { code: "expected", early_at: at(1), likely_at: at(2), late_at: at(3) };
   expect(formatStart(known, NOW)).toEqual({ about: "about 14:00", between: "13:00–15:00" });

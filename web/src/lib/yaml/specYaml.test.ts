@@ -1,5 +1,4 @@
 import { describe, expect, it } from "vitest";
-import { free } from "~/lib/capacity";
 import { freeName, mergePatch } from "./specYaml";
 
 describe("a clone", () => {

@@ -6,7 +6,7 @@ import { plainValues, readYaml } from "./yamlDraft";
 const UNKNOWN = "name: a\ntemplate: {command: *foo}\nparameters:\n  lr: *foo\n";
 
 describe("an alias while it is typed", () => {
-  it("is an error of the text where it has no anchor", () => {
+  it("is an error without an anchor", () => {
     const { errors } = readYaml(UNKNOWN);
     expect(errors.map((error) => error.message)).toEqual([expect.stringMatching(/alias.*foo/i)]);
     expect(UNKNOWN.slice(...(errors[0]?.pos ?? [0, 0]))).toBe("*foo");
@@ -15,7 +15,7 @@ describe("an alias while it is typed", () => {
     ]);
   });
 
-  it("is an error where it stands in its own anchor, or stands for too much", () => {
+  it("is an error inside its own anchor, or if it expands too much", () => {
     const much = ["a: &a [1,1,1,1,1,1,1,1,1,1]"];
     for (const [own, of] of ["ba", "cb", "dc", "ed"].map((pair) => [...pair]))
       much.push(`${own}: &${own} [${Array<string>(10).fill(`*${of}`).join(", ")}]`);
@@ -25,14 +25,14 @@ describe("an alias while it is typed", () => {
     }
   });
 
-  it("is its value where it has one", () => {
+  it("has the value of its anchor", () => {
     const document = readYaml("a: &x [1, 2]\nb: *x\n");
     expect(document.errors).toEqual([]);
     expect(plainValues(document)).toEqual({ a: [1, 2], b: [1, 2] });
     expect(fieldText(document, "b")).toBe("1 2");
   });
 
-  it("lets the forms be drawn, and the text stay as it is", () => {
+  it("does not break the forms or change the text", () => {
     const document = readYaml(UNKNOWN);
     expect(textAt(document, ["name"])).toBe("");
     expect(parametersOf(document)).toEqual([expect.objectContaining({ name: "lr", min: "", values: "" })]);

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { changesOf, hunksOf } from "./textDiff";
 
 describe("text diff", () => {
-  it("numbers the lines of both and says which came and went", () => {
+  it("numbers the lines of both texts and marks added and removed ones", () => {
     const hunks = hunksOf("a\nb\nc\n", "a\nB\nc\n") ?? [];
     expect(hunks[0]?.lines.map((line) => [line.kind, line.before, line.after, line.text])).toEqual([
       ["same", 1, 1, "a"],

@@ -25,7 +25,7 @@ describe("a request to deploy", () => {
     );
   });
 
-  it("takes over what the revision before was, but its model", () => {
+  it("inherits the previous revision except its model", () => {
     expect(modelOf(spec)).toBe("digits@3");
     expect(modelOf({ model: "data/x", model_file: "m.pt" })).toBe("data/x/m.pt");
     const next = deployRequest(
@@ -38,7 +38,7 @@ describe("a request to deploy", () => {
     expect(next).not.toHaveProperty("model_name");
   });
 
-  it("has resources as job specs have them", () => {
+  it("has resources as in job specs", () => {
     expect(resourcesOf(fields({ cpu: "500m", memory: " ", gpus: "0" }))).toEqual({ cpu: "500m", gpus: 0 });
   });
 });

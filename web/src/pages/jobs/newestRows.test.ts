@@ -13,7 +13,7 @@ const newest = (from: number, count: number): Job[] => Array.from({ length: coun
 const ids = (jobs: readonly Job[]): string[] => jobs.map((each) => each.id);
 
 describe("a long list", () => {
-  it("is in order even where fractions of seconds differ in length", () => {
+  it("is sorted even if fractions of seconds differ in length", () => {
     expect(timeKey("2026-11-21T07:00:00Z") < timeKey("2026-11-21T07:00:00.5Z")).toBe(true);
     const [early, late] = [
       job(1, { created_at: "2026-11-21T07:00:00Z" }),
@@ -22,21 +22,21 @@ describe("a long list", () => {
     expect([early, late].sort(newestFirst)[0]).toBe(late);
   });
 
-  it("drops what is gone inside a page and keeps what lies outside of it", () => {
+  it("drops missing rows inside a page and keeps rows outside", () => {
     const rows = newest(10, 10);
     const page = { items: [job(10), job(8)], isLast: false };
     expect(ids(replacePage(rows, page, null))).toEqual(ids([job(10), job(8), ...newest(7, 7)]));
     expect(ids(replacePage(rows, { items: [], isLast: true }, job(9)))).toEqual(ids([job(10), job(9)]));
   });
 
-  it("keeps the objects of rows that did not change, so that they are not drawn again", () => {
+  it("keeps the objects of unchanged rows", () => {
     const rows = newest(3, 3);
     const after = replacePage(rows, { items: [job(3), job(2, { state: "failed" }), job(1)], isLast: true }, null);
     expect(after[0]).toBe(rows[0]);
     expect(after[1]?.state).toBe("failed");
   });
 
-  it("has every job once and in order, however pages come and jobs are added", () => {
+  it("has every job once and in order, for any order of pages and new jobs", () => {
     let all = newest(450, 450);
     const read = (after: Job | null) => {
       const items = all.filter((each) => after === null || newestFirst(after, each) < 0).slice(0, PAGE);

@@ -7,7 +7,7 @@ const page = (text: string, next: string | null) => ({ items: jobs(text), next_c
 const known = { pages: [page("ab", "1"), page("cd", "2"), page("e", null)], pageParams: [null, "1", "2"] };
 const shown = (pages: readonly { items: Job[] }[]) => pages.map((each) => each.items.map((job) => job.id).join(""));
 
-describe("pages in an order of their own", () => {
+describe("pages of a sorted list", () => {
   it("are found by the rows on screen", () => {
     expect(pagesOnScreen(known.pages, { from: 0, to: 1 })).toEqual([0, 0]);
     expect(pagesOnScreen(known.pages, { from: 1, to: 4 })).toEqual([0, 2]);
@@ -15,7 +15,7 @@ describe("pages in an order of their own", () => {
     expect(pagesOnScreen([], { from: 0, to: 30 })).toEqual([0, 0]);
   });
 
-  it("take what was read again in their place", () => {
+  it("are replaced when re-read", () => {
     const fresh = mergeFresh(known, new Map([["1", page("xd", "2")]]));
     expect([shown(fresh.pages), fresh.pageParams]).toEqual([
       ["ab", "xd", "e"],
@@ -23,7 +23,7 @@ describe("pages in an order of their own", () => {
     ]);
   });
 
-  it("leave out what lay behind a page that ends elsewhere now", () => {
+  it("are dropped after a page with a new end", () => {
     const fresh = mergeFresh(known, new Map([["1", page("cx", "9")]]));
     expect([shown(fresh.pages), fresh.pageParams]).toEqual([
       ["ab", "cx"],
@@ -33,7 +33,7 @@ describe("pages in an order of their own", () => {
     expect(shown(mergeFresh(known, new Map([[null, page("a", null)]])).pages)).toEqual(["a"]);
   });
 
-  it("show each job once, as it was seen last", () => {
+  it("show each job once, in its newest state", () => {
     const moved = [{ items: [...jobs("a"), ...jobs("b", 1)] }, { items: [...jobs("b", 2), ...jobs("a")] }];
     expect(distinctJobs(moved).map((job) => [job.id, job.generation])).toEqual([
       ["a", 1],

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { differenceOf, parseCluster, FIGURES, validateSimulation, overTime, describeChanges } from "./comparison";
 
-test("what is tried is told in words, and nothing at all is a mistake", () => {
+test("changes are described, and an empty request is rejected", () => {
   const cluster = parseCluster("4", "gpu-1", "a, b");
   expect(cluster).toEqual({ more_nodes: 4, like: "gpu-1", without: ["a", "b"] });
   expect(describeChanges({ time_slice: "2h", levels_gpu: "1h" }, cluster)).toBe(
@@ -12,7 +12,7 @@ test("what is tried is told in words, and nothing at all is a mistake", () => {
   expect(validateSimulation({ order: "fifo" }, null)).toBe("");
 });
 
-test("a difference says whether it is one for the better", () => {
+test("a difference is coloured by its direction", () => {
   const [waited, , , , , , used] = FIGURES;
   if (!waited || !used) throw new Error("no figures");
   expect(differenceOf(waited, 100, 50)).toEqual({ text: "−50 %", tone: "tone-green" });

@@ -24,7 +24,7 @@ stopping: asha
 const rows = (text: string) => parametersOf(parseDocument(text));
 
 describe("a study's text and its form", () => {
-  it("tells parameters as a person would type them", () => {
+  it("shows parameters as typed", () => {
     expect(rows(TEXT)).toEqual([
       { name: "lr", type: "float", min: "0.00001", max: "0.1", scale: "log", values: "", when: "" },
       { name: "opt", type: "categorical", min: "", max: "", scale: "linear", values: "sgd, adam", when: "" },
@@ -34,7 +34,7 @@ describe("a study's text and its form", () => {
     expect(rows("parameters: 3\n")).toEqual([]);
   });
 
-  it("sets fields and leaves comments and everything else", () => {
+  it("sets fields and preserves comments", () => {
     expect(withAt(TEXT, ["template", "command"], "python b.py")).toBe(TEXT.replace("python train.py", "python b.py"));
     expect(withAt(TEXT, ["name"], "b")).toBe(TEXT.replace("name: a", "name: b"));
     expect(withAt(TEXT, ["budget", "trials"], 20)).toBe(`${TEXT}budget: {trials: 20}\n`);
@@ -44,12 +44,12 @@ describe("a study's text and its form", () => {
     expect(textAt(parseDocument(TEXT), ["parameters", "lr", "min"])).toBe("0.00001");
   });
 
-  it("makes a map of what was short for one", () => {
+  it("expands a shorthand to a map", () => {
     expect(withAt(TEXT, ["stopping", "rule"], "median")).toContain("stopping: {rule: median}");
     expect(withAt("", ["template", "command"], "true")).toBe('template: {command: "true"}\n');
   });
 
-  it("takes away what another type has no use for", () => {
+  it("removes fields that do not apply to a new type", () => {
     expect(withParameter(TEXT, "lr", "type", "categorical")).toContain("lr: {type: categorical}");
     expect(withParameter(TEXT, "opt", "type", "integer")).toContain("opt: {type: integer}");
     expect(withParameter(TEXT, "lr", "type", "integer")).toContain(
@@ -57,7 +57,7 @@ describe("a study's text and its form", () => {
     );
   });
 
-  it("renames a parameter wherever others depend on it, and never to a name that is there", () => {
+  it("renames a parameter also in conditions, and never to an existing name", () => {
     const renamed = withParameter(TEXT, "opt", "name", "optimizer");
     expect(rows(renamed).map((row) => row.name)).toEqual(["lr", "optimizer", "momentum"]);
     expect(rows(renamed)[2]?.when).toBe("optimizer=sgd");
@@ -86,7 +86,7 @@ describe("a study's text and its form", () => {
     expect([typed("1e-5"), typed("0."), typed("-"), typed("12h"), typed("")]).toEqual([1e-5, 0, "-", "12h", ""]);
   });
 
-  it("leaves a text that cannot be read", () => {
+  it("does not change a text with syntax errors", () => {
     expect(withAt("name: [\n", ["name"], "b")).toBe("name: [\n");
     expect(withNewParameter("a: {\n")).toBe("a: {\n");
     expect(withAt("- 1\n", ["name"], "b")).toBe("- 1\n");

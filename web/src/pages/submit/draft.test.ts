@@ -11,8 +11,8 @@ const option = (field: string, value: number | string | null, ...roles: string[]
   value,
 });
 
-describe("what the planner offers", () => {
-  it("is written where the text has the shorthand, and leaves comments", () => {
+describe("an alternative of the planner", () => {
+  it("is written into a shorthand and preserves comments", () => {
     expect(withOption("name: a # mine\nworkers: 4\n", option("replicas", 2, "worker"))).toBe(
       "name: a # mine\nworkers: 2\n",
     );
@@ -21,7 +21,7 @@ describe("what the planner offers", () => {
     expect(withOption("gpu_type: [H100, A100]\n", option("gpu_type", "L4", "worker"))).toBe("gpu_type: L4\n");
   });
 
-  it("is written at its role where roles are stated one by one", () => {
+  it("is written at its role", () => {
     expect(withOption("roles:\n  worker: 4\n", option("replicas", 2, "worker"))).toBe("roles:\n  worker: 2\n");
     expect(withOption("roles:\n  worker: {replicas: 4, resources: {gpus: 2}}\n", option("gpus", 1, "worker"))).toBe(
       "roles:\n  worker: { replicas: 4, resources: { gpus: 1 } }\n",
@@ -31,7 +31,7 @@ describe("what the planner offers", () => {
     );
   });
 
-  it("lowers the fewest of an elastic gang", () => {
+  it("lowers the minimum of an elastic gang", () => {
     expect(withOption("workers: {min: 3, max: 4}\n", option("replicas", 1, "worker"))).toBe(
       "workers: { min: 1, max: 4 }\n",
     );
@@ -40,7 +40,7 @@ describe("what the planner offers", () => {
     );
   });
 
-  it("takes out what holds it back, and leaves a text that cannot be read", () => {
+  it("removes a field, and does not change a text with syntax errors", () => {
     expect(withOption("name: a\nnode_selector: {pool: x}\n", option("node_selector", null))).toBe("name: a\n");
     expect(withOption("name: [\n", option("gpus", 1, "worker"))).toBe("name: [\n");
   });

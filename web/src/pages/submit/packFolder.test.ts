@@ -10,12 +10,12 @@ const file = (path: string, text: string) =>
   });
 
 describe("a folder's files", () => {
-  it("are left out as the command line leaves them out", () => {
+  it("are ignored as on the command line", () => {
     const packing = readFileSync("../sdk/trainmaster/packing.py", "utf8");
     const listed = packing.match(/DEFAULT_IGNORES[^(]*\(([^)]*)\)/)?.[1]?.match(/"[^"]+"/g) ?? [];
     expect(listed.map((word) => word.slice(1, -1))).toEqual(IGNORED);
   });
-  it("are chosen by .gitignore and then .trainmasterignore", async () => {
+  it("are filtered by .gitignore and then .trainmasterignore", async () => {
     const all = [
       source("train.py"),
       source(".git/config"),
@@ -33,7 +33,7 @@ describe("a folder's files", () => {
       "train.py",
     ]);
   });
-  it("must be some, and not too many", async () => {
+  it("must exist, and have a maximum size", async () => {
     await expect(selectFiles([source(".git/config")])).rejects.toThrow("no file to pack");
     const large = { path: "weights.bin", file: { size: 2 ** 30 } as Blob };
     await expect(selectFiles([source("a.py"), large])).rejects.toThrow(/1025 MiB.*largest is weights.bin/);
@@ -41,7 +41,7 @@ describe("a folder's files", () => {
 });
 
 describe("an archive", () => {
-  it("of the same files is the same, whatever their order and age", async () => {
+  it("is reproducible for any order and age of files", async () => {
     const long = `${"deep/".repeat(40)}x.py`;
     const one = await packFolder([file("run.sh", "#!/bin/sh\n"), file(long, "1")]);
     const other = await packFolder([file(long, "1"), file("run.sh", "#!/bin/sh\n")]);
@@ -52,7 +52,7 @@ describe("an archive", () => {
     const again = await packedFile(new File([one.blob], "project.tar.gz"));
     expect([again.digest, again.files]).toEqual([one.digest, null]);
   });
-  it("is refused when it is none", async () => {
+  it("must be a .tar.gz", async () => {
     await expect(packedFile(new File(["PK"], "code.zip"))).rejects.toThrow("code.zip is no .tar.gz");
   });
 });

@@ -6,7 +6,7 @@ const RIGID = { roles: { worker: { replicas: 2, resources: { gpus: 8 } }, ps: { 
 const ELASTIC = { roles: { worker: { replicas: 8, min_replicas: 4 } } } as unknown as JobSpec;
 
 describe("what if", () => {
-  it("asks for what was written and for nothing else", () => {
+  it("contains only filled fields", () => {
     expect(toChanges(UNCHANGED, RIGID)).toEqual({ changes: {}, cluster: null });
     const question = {
       ...UNCHANGED,
@@ -27,7 +27,7 @@ describe("what if", () => {
     });
   });
 
-  it("takes a role, a model or a limit away", () => {
+  it("removes a role, a model or a limit", () => {
     const question = { ...UNCHANGED, replicas: { ps: "0" }, gpuType: "any", maxRunTime: "none" };
     expect(toChanges(question, RIGID).changes).toEqual({
       roles: { ps: null, worker: { resources: { gpu_type: [] } } },
@@ -35,7 +35,7 @@ describe("what if", () => {
     });
   });
 
-  it("lets an elastic role begin with fewer than it may now", () => {
+  it("lowers the minimum of an elastic role", () => {
     expect(toChanges({ ...UNCHANGED, replicas: { worker: "2" } }, ELASTIC).changes).toEqual({
       roles: { worker: { replicas: 2, min_replicas: 2 } },
     });
@@ -44,13 +44,13 @@ describe("what if", () => {
     });
   });
 
-  it("thinks of other nodes", () => {
+  it("changes the cluster", () => {
     const question = { ...UNCHANGED, moreNodes: "4", like: "gpu-1", without: "gpu-2, gpu-3" };
     expect(toChanges(question, RIGID).cluster).toEqual({ more_nodes: 4, like: "gpu-1", without: ["gpu-2", "gpu-3"] });
     expect(questionText(question)).toBe("4 more nodes like gpu-1, without gpu-2, gpu-3");
   });
 
-  it("says in words what is asked, and why something cannot be", () => {
+  it("describes and validates a question", () => {
     expect(questionText(UNCHANGED)).toBe("Unchanged");
     expect(questionText({ ...UNCHANGED, replicas: { worker: "1" }, gpus: "4" })).toBe("1 worker, 4 GPUs each");
     expect(validateQuestion(UNCHANGED)).toBe("Change at least one field.");
@@ -60,7 +60,7 @@ describe("what if", () => {
     expect(validateQuestion({ ...UNCHANGED, replicas: { worker: "3" } })).toBe("");
   });
 
-  it("tells how much sooner it would start, where both are known", () => {
+  it("computes how much sooner a job would start", () => {
     const now = Date.parse("2026-11-22T09:00:00Z");
     const at = (likely_at: string | null) => ({ wait_reason: {}, start: { code: "expected", likely_at } });
     expect(soonerBy(at("2026-11-22T10:00:00Z"), { wait_reason: null }, now)).toBe(3600);

@@ -11,7 +11,7 @@ const labels = (names: (string | Tensor)[], isOpen = true) =>
   );
 
 describe("tensors as the tree of their names", () => {
-  it("draws a branch of one thing into its name, and closes what is closed", () => {
+  it("merges single-child branches, and hides closed ones", () => {
     expect(labels(["m.blocks.0.w", "m.blocks.0.b", "m.blocks.1.w", "head.w"])).toEqual([
       "head.w",
       "m.blocks/",
@@ -23,7 +23,7 @@ describe("tensors as the tree of their names", () => {
     expect(labels(["m.blocks.0.w", "m.blocks.0.b", "m.blocks.1.w"], false)).toEqual(["m.blocks/"]);
   });
 
-  it("counts what is below, and tells of the optimizer once", () => {
+  it("counts descendants, and marks the optimizer once", () => {
     const tree = treeOf([tensor("m.w"), tensor("m.b"), tensor("o.0.m", "optimizer"), tensor("o.0.v", "optimizer")]);
     expect(tree.branches.map((branch) => [branch.label, branch.count, branch.sizeBytes])).toEqual([
       ["m", 2, 16],

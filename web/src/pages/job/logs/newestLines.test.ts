@@ -16,7 +16,7 @@ const line = (key: number, text = "x"): ShownLine => ({
 const keys = (lines: readonly ShownLine[]) => lines.map((one) => one.key);
 
 describe("the newest lines", () => {
-  it("are kept up to a count and up to a size", () => {
+  it("are limited by count and size", () => {
     const all = [0, 1, 2, 3, 4].map((key) => line(key, "abc"));
     expect(newestLines(all.slice(0, 2), all.slice(2)).dropped).toBe(0);
     const few = newestLines(all.slice(0, 2), all.slice(2), 3);
@@ -24,7 +24,7 @@ describe("the newest lines", () => {
     const small = newestLines(all.slice(0, 2), all.slice(2), 5, 7);
     expect([keys(small.lines), small.dropped]).toEqual([[3, 4], 3]);
   });
-  it("hold one that is larger than all may be", () => {
+  it("contain at least one line of any size", () => {
     expect(keys(newestLines([line(0)], [line(1, "y".repeat(50))], 5, 7).lines)).toEqual([1]);
   });
 });

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { toFieldTime, toUtcTime } from "./fieldTime";
 
-it("reads a moment again as it was written into the field", () => {
+it("round-trips a time", () => {
   for (const at of ["2026-11-22T09:00:05.000Z", "2026-03-29T01:30:00.000Z"]) {
     expect(toUtcTime(toFieldTime(Date.parse(at)))).toBe(at);
   }

@@ -13,7 +13,7 @@ describe("limits and weights of users", () => {
   const asked = (fields: Record<string, string>) =>
     userChanges(QUOTA, ["ada", "grace"], (name) => fields[name] ?? null);
 
-  it("sends nothing of what is as it was", () => {
+  it("omits unchanged values", () => {
     expect(formatAmount("memory", 2 ** 36)).toBe("64Gi");
     expect(
       asked({ "users.ada.gpus": "4", "users.ada.memory": "64Gi", "user_weights.ada": "2", "user_weights.grace": "" }),
@@ -24,7 +24,7 @@ describe("limits and weights of users", () => {
     });
   });
 
-  it("sends what is another, and null for what is taken away", () => {
+  it("sends changed values, and null for removed ones", () => {
     expect(
       asked({
         "users.ada.gpus": "",
@@ -40,7 +40,7 @@ describe("limits and weights of users", () => {
     });
   });
 
-  it("says what a weight is", () => {
+  it("rejects an invalid weight", () => {
     expect(() => asked({ "user_weights.ada": "much" })).toThrow("The weight of ada is a number above 0");
   });
 });
