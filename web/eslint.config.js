@@ -11,7 +11,7 @@ export default defineConfig([
   },
   {
     rules: {
-      // What is thrown into HTML is the one thing that this application never does.
+      // Nothing is ever inserted as HTML.
       "no-restricted-syntax": ["error", "JSXAttribute[name.name='dangerouslySetInnerHTML']"],
       "no-restricted-properties": ["error", { property: "innerHTML" }, { property: "outerHTML" }],
     },

@@ -8,7 +8,7 @@ const api = process.env.TRAINMASTER_API_URL ?? "http://127.0.0.1:8765";
 export default defineConfig({
   plugins: [
     react(),
-    // Pressed once, here, as small as it goes: the API only hands the files out.
+    // Compressed once at build time, as small as possible: the API serves the files unchanged.
     compression({
       include: /assets\/.*\.(js|css|svg)$/,
       threshold: 1000,
@@ -18,7 +18,7 @@ export default defineConfig({
   resolve: { alias: { "~": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {
     target: "es2022",
-    // Nothing as a data: URL, and no script of its own in the page: the content security policy allows neither.
+    // No data: URLs and no inline scripts: the content security policy allows neither.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     chunkSizeWarningLimit: 600,

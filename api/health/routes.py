@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import Request, Response
-from trainmaster.wire.admin import Alive, Health
+from trainmaster.wire.admin import Alive, HealthView
 
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContextDep
@@ -21,9 +21,9 @@ async def get_liveness() -> Alive:
 
 
 @router.get(
-    "/health", operation_id="get_health", summary="Health of the platform's parts", openapi_extra={"security": []}
+    "/health", operation_id="get_health", summary="HealthView of the platform's parts", openapi_extra={"security": []}
 )
-async def get_health(context: AppContextDep) -> Health:
+async def get_health(context: AppContextDep) -> HealthView:
     """Always 200; `status` is `ok` or `degraded`, and `parts` has the state of each part."""
     return await service.check_within_limit(context, VERSION)
 
@@ -31,7 +31,7 @@ async def get_health(context: AppContextDep) -> Health:
 @router.get(
     "/ready", operation_id="get_readiness", summary="Readiness to serve requests", openapi_extra={"security": []}
 )
-async def get_readiness(request: Request, context: AppContextDep, response: Response) -> Health:
+async def get_readiness(request: Request, context: AppContextDep, response: Response) -> HealthView:
     """503 while the database is away, and while this process shuts down.
 
     If the scheduler or the broker is away, jobs wait, but requests are served.

@@ -1,4 +1,4 @@
-"""Health checks of the platform's parts."""
+"""HealthView checks of the platform's parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from anyio import move_on_after, to_thread
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
-from trainmaster.wire.admin import Health
+from trainmaster.wire.admin import HealthView
 
 from api.app.unit_of_work import AppContext
 from core.db.leases import TICK, TICK_DONE, marked_at
@@ -23,7 +23,7 @@ _IDLE: Final = timedelta(seconds=15)
 _TIME_LIMIT_S: Final = 1.5
 
 
-def check(context: AppContext, version: str) -> Health:
+def check(context: AppContext, version: str) -> HealthView:
     """Each part's state: ``ok``, or a sentence about the problem. Never raises."""
     try:
         with context.read() as work:
@@ -38,12 +38,12 @@ def check(context: AppContext, version: str) -> Health:
         parts = {"database": error.sentence, "scheduler": "unknown while the database is away"}
         parts |= dict.fromkeys(("nodes", "executor"), "unknown")
     parts["wakeups"] = _wakeup(context)
-    return Health(
+    return HealthView(
         status="ok" if all(part == OK for part in parts.values()) else "degraded", version=version, parts=parts
     )
 
 
-async def check_within_limit(context: AppContext, version: str) -> Health:
+async def check_within_limit(context: AppContext, version: str) -> HealthView:
     """Like ``check``, within ``_TIME_LIMIT_S`` whatever hangs.
 
     It uses threads of its own: when requests block all others, a health check must not queue behind them.
@@ -52,12 +52,12 @@ async def check_within_limit(context: AppContext, version: str) -> Health:
         return await to_thread.run_sync(check, context, version, limiter=context.probe_threads, abandon_on_cancel=True)
     parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
     parts["wakeups"] = _wakeup(context, is_asking=False)  # nothing may block here
-    return Health(status="degraded", version=version, parts=parts)
+    return HealthView(status="degraded", version=version, parts=parts)
 
 
-def shutting_down(version: str) -> Health:
+def shutting_down(version: str) -> HealthView:
     """The health of a process that is shutting down."""
-    return Health(status="degraded", version=version, parts={"api": "is shutting down; use another API process"})
+    return HealthView(status="degraded", version=version, parts={"api": "is shutting down; use another API process"})
 
 
 def _scheduler(session: Session, settings: Settings, now: datetime) -> str:

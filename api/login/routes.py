@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
-from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
+from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import SESSION_COOKIE, Caller, Reader, Writer, caller_of_token, refuse_foreign_page
@@ -44,7 +44,7 @@ def create_login_code(caller: Writer, context: AppContextDep, response: Response
     status_code=201,
     openapi_extra={"security": []},
 )
-async def open_session(body: SessionOpen, request: Request, context: AppContextDep, response: Response) -> Identity:
+async def open_session(body: SessionOpen, request: Request, context: AppContextDep, response: Response) -> CallerIdentity:
     """For a token or a one-time code. The session is an HttpOnly cookie; the response has no token. It is valid for 30
     days, at most as long as the token, and is revoked with it.
 
@@ -95,5 +95,5 @@ def _session_for(context: AppContext, code: str) -> str:
 
 
 @router.get("/me", operation_id="get_me", summary="The caller's user, scopes and roles")
-async def get_me(caller: Reader) -> Identity:
+async def get_me(caller: Reader) -> CallerIdentity:
     return service.identity(caller)

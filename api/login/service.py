@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import select, update
-from trainmaster.wire.admin import Identity, LoginCodeCreated, TokenCreated
+from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, TokenCreated
 
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Scope
@@ -118,8 +118,8 @@ def close_session(work: UnitOfWork, caller: Caller) -> None:
     )
 
 
-def identity(caller: Caller) -> Identity:
-    return Identity(
+def identity(caller: Caller) -> CallerIdentity:
+    return CallerIdentity(
         user=caller.user,
         is_admin=caller.is_admin,
         scopes=[scope.value for scope in sorted(caller.scopes)],

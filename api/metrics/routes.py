@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import Chart, MetricKind, MetricName, MetricObjectView, MetricView, ResourceSummary
+from trainmaster.wire.metrics import MetricsChart, MetricKind, MetricName, MetricObjectView, MetricView, ResourceSummary
 
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContextDep
@@ -105,7 +105,7 @@ def list_metric_names(job: JobViewer, context: AppContextDep, query: Annotated[N
     "/jobs/{job}/metrics/chart",
     operation_id="chart_metrics",
     summary="A job's metrics in a window",
-    response_model=Chart,
+    response_model=MetricsChart,
 )
 def chart_metrics(
     job: JobViewer,
@@ -129,7 +129,7 @@ def chart_metrics(
     "/metrics/chart",
     operation_id="compare_metrics",
     summary="Metrics of several jobs in a window",
-    response_model=Chart,
+    response_model=MetricsChart,
 )
 def compare_metrics(
     caller: Reader,

@@ -57,7 +57,7 @@ def view(work: UnitOfWork, caller: Caller) -> SharesView:
         told = ShareView(
             project=projects[project_id].name if is_known else None,
             weight=weights[project_id],
-            held=_dominant(whole.held, has),
+            allocated=_dominant(whole.held, has),
             wanted=claims[project_id].wanted,
             entitlement=due[project_id],
             usage=past.get((project_id, "")),
@@ -69,7 +69,7 @@ def view(work: UnitOfWork, caller: Caller) -> SharesView:
             users=[
                 UserShareView(
                     user=users.get(user_id, "?"),
-                    held=_dominant(part.held, has),
+                    allocated=_dominant(part.held, has),
                     usage=past.get((project_id, user_id), 0.0),
                     running=part.running,
                     waiting=part.waiting,
@@ -160,7 +160,7 @@ def _together(others: list[ShareView]) -> list[ShareView]:
         ShareView(
             project=None,
             weight=sum(share.weight for share in others),
-            held=min(1.0, sum(share.held for share in others)),
+            allocated=min(1.0, sum(share.allocated for share in others)),
             wanted=min(1.0, sum(share.wanted for share in others)),
             entitlement=min(1.0, sum(share.entitlement for share in others)),
             usage=min(1.0, sum(share.usage or 0.0 for share in others)),

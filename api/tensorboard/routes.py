@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
-from trainmaster.wire.jobs import TensorBoardAsk, TensorBoardLinkView
+from trainmaster.wire.jobs import TensorBoardRequest, TensorBoardLinkView
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader
@@ -41,7 +41,7 @@ _METHODS: Final = "GET, HEAD, POST"
     status_code=201,
 )
 async def open_tensorboard(
-    body: TensorBoardAsk, caller: Reader, context: AppContextDep, response: Response
+    body: TensorBoardRequest, caller: Reader, context: AppContextDep, response: Response
 ) -> TensorBoardLinkView:
     """`path` is below the API's own address, good for a day or as long as the token that asked, and needs no token: do
     not give it away. TensorBoard starts with the first look, and ends when nobody has looked for a while.
@@ -51,7 +51,7 @@ async def open_tensorboard(
     return await run_in_threadpool(_make, context, caller, body)
 
 
-def _make(context: AppContext, caller: Caller, body: TensorBoardAsk) -> TensorBoardLinkView:
+def _make(context: AppContext, caller: Caller, body: TensorBoardRequest) -> TensorBoardLinkView:
     with context.write() as work:
         return make_link(work, caller, body.jobs)
 

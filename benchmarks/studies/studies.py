@@ -61,9 +61,9 @@ def main() -> None:
 def rounds(sessions: Any, control: ControlContext, world: FakeEngine, options: argparse.Namespace) -> None:
     """Collecting, judging and beginning in a study with many trials."""
     study = add_study(sessions, world.now, "large", options.finished, template=True, parallel=options.parallel)
-    keeper = StudyLoop(control)
+    study_loop = StudyLoop(control)
     print(f"{options.finished:,} trials over, {options.parallel} at once, TPE, asha:")
-    tell("begin all of them (a cold keeper)", lambda: keeper.keep(study))
+    tell("begin all of them (a cold study_loop)", lambda: study_loop.reconcile(study))
     with unit_of_work(sessions) as session:
         session.execute(update(Job).values(state="running", started_at=world.now))
         jobs = list(session.scalars(select(Job.id)))
@@ -72,13 +72,13 @@ def rounds(sessions: Any, control: ControlContext, world: FakeEngine, options: a
             add_metrics(session, StreamKey(job, 1, "worker", 0), {"score": points}, now=world.now)
     with unit_of_work(sessions) as session:
         session.execute(update(Job).values(desired_state="cancel"))  # nothing is stopped twice: judging alone is timed
-    tell("look at what runs, judge every curve", lambda: keeper.keep(study))
+    tell("look at what runs, judge every curve", lambda: study_loop.reconcile(study))
     took = []
     for job in jobs[:10]:
         with unit_of_work(sessions) as session:
             session.execute(update(Job).where(Job.id == job).values(state="succeeded", finished_at=world.now))
         begin, worked = time.perf_counter(), time.process_time()
-        keeper.keep(study)
+        study_loop.reconcile(study)
         took.append((time.perf_counter() - begin, time.process_time() - worked))
     wall, cpu = zip(*took, strict=True)
     print(

@@ -68,7 +68,7 @@ class Whole:
         self.control = ControlContext(
             sessions, FakeExecutor(self.engine), self, lambda: self.engine.now, "bench", b"k" * 32, "http://api"
         )
-        self.keeper, self.ticker = StudyLoop(self.control), Ticker(self.control)
+        self.study_loop, self.ticker = StudyLoop(self.control), Ticker(self.control)
         self.reconciler = Reconciler(self.control)
         self.chance = random.Random(1)
         self.spent: Counter[str] = Counter()
@@ -122,7 +122,7 @@ class Whole:
             if self.rung[TOPIC_STUDY]:
                 self.rung[TOPIC_STUDY].clear()
                 begin = time.process_time()
-                self.timed("study", lambda: self.keeper.keep(STUDY))
+                self.timed("study", lambda: self.study_loop.reconcile(STUDY))
                 self.rounds.append(time.process_time() - begin)
             if self.rung[TOPIC_TICK]:
                 self.rung[TOPIC_TICK].clear()

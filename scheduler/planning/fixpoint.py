@@ -2,7 +2,7 @@
 
 When victims are stopped for a job, their room is held for it from then on. That may move the reservation of another
 job, or invalidate a claim. So the plan is applied to the snapshot, as the control loop will do it, and the planner
-runs again until it preempts no further job; the results of all rounds form one plan.
+runs again until it preempts no further job; the results of all rounds form item plan.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _taken(roles: Iterable[GangRole], placements: Iterable[Placement]) -> list[_
 def _less(nodes: tuple[NodeSnapshot, ...], taken: list[_Taken]) -> tuple[NodeSnapshot, ...]:
     left: dict[NodeId, FreeAmounts] = {}
     by_id = {node.id: node for node in nodes}
-    for request, placement in sorted(taken, key=lambda one: -one[0].gpu_milli):
+    for request, placement in sorted(taken, key=lambda item: -item[0].gpu_milli):
         free = by_id[placement.node].free
         here = left.get(placement.node, (free.cpu_milli, free.memory_bytes, free.gpus, free.shares))
         left[placement.node] = subtract(here, request, placement.gpu_model, 1)

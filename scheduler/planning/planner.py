@@ -101,7 +101,7 @@ class PlanningPass:
             self.snapshot,
             infeasibility=self.context.infeasibility,
             ledger=self.walk.ledger,
-            holdings=self.context.running_usage,
+            running_usage=self.context.running_usage,
             starts=self.walk.starts,
             eligibility=self.context.eligibility,
             shares=self.context.shares,

@@ -1,9 +1,11 @@
 # ruff: noqa: T201 (a command line)
-"""``python -m scheduler.simulator scenario.yaml [--json] [--plot FILE.svg]``; a job list (.csv, .trace, .jsonl) needs ``--nodes`` and
-``--gpus`` or a ``--node-list``, and ``--format`` where it is not of ours.
+"""``python -m scheduler.simulator scenario.yaml [--json] [--plot FILE.svg]``
 
-With ``--more-nodes 20`` or ``--try order=shortest-first,time_slice_s=600`` (as often as wanted) the same jobs are run again for
-each, and the figures are shown, and drawn, beside one another.
+A job list (.csv, .trace, .jsonl) needs ``--nodes`` and ``--gpus`` or a ``--node-list``, and ``--format`` where its columns
+are not ours.
+
+With ``--more-nodes 20`` or ``--try order=shortest-first,time_slice_s=600`` (repeatable) the same jobs are simulated again for
+each, and the figures are shown, and plotted, side by side.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ def _compare(scenario: Scenario, options: argparse.Namespace) -> int:
     cases += [(words, replace(scenario, policy=_tried(words))) for words in options.tries]
     made: list[Case] = []
     curves: list[Curves] = []
-    for name, one in cases:
-        outcome = run(one, cpu_clock=time.process_time)
+    for name, case in cases:
+        outcome = run(case, cpu_clock=time.process_time)
         made.append(Case(name, summarise(outcome)))
         curves.append(Curves.of(name, outcome))
     if options.plot is not None:

@@ -1,4 +1,6 @@
-"""A cluster in memory: what runs where, who waits. Applies plans as the control loop does, re-checking every line."""
+"""A simulated cluster in memory: running and waiting jobs. Applies plans like the control loop, validating every
+action.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,14 @@ Holder = tuple[str, str, int]  # job, role, index
 
 
 class SharedDevices:
-    """By node and model, the shared devices: who has how much of each. Somebody unknown has what was taken before."""
+    """The shared devices by node and model: how much each replica has of each. Parts taken before have no known holder.
+    """
 
     def __init__(self) -> None:
         self._devices: dict[tuple[NodeId, str], list[dict[Holder | None, int]]] = {}
 
     def take(self, node: NodeId, free: Amounts, model: str, part: int, holder: Holder) -> Amounts:
-        """What is free once ``holder`` has a part; fewer than no GPUs if no device has room."""
+        """Free amounts once ``holder`` has a part; negative GPUs if no device has room."""
         devices = self._of(node, free, model)
         at = device_for([WHOLE - sum(device.values()) for device in devices], part)
         if at is None:
@@ -45,7 +48,7 @@ class SharedDevices:
         return self._shown(node, free, model)
 
     def give(self, node: NodeId, free: Amounts, model: str, holder: Holder) -> Amounts:
-        """What is free once ``holder`` is gone; a device that nobody has a part of is whole again."""
+        """Free amounts once ``holder`` is gone; a device without parts is whole again."""
         devices = self._of(node, free, model)
         device = next(device for device in devices if holder in device)
         del device[holder]
@@ -69,17 +72,17 @@ def _with_gpus(free: Amounts, model: str, more: int) -> Amounts:
 
 
 class WrongPlan(Exception):
-    """The planner broke a promise; the message says which."""
+    """The planner violated an invariant; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A started job, as the planner sees it and as it was placed."""
+    """A started job with its placements."""
 
     job: QueuedGang
     placements: tuple[Placement, ...]
     started_at: datetime
-    stops_at: datetime | None = None  # it was preempted and is in its grace
+    stops_at: datetime | None = None  # preempted, in its grace period
     stops_for: JobId | None = None
 
     def view(self) -> RunningGang:
@@ -105,7 +108,7 @@ class SimulatedRun:
         )
 
     def growing(self) -> GrowingGang | None:
-        """``None``: it has all the replicas that it may have."""
+        """``None`` if it has its maximum of replicas."""
         job = self.job
         role = job.gang.elastic
         if role is None or self.stops_at is not None:
@@ -119,7 +122,7 @@ class SimulatedRun:
 
 
 class SimulatedCluster:
-    """Nodes, running and queued jobs. Values that go into a snapshot are replaced, never changed."""
+    """Nodes, running and queued jobs. Values that go into a snapshot are replaced, never modified."""
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ class SimulatedCluster:
         )
 
     def tell(self, view: RunningGang) -> None:
-        """What is known now of a job that runs: attained service, estimate, work since its last checkpoint."""
+        """Update what is known of a running job: attained service, estimate, work since its last checkpoint."""
         self._views[view.job_id] = view
 
     def view(self, job_id: JobId) -> RunningGang:
@@ -161,9 +164,9 @@ class SimulatedCluster:
         self.queued[job.job_id] = job
 
     def apply(self, plan: Plan, now: datetime) -> None:
-        """Start, stop and shrink what the plan says. Raises :class:`WrongPlan` if a line does not hold.
+        """Apply a plan. Raises :class:`WrongPlan` if an action is invalid.
 
-        A preempted job holds its place until :meth:`release`.
+        A preempted job holds its resources until :meth:`release`.
         """
         for start in plan.starts:
             self.start(start, now)
@@ -196,7 +199,7 @@ class SimulatedCluster:
         self._run(SimulatedRun(replace(job, room_since=None), start.placements, now))
 
     def preempt(self, preempt: Preempt, now: datetime) -> None:
-        """The job is told to stop, and holds its place until :meth:`release`, after its grace."""
+        """The job is asked to stop; it holds its resources until :meth:`release`, after its grace period."""
         running = self.running.get(preempt.job_id)
         if running is None or running.stops_at is not None:
             raise WrongPlan(f"{preempt.job_id} is preempted but does not run, or stops already")
@@ -207,46 +210,46 @@ class SimulatedCluster:
         self._promise(preempt.for_job, now)
 
     def _promise(self, job_id: JobId | None, now: datetime) -> None:
-        """Others make room for it from now on, unless they do so already."""
+        """Record since when victims are stopped for the job, unless that is recorded already."""
         job = self.queued.get(job_id) if job_id is not None else None
         if job is not None and job.room_since is None:
             self.enqueue(replace(job, room_since=now))
 
     def release(self, job_id: JobId, queued: QueuedGang) -> SimulatedRun:
-        """A preempted job has stopped: it gives its place back and waits again, as ``queued``."""
+        """A preempted job has stopped: it returns its resources and waits again, as ``queued``."""
         running = self.finish(job_id)
         self.enqueue(queued)
         return running
 
     def shrink(self, shrink: Shrink, now: datetime) -> None:
-        """These replicas of an elastic job go; it runs on with the others."""
+        """Remove these replicas of an elastic job, which runs on with the others."""
         running = self.running.get(shrink.job_id)
         role = running.job.gang.elastic if running is not None else None
         if running is None or role is None or role.role != shrink.role:
             raise WrongPlan(f"{shrink.job_id} shrinks but is no elastic job that runs")
         gone = [p for p in running.placements if p.role == role.role and p.index in shrink.indices]
-        kept = tuple(p for p in running.placements if p not in gone)
+        staying = tuple(p for p in running.placements if p not in gone)
         if len(gone) != len(set(shrink.indices)) or not gone:
             raise WrongPlan(f"{shrink.job_id}: shrinks by replicas that it does not have")
-        if sum(p.role == role.role for p in kept) < role.replicas:
+        if sum(p.role == role.role for p in staying) < role.replicas:
             raise WrongPlan(f"{shrink.job_id}: shrinks below the replicas that it needs")
         for placement in gone:
             self._give(shrink.job_id, role.request, placement)
-        self._run(replace(running, placements=kept))
+        self._run(replace(running, placements=staying))
         self._promise(shrink.for_job, now)
 
     def lose(self, job_id: JobId, lost: int) -> None:
-        """An elastic job goes on without its last ``lost`` elastic replicas; it may grow again."""
+        """An elastic job loses its last ``lost`` elastic replicas; it may grow again."""
         running = self.running[job_id]
         role = running.job.gang.elastic
         if role is None:
             raise WrongPlan(f"{job_id} is not elastic")
-        kept = list(running.placements)
+        staying = list(running.placements)
         for _ in range(lost):
-            gone = max((p for p in kept if p.role == role.role), key=lambda p: p.index)
-            kept.remove(gone)
+            gone = max((p for p in staying if p.role == role.role), key=lambda p: p.index)
+            staying.remove(gone)
             self._give(job_id, role.request, gone)
-        self._run(replace(running, placements=tuple(kept)))
+        self._run(replace(running, placements=tuple(staying)))
 
     def grow(self, grow: Grow) -> None:
         running = self.running.get(grow.job_id)
@@ -269,7 +272,7 @@ class SimulatedCluster:
         self._views[running.job.job_id] = running.view()
 
     def finish(self, job_id: JobId) -> SimulatedRun:
-        """Give back what the job holds."""
+        """Return what the job holds."""
         running = self.running.pop(job_id)
         del self._views[job_id]
         requests = {role.role: role.request for role in running.job.gang.roles}

@@ -1,4 +1,4 @@
-"""The same jobs with another policy or more nodes: what it would have changed."""
+"""Compare the same jobs under another policy or with more nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import DEFAULT_START, Scenario
 
-# Plans at most this often: enough for jobs that run for minutes, and a year takes minutes.
+# Planning interval: enough for jobs that run for minutes, and simulating a year takes minutes.
 _TICK_S = 10.0
 
 
@@ -54,14 +54,13 @@ def replay(
     knowledge: Knowledge = Knowledge.HISTORY,
     cpu_clock: Callable[[], float] | None = None,
 ) -> SimulationOutcome:
-    """How the jobs of ``history`` would have fared on ``nodes`` and ``more_nodes``, all empty at first, under ``policy``.
+    """How the jobs of ``history`` would have run on ``nodes`` and ``more_nodes``, all empty at first, under ``policy``.
 
-    A preempted job pays ``policy.restart_cost_s`` when it starts again. Pure: the same arguments give the same figures.
+    A preempted job pays ``policy.restart_cost_s`` when it restarts. Pure: equal arguments give equal figures.
 
     Args:
-        history: jobs that have ended, as :func:`scheduler.simulator.traces.own.arrivals` makes them.
-        knowledge: what the planner is told of their durations; unless said otherwise what it would have learnt
-            meanwhile.
+        history: finished jobs, as :func:`scheduler.simulator.traces.own.arrivals` makes them.
+        knowledge: what the planner knows of their durations; by default what it would have learnt meanwhile.
     """
     whole = [replace(node, free=node.allocatable, is_schedulable=True, why_not="") for node in (*nodes, *more_nodes)]
     scenario = Scenario(
@@ -79,12 +78,12 @@ def replay(
 
 
 def run(scenario: Scenario, *, cpu_clock: Callable[[], float] | None = None) -> SimulationOutcome:
-    """One run with the last reasons only: all of them are many."""
+    """One run that keeps only the last reasons: all of them are many."""
     return Simulation(scenario, cpu_clock=cpu_clock, keeps_reasons=False).run()
 
 
 def more_like(nodes: Sequence[NodeSnapshot], count: int, like: str | None = None) -> tuple[NodeSnapshot, ...]:
-    """``count`` empty nodes like the one named, or like those of which there are most.
+    """``count`` empty nodes like the named one, or of the most frequent size.
 
     Raises:
         ValueError: there is no such node.
@@ -114,7 +113,7 @@ class Case:
 
 
 def table(cases: Sequence[Case]) -> str:
-    """The figures of several runs beside one another; changes against the first in per cent."""
+    """The figures of several runs side by side; changes against the first in per cent."""
     heads = ["", "JCT mean", "p50", "p99", "makespan", "waiting", "GPUs in use", "preempted", "worst rho", "unfair"]
     rows = [heads]
     first = cases[0].figures

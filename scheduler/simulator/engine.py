@@ -1,4 +1,4 @@
-"""The production planner in virtual time: jobs come, are planned, run, are preempted and end; nothing waits on a clock."""
+"""Discrete-event simulation of the production planner: jobs arrive, are planned, run, are preempted and end."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from scheduler.simulator.wakeups import next_look_s
 
 Planner = Callable[[Snapshot], Plan]
 
-# A plan that stops somebody at once is followed by another at the same moment. More than this many: they go in circles.
+# A plan that preempts without grace is followed by another at the same moment. More than this many in a row are an
+# endless loop.
 _MOST_PLANS_AT_ONCE = 1000
-_SOON_S = 1e-6  # ends nearer than this are now: sums of floats are not exact
+_SOON_S = 1e-6  # events closer than this are simultaneous: sums of floats are not exact
 
 
 class Simulation:
     """One run of one scenario.
 
     Args:
-        planner: what is simulated; the production planner unless a test says otherwise.
-        on_plan: told every snapshot with its plan, for checks and measurements.
-        cpu_clock: such as ``time.process_time``, to measure what plans cost.
-        keeps_reasons: whether each job's history has the reasons why it waited.
+        planner: the planner under simulation; the production planner unless a test says otherwise.
+        on_plan: called with every snapshot and its plan, for checks and measurements.
+        cpu_clock: such as ``time.process_time``, to measure the cost of plans.
+        keeps_reasons: whether each job's history records its wait reasons.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class Simulation:
         self._began_s: dict[str, float] = {}  # of the present attempt
         self._arrivals = sorted(scenario.arrivals, key=lambda arrival: (arrival.at_s, arrival.name))
         self._next = 0
-        self._ends: list[tuple[float, int, str]] = []  # when, which version of that end, who
+        self._ends: list[tuple[float, int, str]] = []  # end, version of that end, job name
         self._version: dict[str, int] = {}
         self._stops: list[tuple[float, str]] = []
         self._look_s = math.inf
         self._is_dirty = False  # something changed since the last plan
-        self._job_seconds = 0.0  # jobs that are there, over time
+        self._job_seconds = 0.0  # integral of the number of jobs over time
         self._jobs_there = 0
-        self._came: dict[str, float] = {}  # ``_job_seconds`` when it came
+        self._came: dict[str, float] = {}  # ``_job_seconds`` at the job's arrival
 
     def run(self) -> SimulationOutcome:
-        """Until nothing is left to happen, or the scenario's ``until``. A job that can never run waits for ever."""
+        """Run until no event is left, or the scenario's ``until``. A job that can never run waits for ever."""
         now_s = 0.0
         last_plan_s = -math.inf
         at_once = 0
@@ -179,7 +180,7 @@ class Simulation:
         )
 
     def _snapshot(self, now_s: float) -> Snapshot:
-        """What the planner would be told now."""
+        """The planner's snapshot at this moment."""
         for job_id, running in self.world.running.items():
             progress = self._progress[job_id]
             progress.advance(now_s)
@@ -211,9 +212,9 @@ class Simulation:
         self.outcome.last_waits = made.waits
         if self.keeps_reasons:
             for job_id, reason in made.waits.items():
-                told = self.outcome.jobs[job_id].reasons
-                if not told or told[-1][1] != reason:
-                    told.append((now_s, reason))
+                reasons = self.outcome.jobs[job_id].reasons
+                if not reasons or reasons[-1][1] != reason:
+                    reasons.append((now_s, reason))
         self.outcome.usage.wait({job_id: reason.code for job_id, reason in made.waits.items()}, self.world)
         self._look_s = self._next_look_s(now_s)
 
@@ -284,7 +285,7 @@ class Simulation:
 
 
 def _speed(running: SimulatedRun) -> float:
-    """1 with all the replicas that an elastic job may have; in proportion with fewer."""
+    """1 with the maximum of replicas of an elastic job; proportional with fewer."""
     role = running.job.gang.elastic
     if role is None or not role.most:
         return 1.0
@@ -292,7 +293,7 @@ def _speed(running: SimulatedRun) -> float:
 
 
 def _rate(running: SimulatedRun) -> float:
-    """GPUs that a job holds; 1 where it asks for none."""
+    """GPUs that a job holds; 1 where it requests none."""
     requests = {role.role: role.request for role in running.job.gang.roles}
     held = sum(requests[p.role].gpu_count + requests[p.role].gpu_milli / 1000 for p in running.placements)
     return held or 1.0

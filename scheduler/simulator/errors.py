@@ -1,4 +1,4 @@
-"""What is wrong with a scenario or a trace."""
+"""Errors in a scenario or a trace."""
 
 from __future__ import annotations
 

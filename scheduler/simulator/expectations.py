@@ -22,7 +22,7 @@ _Check = Callable[[SimulationOutcome, Mapping[str, Any]], str | None]
 
 
 def failures(outcome: SimulationOutcome) -> list[str]:
-    """Expectations that did not hold, each with what happened instead."""
+    """Unmet expectations, each with what happened instead."""
     found: list[str] = []
     for expectation in outcome.scenario.expect:
         instead = _CHECKS[expectation.kind](outcome, expectation.line)
@@ -59,8 +59,8 @@ def _waiting(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
         return f"it did not wait then (started at {job.started_s} s)"
     if "code" in line and reason.code != line["code"]:
         return f"the code was {reason.code}: {reason.sentence}"
-    said = line.get("says", [])
-    for words in said if isinstance(said, list) else [said]:
+    phrases = line.get("says", [])
+    for words in phrases if isinstance(phrases, list) else [phrases]:
         if words not in reason.sentence:
             return f"the reason was: {reason.sentence}"
     return None
@@ -68,9 +68,9 @@ def _waiting(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
 
 def _order(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     starts = [(name, outcome.jobs[name].started_s) for name in line["order"]]
-    told = ", ".join(f"{name} at {at} s" for name, at in starts)
+    starts_text = ", ".join(f"{name} at {at} s" for name, at in starts)
     times = [math.inf if at is None else at for _, at in starts]
-    return f"they started: {told}" if any(a >= b for a, b in pairwise(times)) else None
+    return f"they started: {starts_text}" if any(a >= b for a, b in pairwise(times)) else None
 
 
 def _beside(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
@@ -94,14 +94,14 @@ def _seats(job: JobHistory) -> dict[str, list[str]]:
 
 def _free(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     at_s = parse_duration_s(line["at"])
-    held = 0
+    gpus_held = 0
     for job in outcome.jobs.values():
         if job.started_s is None or job.started_s > at_s or (job.ended_s is not None and job.ended_s <= at_s):
             continue
         sizes = [r.request.gpu_count for r in job.arrival.gang.roles for _ in range(r.replicas)]
-        held += sum(size for size, node in zip(sizes, job.nodes, strict=True) if node == line["free"])
+        gpus_held += sum(size for size, node in zip(sizes, job.nodes, strict=True) if node == line["free"])
     node = next(node for node in outcome.scenario.nodes if node.id == line["free"])
-    free = node.allocatable.gpu_count - held
+    free = node.allocatable.gpu_count - gpus_held
     return None if free == line["gpus"] else f"{free} GPUs were free"
 
 

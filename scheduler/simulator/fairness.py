@@ -1,12 +1,14 @@
 """Finish-time fairness: how much later a job ended than with an equal share of the cluster to itself.
 
-rho = (end - arrival) / (time alone x contention), contention = max(1, jobs / GPUs). It is 1 for a job that ends when it
-would have with an equal share; above 1 it was treated worse than that.
+rho = (end - arrival) / (time alone x contention), contention = max(1, jobs / GPUs). It is 1 for a job that ends when
+it
+would have with an equal share; above 1 it was treated worse.
 
-Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, define it. ``jobs`` is counted in two ways,
+Defined by Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020. ``jobs`` is counted in two
+ways,
 as Zheng et al. do in "Shockwave", NSDI 2023 (``get_finish_time_fairness`` of its artifact): *static*, all jobs of the
-workload, from which its published figures are; and as Themis means it, those that were there meanwhile on the average.
-Their artifact calls a job unfairly treated above 1.05, since measured times are noisy.
+workload, the basis of its published figures; and as Themis means it, the average number of jobs present meanwhile.
+The artifact calls a job unfairly treated above 1.05, since measured times are noisy.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ UNFAIR_ABOVE: Final = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """``unfair``: the share of jobs above 1.05; ``late``: of those above 1."""
+    """``unfair``: the fraction of jobs above 1.05; ``late``: of jobs above 1."""
 
     worst: float
     mean: float
@@ -44,14 +46,14 @@ class Fairness:
 
 
 def static_rhos(jobs: Iterable[JobHistory], gpus: int) -> list[float]:
-    """Of jobs that have ended: with the contention of the whole workload."""
+    """Of finished jobs, with the contention of the whole workload."""
     jobs = list(jobs)
     contention = max(1.0, len(jobs) / gpus) if gpus else 1.0
     return [_stay_s(job) / (_alone_s(job) * contention) for job in jobs if _has_rho(job)]
 
 
 def rhos(jobs: Iterable[JobHistory], gpus: int) -> list[float]:
-    """Of jobs that have ended: with the contention that each of them met."""
+    """Of finished jobs, with the contention that each of them met."""
     return [
         _stay_s(job) / (_alone_s(job) * max(1.0, job.jobs_meanwhile / gpus if gpus else 1.0))
         for job in jobs

@@ -1,4 +1,4 @@
-"""How well the cluster was used and how long jobs waited."""
+"""Figures of a run: utilisation, waiting times, fairness."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from core.domain.sharing.gpu_sharing import WHOLE
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
 from scheduler.simulator.outcome import JobHistory, SimulationOutcome
 
-_POINTS = 200  # of a line on a page
+_POINTS = 200  # points of a curve
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of some times, in seconds."""
+    """Distribution of times, in seconds."""
 
     mean: float
     p50: float
@@ -39,12 +39,15 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one run. ``utilisation``: GPUs held ÷ GPUs there, from the start to the last end.
+    """The figures of one run. ``utilisation``: GPUs sums / GPUs present, from the start to the last end.
 
-    ``completion``: from the arrival to the end, what is called JCT. ``idle_while_waiting``: GPUs free while jobs wait for room ÷ GPUs
-    there; ``fragmentation``: the part of these on nodes that are partly used. ``lost``: seconds of work done again after
-    preemptions ÷ seconds of work. ``allocation``: (moment, part of the GPUs that is held on the average until the next one);
-    ``cpu_allocation``: the same of CPUs; ``queue``: (moment, how many jobs wait on the average until the next one). ``decision_cpu``: of one plan, where it was measured.
+    ``completion``: from arrival to end (job completion time, JCT). ``idle_while_waiting``: GPUs free while jobs wait
+    for
+    room / GPUs present; ``fragmentation``: the fraction of these on partly used nodes. ``lost``: seconds of work
+    repeated
+    after preemptions / seconds of work. ``allocation``: (time, mean fraction of GPUs sums until the next point);
+    ``cpu_allocation``: the same for CPUs; ``queue``: (time, mean number of waiting jobs until the next point).
+    ``decision_cpu``: CPU time of one plan, where measured.
     """
 
     jobs: int
@@ -94,11 +97,12 @@ class Summary:
 
 
 def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summary:
-    """The usual figures. Waiting times of jobs that never started are not in them; their number is.
+    """The usual figures. Waiting times of jobs that never started are not included; their number is.
 
     Args:
-        until_s: measures use over the time until then rather than over the run's own, so that runs of different
-            lengths can be compared; not before the last end of a job.
+        until_s: measure utilisation up to this time instead of the run's own end, so that runs of different lengths
+            are
+            comparable; not before the last end of a job.
     """
     jobs: list[JobHistory] = list(outcome.jobs.values())
     waits = [job.started_s - job.arrival.at_s for job in jobs if job.started_s is not None]
@@ -125,7 +129,7 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
         lost=sum(job.lost_s for job in jobs) / work_s if work_s else 0.0,
         fairness=Fairness.of(rhos(jobs, usage.gpus)),
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
-        # The run's own end is a step, too: what is held then is in no line yet.
+        # The run's own end is a step, too: what is sums then is in no segment yet.
         allocation=_resampled((*usage.allocation, (outcome.end_s, usage.held_gpu_milli)), end_s, usage.gpus * WHOLE),
         cpu_allocation=_resampled(
             (*usage.cpu_allocation, (outcome.end_s, usage.held_cpu_milli)), end_s, usage.cpu_milli
@@ -136,14 +140,14 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
 
 
 def _resampled(steps: Sequence[tuple[float, int]], end_s: float, whole: int) -> tuple[tuple[float, float], ...]:
-    """Means over equal parts of the whole time, as parts of ``whole``."""
+    """Means over equal intervals of the whole time, as fractions of ``whole``."""
     if not whole or end_s <= 0:
         return ()
     width_s = end_s / _POINTS
-    held = [0.0] * _POINTS
+    sums = [0.0] * _POINTS
     for (from_s, count), (to_s, _) in pairwise((*steps, (end_s, 0))):
         first, last = int(from_s / width_s), min(_POINTS - 1, int(to_s / width_s))
         for number in range(first, last + 1):
             begins_s, ends_s = max(from_s, number * width_s), min(to_s, (number + 1) * width_s)
-            held[number] += count * max(0.0, ends_s - begins_s)
-    return tuple((number * width_s, amount / (width_s * whole)) for number, amount in enumerate(held))
+            sums[number] += count * max(0.0, ends_s - begins_s)
+    return tuple((number * width_s, amount / (width_s * whole)) for number, amount in enumerate(sums))

@@ -18,7 +18,7 @@ _WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY,
 
 
 class ClusterUsage:
-    """Sums over time, kept up to date from event to event."""
+    """Integrals over time, updated from event to event."""
 
     def __init__(self, nodes: Iterable[NodeSnapshot]) -> None:
         nodes = tuple(nodes)
@@ -29,19 +29,19 @@ class ClusterUsage:
         self.gpu_seconds = 0.0
         self.cpu_seconds = 0.0  # in thousandths of a CPU
         self.waiting_seconds: dict[ReasonCode, float] = {}
-        # While somebody waits for room: GPUs free, and those of them on nodes that are partly used.
+        # While a job waits for room: free GPUs, and those of them on partly used nodes.
         self.idle_gpu_seconds = 0.0
         self.broken_gpu_seconds = 0.0
         self._idle = (0.0, 0.0)
         self._waiting: Counter[ReasonCode] = Counter()
-        # How much is held (thousandths of GPUs), and how many jobs wait, from each moment on; the newest last.
+        # Thousandths of GPUs held, and number of waiting jobs, from each time on; the newest last.
         self.allocation: list[tuple[float, int]] = [(0.0, 0)]
         self.cpu_allocation: list[tuple[float, int]] = [(0.0, 0)]
         self.queue: list[tuple[float, int]] = [(0.0, 0)]
         self._now_s = 0.0
 
     def advance(self, to_s: float, *, waiting: int) -> None:
-        """``waiting``: how many jobs wait until then."""
+        """``waiting``: number of waiting jobs until then."""
         past_s = to_s - self._now_s
         if past_s > 0 and self.allocation[-1][1] != self.held_gpu_milli:
             self.allocation.append((self._now_s, self.held_gpu_milli))
@@ -69,12 +69,12 @@ class ClusterUsage:
             self._hold_one(requests[placement.role], sign)
 
     def grow(self, request: ResourceRequest, replicas: int) -> None:
-        """An elastic gang has taken more places."""
+        """An elastic gang has grown."""
         for _ in range(replicas):
             self._hold_one(request, 1)
 
     def shrink(self, request: ResourceRequest, replicas: int) -> None:
-        """An elastic gang has given places back."""
+        """An elastic gang has shrunk."""
         for _ in range(replicas):
             self._hold_one(request, -1)
 
@@ -83,7 +83,7 @@ class ClusterUsage:
         self.held_cpu_milli += sign * request.cpu_milli
 
     def wait(self, codes: Mapping[str, ReasonCode], world: SimulatedCluster) -> None:
-        """Who waits from now on, and what is free meanwhile."""
+        """Why jobs wait from now on, and what is free meanwhile."""
         self._waiting = Counter(codes.values())
         idle = broken = 0.0
         if any(code in _WAITS_FOR_ROOM for code in codes.values()):
@@ -98,8 +98,9 @@ class ClusterUsage:
 class JobHistory:
     """What became of one job. Times in seconds from the start; ``None``: not yet.
 
-    ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: how many jobs, itself included, were
-    there on the average from its arrival to its end.
+    ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: average number of jobs
+    present, itself
+    included, from its arrival to its end.
     """
 
     arrival: Arrival
@@ -109,22 +110,22 @@ class JobHistory:
     gpu_models: tuple[str | None, ...] = ()
     reasons: list[tuple[float, Reason]] = field(default_factory=list)  # each change, and when
     preemptions: int = 0
-    lost_s: float = 0.0  # work done again, and what restarts cost
+    lost_s: float = 0.0  # repeated work, and restart costs
     jobs_meanwhile: float = 1.0
 
     def reason_at(self, at_s: float) -> Reason | None:
-        """Why it waited at that moment, after the plan that was made then."""
+        """Why it waited at that moment, after the plan made then."""
         if self.started_s is not None and self.started_s <= at_s:
             return None
-        told = [reason for since_s, reason in self.reasons if since_s <= at_s]
-        return told[-1] if told else None
+        past = [reason for since_s, reason in self.reasons if since_s <= at_s]
+        return past[-1] if past else None
 
 
 @dataclass(slots=True)
 class SimulationOutcome:
-    """Everything a report and expectations are made of.
+    """Input of reports and expectations.
 
-    ``decision_cpu_s``: of each plan, where a clock was given. ``last_waits``: who waited after the last plan, and why.
+    ``decision_cpu_s``: of each plan, if a clock was given. ``last_waits``: wait reasons of the last plan.
     """
 
     scenario: Scenario
@@ -137,5 +138,5 @@ class SimulationOutcome:
 
     @property
     def last_end_s(self) -> float:
-        """When the last of the jobs that were done was done; 0 where none was."""
+        """When the last finished job ended; 0 if none did."""
         return max((job.ended_s for job in self.jobs.values() if job.ended_s is not None), default=0.0)

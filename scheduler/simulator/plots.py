@@ -1,4 +1,4 @@
-"""Runs as one picture: completion times, GPUs in use, the queue, and fairness, of several runs above one another."""
+"""Plots of runs: completion times, GPUs in use, queue length, and fairness, of several runs on common axes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 ENDINGS: Final = (".svg", ".png", ".pdf")
 _UNITS: Final = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
-_TIMES: Final = {  # on a logarithmic scale
+_TIMES: Final = {  # ticks of a logarithmic scale
     1.0: "1 s", 10.0: "10 s", 60.0: "1 min", 600.0: "10 min", 3600.0: "1 h", 14_400.0: "4 h",
     86_400.0: "1 day", 345_600.0: "4 days", 1_728_000.0: "20 days", 8_640_000.0: "100 days",
 }  # fmt: skip
-# Told apart by all kinds of colour vision: Okabe and Ito, "Color Universal Design" (2008), without the yellow, which white swallows.
+# Distinguishable with all kinds of colour vision: Okabe and Ito, "Color Universal Design" (2008), without yellow,
+# which is invisible on white.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES: Final = ("-", "--", "-.", ":")  # and in print without colours
-_WIDE: Final = 30.0  # largest / smallest from which on a scale is logarithmic
+_STYLES: Final = ("-", "--", "-.", ":")  # for print without colours
+_WIDE: Final = 30.0  # largest / smallest value from which a scale is logarithmic
 _STYLE: Final[Any] = {
-    "svg.fonttype": "none",  # words stay words: to be found, and read aloud
+    "svg.fonttype": "none",  # text stays text: searchable and readable aloud
     "svg.hashsalt": "trainmaster",  # the same run gives the same file
     "text.parse_math": False,  # names of users may have dollar signs
     "font.size": 10,
@@ -43,8 +44,9 @@ _STYLE: Final[Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What is drawn of one run. ``completions`` (seconds) and ``rhos`` (finish-time fairness): of the jobs that ended, ascending;
-    ``allocation`` (part of the GPUs) and ``queue`` (jobs that wait): means from each moment to the next.
+    """The plotted data of one run. ``completions`` (seconds) and ``rhos`` (finish-time fairness): of finished jobs,
+    ascending;
+    ``allocation`` (fraction of the GPUs) and ``queue`` (waiting jobs): means from each time to the next.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Curves:
 
 
 def check(path: Path) -> None:
-    """That a picture can be written there, before a long run.
+    """Check before a long run that the picture can be written.
 
     Raises:
         ScenarioError: it says what to do.
@@ -109,7 +111,7 @@ def plot(title: str, runs: Sequence[Curves], path: Path) -> None:
 
 
 def _done(axes: Axes, runs: Sequence[Curves]) -> None:
-    """Of all jobs, so that those that never end are seen to be missing."""
+    """As a fraction of all jobs, so that jobs that never end are visible as missing."""
     values = [value for run in runs for value in run.completions]
     is_wide = _is_wide(values)
     unit, unit_s = ("", 1.0) if is_wide else _unit(max(values, default=0.0))
@@ -163,14 +165,14 @@ def _over_time(axes: Axes, runs: Sequence[Curves], points: Callable[[Curves], Se
 
 
 def _distribution(axes: Axes, values: Sequence[float], jobs: int, look: dict[str, Any]) -> None:
-    """Which part of ``jobs`` has at most each of ``values``, which ascend."""
+    """Cumulative distribution: the fraction of ``jobs`` with at most each of ``values``, which ascend."""
     if values:
         parts = [100 * (number + 1) / jobs for number in range(len(values))]
         axes.step([values[0], *values], [0.0, *parts], where="post", **look)
 
 
 def _is_wide(values: Sequence[float]) -> bool:
-    """Whether a scale for them should be logarithmic."""
+    """Whether the scale should be logarithmic."""
     above = [value for value in values if value > 0]
     return bool(above) and max(above) > _WIDE * min(above)
 
@@ -180,5 +182,5 @@ def _look(number: int, name: str) -> dict[str, Any]:
 
 
 def _unit(longest_s: float) -> tuple[str, float]:
-    """The largest of which there are at least two."""
+    """The largest unit of which there are at least two."""
     return next(((name, unit_s) for name, unit_s in _UNITS if longest_s >= 2 * unit_s), _UNITS[-1])

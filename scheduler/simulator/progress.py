@@ -1,4 +1,4 @@
-"""How far a job of a simulation is: work done, work lost to preemptions, what restarting costs it."""
+"""Progress of a simulated job: work done, work lost to preemptions, restart costs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from scheduler.simulator.reading.arrival import Arrival
 
 @dataclass(slots=True)
 class Progress:
-    """Seconds of work, where one second is what the job does in a second with all its replicas.
+    """Seconds of work; one second is what the job does in a second with its maximum of replicas.
 
-    ``restart_left_s``: what is left of the time that its present start costs. ``checkpoint_every_s``: ``None`` where a
-    job that is preempted writes a checkpoint in its grace and loses nothing.
+    ``restart_left_s``: remaining time of its present restart. ``checkpoint_every_s``: ``None`` if a preempted job
+    writes a
+    checkpoint in its grace period and loses nothing.
     """
 
     arrival: Arrival
@@ -21,12 +22,12 @@ class Progress:
     done_s: float = 0.0
     restart_left_s: float = 0.0
     attained_gpu_s: float = 0.0
-    speed: float = 0.0  # 0: does not run
-    rate: float = 0.0  # GPUs that it holds; 1 for a gang without GPUs
-    ran_s: float = 0.0  # seconds that it worked in all its attempts, without the time that restarts cost
-    held_s: float = 0.0  # seconds that it held its place in all its attempts
+    speed: float = 0.0  # 0: not running
+    rate: float = 0.0  # GPUs held; 1 for a gang without GPUs
+    ran_s: float = 0.0  # working time of all attempts in seconds, without restarts
+    held_s: float = 0.0  # time of holding resources in all attempts, in seconds
     now_s: float = 0.0
-    lost_s: float = 0.0  # work that had to be done again, in all
+    lost_s: float = 0.0  # repeated work in total
     starts: int = 0
 
     def advance(self, to_s: float) -> None:
@@ -49,13 +50,13 @@ class Progress:
         self.speed, self.rate = speed, rate
 
     def resize(self, at_s: float, *, speed: float, rate: float, cost_s: float) -> None:
-        """Go on with more or fewer replicas."""
+        """Continue with more or fewer replicas."""
         self.advance(at_s)
         self.restart_left_s = max(self.restart_left_s, cost_s)
         self.speed, self.rate = speed, rate
 
     def stop(self, at_s: float) -> None:
-        """Preempted: what is not in a checkpoint is lost."""
+        """Preempted: work since the last checkpoint is lost."""
         self.advance(at_s)
         lost_s = self.unsaved_s
         self.lost_s += lost_s

@@ -1,4 +1,4 @@
-"""A run as a page to read."""
+"""Text report of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SLOWEST = 5
 
 
 def report(outcome: SimulationOutcome) -> str:
-    """The figures, who waited longest and why, and which expectations held."""
+    """The figures, the longest waits with their reasons, and which expectations were met."""
     figures, scenario = summarise(outcome), outcome.scenario
     gpus = sum(node.allocatable.gpu_count for node in scenario.nodes)
     lines = [scenario.name]
@@ -38,10 +38,10 @@ def report(outcome: SimulationOutcome) -> str:
             f"{'preempted':<14}{figures.preemptions:>10}   times; {figures.lost:.1%} of the work was done again"
         )
     if figures.finished and gpus:
-        told = figures.fairness
+        reason = figures.fairness
         lines.append(
-            f"{'fairness':<14}{told.worst:>10.2f}   worst finish-time fairness, {told.mean:.2f} mean; "
-            f"{told.unfair:.0%} of the jobs above 1.05"
+            f"{'fairness':<14}{reason.worst:>10.2f}   worst finish-time fairness, {reason.mean:.2f} mean; "
+            f"{reason.unfair:.0%} of the jobs above 1.05"
         )
     if figures.decision_cpu is not None:
         lines.append(
@@ -73,8 +73,8 @@ def _slowest(outcome: SimulationOutcome) -> list[str]:
     lines = ["", "waited longest"]
     for name in names:
         job = outcome.jobs[name]
-        told = job.reasons[-1][1] if job.reasons else None
-        lines.append(f"  {name}: {time_words(waited_s(name))}" + (f": {told.sentence}" if told else ""))
+        reason = job.reasons[-1][1] if job.reasons else None
+        lines.append(f"  {name}: {time_words(waited_s(name))}" + (f": {reason.sentence}" if reason else ""))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What projects and users have had: the decayed usage of fair shares, kept as production keeps it."""
+"""Decayed usage of projects and users for fair shares, computed as in production."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Usage:
 
 
 class UsageHistory:
-    """Means of dominant shares in which what was lately counts more, by half-life.
+    """Means of dominant shares with exponential decay by half-life.
 
-    Where there is one project with one user, or the past does not count, nothing is kept: it would change nothing.
+    With a single user, or if past usage has no weight, nothing is recorded: it would change nothing.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class UsageHistory:
         self._now_s = to_s
         if not self._counts or past_s <= 0:
             return
-        kept = 0.5 ** (past_s / self._half_life_s)
+        decay = 0.5 ** (past_s / self._half_life_s)
         for usage in self._usage.values():
-            usage.project *= kept
+            usage.project *= decay
             for user in usage.users:
-                usage.users[user] *= kept
-        for held in running.values():
-            share = (1 - kept) * self._share(held)
-            usage = self._usage.setdefault(held.job.project, _Usage())
+                usage.users[user] *= decay
+        for run in running.values():
+            share = (1 - decay) * self._share(run)
+            usage = self._usage.setdefault(run.job.project, _Usage())
             usage.project += share
-            usage.users[held.job.user] = usage.users.get(held.job.user, 0.0) + share
+            usage.users[run.job.user] = usage.users.get(run.job.user, 0.0) + share
 
     def accounts(self) -> tuple[Account, ...]:
         if not self._counts:

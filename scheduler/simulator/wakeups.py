@@ -1,8 +1,9 @@
-"""When the planner would decide otherwise though nothing came, ended or changed: only time has passed.
+"""Moments at which the planner may decide differently though nothing arrived, ended or changed: only time has passed.
 
-The control loop looks every second; a simulation of a year cannot. Instead it plans again at the moments at which an
-answer can change: a minimum run time or a turn is over, in this attempt or in all of them together, a job reaches the next level of attained service or has
-starved, its progress tells how long it is, a reservation begins or ends.
+The control loop plans every second; a simulation of a year cannot. Instead it plans again when an answer may change:
+a
+minimum run time or a time slice is over, in this attempt or in all of them together, a job reaches the next level of
+attained service or starves, its progress reveals its length, a reservation begins or ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scheduler.planning.queue.policy_key import CLOCK_S
 from scheduler.simulator.estimates import Estimator
 from scheduler.simulator.progress import Progress
 
-_SOON_S = 1e-6  # moments nearer than this are now: sums of floats are not exact
+_SOON_S = 1e-6  # moments closer than this are simultaneous: sums of floats are not exact
 
 
 def next_look_s(
@@ -30,11 +31,11 @@ def next_look_s(
     bookings: Iterable[Booking],
     start: datetime,
 ) -> float:
-    """The next such moment, infinity if there is none.
+    """The next such moment; infinity if there is none.
 
     Args:
-        running: how far each running job is, and when its attempt began.
-        start: the moment 0 of the simulation.
+        running: progress of each running job, and when its attempt began.
+        start: time 0 of the simulation.
     """
     nearest_s = math.inf
     soon_s = now_s + _SOON_S
@@ -47,7 +48,7 @@ def next_look_s(
         moments = [began_s + passed_s for passed_s in after_s]
         moments.append(estimator.changes_s(progress))
         if policy.rotation_s is not None:
-            turns = (progress.held_s + CLOCK_S) // policy.rotation_s  # what it has run for in all may fill one later
+            turns = (progress.held_s + CLOCK_S) // policy.rotation_s  # its total run time may complete a turn later
             moments.append(now_s + (turns + 1) * policy.rotation_s - progress.held_s)
         if has_levels and progress.rate > 0:
             moments += [

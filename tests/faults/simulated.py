@@ -202,7 +202,7 @@ class Process:
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
-        self.keeper = StudyLoop(self.control)
+        self.study_loop = StudyLoop(self.control)
 
     def work_on(self, topic: str, key: str) -> Callable[[], None]:
         match topic:
@@ -215,9 +215,9 @@ class Process:
             case "nodes":
                 return self._nodes
             case "study":
-                return lambda: self.keeper.keep(key)
+                return lambda: self.study_loop.reconcile(key)
             case "studies":
-                return self.keeper.notify_due
+                return self.study_loop.notify_due
             case "ask":
                 return lambda: self.world.ask(self)
             case _:

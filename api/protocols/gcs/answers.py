@@ -37,8 +37,8 @@ class NotServed(InvalidRequest):
     """A part of Cloud Storage that volumes do not have."""
 
 
-# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
-# missing refresh fields instead of what is wrong.
+# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads
+# of missing refresh fields instead of what is wrong.
 REASONS: Final[Codes] = (
     (NotChanged, 304, "notModified"),
     (ConditionNotMet, 412, "conditionNotMet"),

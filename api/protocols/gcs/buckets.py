@@ -48,7 +48,8 @@ class Bucket:
         return self.top.below(self.base)
 
     def place(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
-        """The tree that no link of ``path`` may leave, and ``path`` in it. ``makes``: its top is made where it is not there.
+        """The tree that no link of ``path`` may leave, and ``path`` in it. ``makes``: its top is made where it is not
+        there.
 
         Raises:
             Forbidden, NotFound: it lies in the folder of a project that is none of the caller's; or it would change a
@@ -59,7 +60,8 @@ class Bucket:
         owner, _, rest = path.partition("/")
         if makes and self.is_shared and owner == MODELS:
             raise Forbidden(f"{self.name}/{MODELS} holds registered models, which never change; write elsewhere.")
-        # Of the volume that projects share, an administrator may write to all other folders; no link of theirs leads back.
+        # Of the volume that projects share, an administrator may write to all other folders; no link of theirs leads
+        # back.
         if self.owners is None and not (makes and self.is_shared and rest):
             if makes and self.base:
                 self.tree()
@@ -94,7 +96,9 @@ class Bucket:
 
 
 def volume_of(context: AppContext, meant: str, projects: frozenset[str]) -> tuple[CachedVolume | None, str]:
-    """The volume that is meant, and the bucket's folder in it: a project's own one, or empty. ``projects``: the caller's."""
+    """The volume that is meant, and the bucket's folder in it: a project's own one, or empty. ``projects``: the
+    caller's.
+    """
     volume = context.volumes.find(meant, context.clock())
     if volume is None and meant in projects:
         return context.volumes.find(context.settings.default_volume, context.clock()), meant
@@ -124,7 +128,8 @@ def find_bucket(
         raise NotFound("The specified bucket does not exist.")
     if volume.root is None:
         raise Conflict(
-            f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so its files "
+            f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so "
+            "its files "
             "are reached from jobs only."
         )
     if not base and meant != shared and not _may_use_volumes(caller):
@@ -180,7 +185,8 @@ def object_path(name: str) -> str:
     path = "/".join(names)
     if not path or path != name.removesuffix("/") or names[0] == UPLOADS:
         raise InvalidRequest(
-            f"Invalid object name: '{name[:100]}'; here objects are files of a volume, so no part of the name may be empty or a dot.",
+            f"Invalid object name: '{name[:100]}'; here objects are files of a volume, so no part of the name may be "
+            "empty or a dot.",
             field="name",
         )
     return path

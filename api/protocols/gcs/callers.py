@@ -1,4 +1,6 @@
-"""Who speaks Cloud Storage: users by their tokens, jobs' scripts by their attempts', and Vertex AI's SDK without one, where it cannot send it."""
+"""Who speaks Cloud Storage: users by their tokens, jobs' scripts by their attempts', and Vertex AI's SDK without one,
+where it cannot send it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ Asker = Caller | AttemptId
 
 
 def find_bucket(context: AppContext, who: Asker, name: str, *, writes: bool = False) -> buckets.Bucket:
-    """The bucket of this name, if ``who`` may read or, with ``writes``, write there. Raises ``NotFound``, ``Forbidden``."""
+    """The bucket of this name, if ``who`` may read or, with ``writes``, write there. Raises ``NotFound``,
+    ``Forbidden``.
+    """
     if isinstance(who, Caller):
         return buckets.find_bucket(context, who, name, writes=writes)
     return script_bucket(context, who, name, writes=writes)
@@ -59,7 +63,8 @@ async def _demanded(request: Request, context: AppContext, scope: Scope) -> Aske
 async def _uploader(request: Request, context: AppContextDep) -> Asker | None:
     """``None``: who may stage a new package without a token.
 
-    ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was given.
+    ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was
+    given.
     """
     if "authorization" in request.headers or "cookie" in request.headers:
         return await _demanded(request, context, Scope.WRITE)

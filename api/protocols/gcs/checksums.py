@@ -63,7 +63,8 @@ def told_in_metadata(told: Mapping[str, Any]) -> Told:
 
 
 def told_in_headers(headers: Headers) -> Told:
-    """Of ``x-goog-hash: crc32c=…,md5=…``, in one line or in several, and ``Content-MD5``. Raises ``InvalidRequest`` for what is none.
+    """Of ``x-goog-hash: crc32c=…,md5=…``, in one line or in several, and ``Content-MD5``. Raises ``InvalidRequest`` for
+    what is none.
 
     https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash
     """

@@ -42,7 +42,8 @@ def script_bucket(
     known = {below: paths[path] for path in paths if (below := _below(path, base)) is not None}
     if volume is None or volume.root is None or not known:
         raise NotFound(
-            f"Bucket {name} is none of this job's. A job has those that its command, arguments, environment, packages or base output "
+            f"Bucket {name} is none of this job's. A job has those that its command, arguments, environment, "
+            "packages or base output "
             f"directory name, so name gs://{name} in one of them."
         )
     folders = frozenset(path for path, is_writable in known.items() if is_writable or not writes)

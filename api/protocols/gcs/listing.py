@@ -142,8 +142,8 @@ def _may_hold(folder: str, query: Query) -> bool:
 
 
 def _sorted_names(tree: Tree, folder: str, *, hides: bool) -> list[tuple[str, bool]]:
-    """Of a folder, in the order in which names of objects stand: a folder's has its slash. Links to folders are left out:
-    they could lead in circles.
+    """Of a folder, in the order in which names of objects stand: a folder's has its slash. Links to folders are left
+    out: they could lead in circles.
     """
     try:
         with tree.open_folder(folder) as fd, os.scandir(fd) as entries:

@@ -1,4 +1,5 @@
-"""What a client says that an object is to be: each field of Cloud Storage's resource is served, its server's own, or refused.
+"""What a client says that an object is to be: each field of Cloud Storage's resource is served, its server's own, or
+refused.
 
 https://cloud.google.com/storage/docs/json_api/v1/objects#resource-representations
 """
@@ -22,7 +23,8 @@ _ABSENT: Final[Mapping[str, str]] = {
     "acl": "access lists are; who may use a bucket is told by projects and their members",
     "cacheControl": "cache control is; an answer is never kept by others",
     "contentDisposition": "a content disposition is",
-    "contentEncoding": "another encoding than the object's own bytes is; a bucket's objects are files that jobs read as they are",
+    "contentEncoding": "another encoding than the object's own bytes is; a bucket's objects are files that jobs read "
+    "as they are",
     "contentLanguage": "a content language is",
     "contexts": "contexts are",
     "customTime": "a time of one's own is",

@@ -23,7 +23,9 @@ _NOT_HELD: Final = "At least one of the pre-conditions you specified did not hol
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``ifGenerationMatch`` and its kind; generation 0 is an object that is not there. ``generation``: which one is meant."""
+    """``ifGenerationMatch`` and its kind; generation 0 is an object that is not there. ``generation``: which one is
+    meant.
+    """
 
     match: int | None = None
     not_match: int | None = None
@@ -50,7 +52,9 @@ class Condition:
             raise NotChanged("Not modified.")
 
     def demand_read(self, entry: TreeEntry) -> None:
-        """The same for who reads. Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already."""
+        """The same for who reads. Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it
+        already.
+        """
         self._demand_match(entry)
         if self.not_match == generation_of(entry) or self._is_known_by_meta:
             raise NotChanged("Not modified.")

@@ -1,4 +1,5 @@
-"""What stands beside a request's body: each parameter and header is served, refused by its name, or of no meaning to anybody.
+"""What stands beside a request's body: each parameter and header is served, refused by its name, or of no meaning to
+anybody.
 
 https://cloud.google.com/storage/docs/json_api/v1/parameters
 """
@@ -11,8 +12,8 @@ from typing import Final
 from api.protocols.gcs.answers import NotServed
 from core.domain.errors import InvalidRequest
 
-# How an answer is laid out, or who counts a request: nothing in it depends on them. A bucket is of the platform, not of a
-# project of Google's, which clients name all the same.
+# How an answer is laid out, or who counts a request: nothing in it depends on them. A bucket is of the platform, not of
+# a project of Google's, which clients name all the same.
 _IDLE: Final = frozenset(
     {"prettyPrint", "$prettyPrint", "$.xgafv", "quotaUser", "userIp", "upload_protocol", "uploadType", "project"}
 )

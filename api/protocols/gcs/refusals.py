@@ -53,4 +53,7 @@ def _sentence(rest: str) -> str:
         return f"{noun} is not served by this platform: {_ADVICE[noun]}."
     if names[0] == "b" and names[2:3] == ["o"]:  # its name may have slashes
         return "Changing an object where it lies is not served by this platform; read it and upload it anew."
-    return f"{names[-1][:50]!r} is not served by this platform; buckets, and listing, reading, uploading and deleting objects are."
+    return (
+        f"{names[-1][:50]!r} is not served by this platform; buckets, and listing, reading, uploading and "
+        "deleting objects are."
+    )

@@ -20,7 +20,9 @@ _JSON: Final = "application/json"
 
 
 class StorageRoute(ProtocolRoute):
-    """Answers every error of ours as Cloud Storage would, takes no parameter that it does not read, and serves ``fields``."""
+    """Answers every error of ours as Cloud Storage would, takes no parameter that it does not read, and serves
+    ``fields``.
+    """
 
     codes = REASONS
     otherwise = "internalError"

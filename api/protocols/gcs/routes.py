@@ -64,7 +64,8 @@ def list_buckets(
 @_refusing.post(BUCKETS)
 def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may ask)
     raise Forbidden(
-        "Buckets are volumes here, which an administrator registers (`trainmaster volumes add`), and the projects' own folders; "
+        "Buckets are volumes here, which an administrator registers (`trainmaster volumes add`), and the projects' "
+        "own folders; "
         "name one of them, as in staging_bucket='gs://data'. `trainmaster volumes` lists them."
     )
 

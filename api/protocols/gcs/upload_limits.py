@@ -30,7 +30,8 @@ def limit_of_objects(size_bytes: int) -> Limit:
     """``size_bytes``: the setting."""
     return Limit(
         size_bytes,
-        f"The object is larger than {size_bytes:,} bytes, the most that may be uploaded here; upload it as several objects, or ask an admin "
+        f"The object is larger than {size_bytes:,} bytes, the most that may be uploaded here; upload it as several "
+        "objects, or ask an admin "
         "for more (TRAINMASTER_OBJECT_LIMIT_BYTES).",
     )
 
@@ -45,7 +46,8 @@ class Meter:
         self._looks_at = STEP_BYTES
 
     def announce(self, size_bytes: int | None, *, there_bytes: int = 0) -> None:
-        """Before anything is written: ``size_bytes``, of the whole object, where that is known; ``there_bytes`` of it came before.
+        """Before anything is written: ``size_bytes``, of the whole object, where that is known; ``there_bytes`` of it
+        came before.
 
         Raises:
             PayloadTooLarge, InsufficientStorage: it cannot be taken.

@@ -1,4 +1,5 @@
-"""Cloud Storage's XML API (``/bucket/object``, signed addresses, uploads in parts), which is not served: it says so in its own shape.
+"""Cloud Storage's XML API (``/bucket/object``, signed addresses, uploads in parts), which is not served: it says so in
+its own shape.
 
 https://cloud.google.com/storage/docs/xml-api/reference-status
 """
@@ -31,9 +32,9 @@ _SCHEMES: Final = ("goog1 ", "goog4-", "aws4-", "aws ")
 
 
 def is_asked(scope: Scope) -> bool:
-    """Whether a request that no route takes is one of this API: nobody else puts a file at an address of two words or more
-    or deletes it there, sends this API's headers there, or signs the address. At an address of the web pages the latter alone
-    counts.
+    """Whether a request that no route takes is one of this API: nobody else puts a file at an address of two words or
+    more or deletes it there, sends this API's headers there, or signs the address. At an address of the web pages the
+    latter alone counts.
     """
     bucket, _, name = str(scope["path"]).strip("/").partition("/")
     if not bucket or bucket in _OF_OTHERS or _VERSION.fullmatch(bucket):
@@ -53,7 +54,10 @@ def refusal(request: Request) -> Response | None:
     """The answer to a request of this API; ``None``: it is none."""
     if not is_asked(request.scope):
         return None
-    message = "Cloud Storage's XML API is not served by this platform, nor are signed addresses; its JSON API is, under /storage/v1 and /upload/storage/v1."
+    message = (
+        "Cloud Storage's XML API is not served by this platform, nor are signed addresses; its JSON API is, "
+        "under /storage/v1 and /upload/storage/v1."
+    )
     details = f"{request.method} {request.url.path[:200]}"
     body = (
         "<?xml version='1.0' encoding='UTF-8'?><Error><Code>NotImplemented</Code>"

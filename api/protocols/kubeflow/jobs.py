@@ -1,7 +1,7 @@
 """TrainJobs: jobs of ours that were created as such, found by their names.
 
-A row beside the job's labels says that it is one. It goes when a TrainJob is deleted before its end: then the name is free,
-while the job is cancelled and stays in the platform's own history.
+A row beside the job's labels says that it is one. It goes when a TrainJob is deleted before its end: then the name is
+free, while the job is cancelled and stays in the platform's own history.
 """
 
 from __future__ import annotations

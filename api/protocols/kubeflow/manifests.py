@@ -176,7 +176,9 @@ def _resources(told: _Resources) -> tuple[dict[str, Any], int]:
 
 
 def _processes(runtime: Runtime, wanted: int | str, gpus: int, cpus: int) -> int:
-    """How many torchrun starts on each node; "auto" counts as Kubeflow does: the GPUs, else the CPUs that are stated."""
+    """How many torchrun starts on each node; "auto" counts as Kubeflow does: the GPUs, else the CPUs that are
+    stated.
+    """
     if not runtime.is_torch:
         if wanted != "auto":
             raise InvalidRequest(f"spec.trainer.numProcPerNode: {runtime.name} starts one process on each node.")

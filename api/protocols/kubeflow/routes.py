@@ -1,7 +1,7 @@
 """Kubernetes' API as far as Kubeflow's ``TrainerClient`` needs it: TrainJobs, their runtimes, pods, logs and events.
 
-Below ``/kubernetes``, where the kubeconfig of ``trainmaster kubeflow-config`` points to; a namespace is a project. Not in our
-own description: it is Kubernetes', and versioned by it.
+Below ``/kubernetes``, where the kubeconfig of ``trainmaster kubeflow-config`` points to; a namespace is a project. Not
+in our own description: it is Kubernetes', and versioned by it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _GROUP: Final = f"/apis/{runtimes.VERSION}"
 _OF_NAMESPACE: Final = f"{_GROUP}/namespaces/{{namespace}}"
 _CORE: Final = "/api/v1/namespaces/{namespace}"
 _SELECTOR: Final = re.compile(
-    r"jobset\.sigs\.k8s\.io/jobset-name==?([^,=\s]{1,100})(?:,jobset\.sigs\.k8s\.io/replicatedjob-name in \([^()]*\bnode\b[^()]*\))?"
+    r"jobset\.sigs\.k8s\.io/jobset-name==?([^,=\s]{1,100})(?:,jobset\.sigs\.k8s\.io/replicatedjob-name in "
+    r"\([^()]*\bnode\b[^()]*\))?"
 )
 # Streams are read by few threads of their own, so that they never take the request handlers'.
 _READERS: Final = 8
@@ -139,7 +140,8 @@ def list_pods(
     told = _SELECTOR.fullmatch(selector.strip())
     if told is None:
         raise InvalidRequest(
-            "labelSelector: name the TrainJob whose pods these are, as in jobset.sigs.k8s.io/jobset-name=NAME; no other is served."
+            "labelSelector: name the TrainJob whose pods these are, as in jobset.sigs.k8s.io/jobset-name=NAME; no "
+            "other is served."
         )
     with context.read() as work:
         job = jobs.find(work.session, caller, namespace, told[1])
@@ -210,6 +212,7 @@ def nothing_here(rest: str, request: Request, caller: Reader) -> Response:
     """What is Kubernetes' and not ours is told by its name."""
     del caller
     raise NotServed(
-        f"{request.method} /{rest[:200]} is not served by this platform; of Kubernetes it has trainjobs (create, get, list, "
+        f"{request.method} /{rest[:200]} is not served by this platform; of Kubernetes it has trainjobs (create, "
+        "get, list, "
         "delete), clustertrainingruntimes, and the pods, logs and events of TrainJobs."
     )

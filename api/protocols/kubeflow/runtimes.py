@@ -1,4 +1,6 @@
-"""The training runtimes that every project has: how Kubeflow's client makes a command of a function, and what starts it."""
+"""The training runtimes that every project has: how Kubeflow's client makes a command of a function, and what starts
+it.
+"""
 
 from __future__ import annotations
 

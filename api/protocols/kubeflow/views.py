@@ -37,7 +37,8 @@ def job_view(
 
     Args:
         waits: why it waits.
-        is_listed: without what makes a list of hundreds large and no client reads of one: command, arguments and environment,
+        is_listed: without what makes a list of hundreds large and no client reads of one: command, arguments and
+        environment,
             which hold the source of whole functions.
     """
     spec = JobSpec.model_validate(job.spec)

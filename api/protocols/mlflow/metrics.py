@@ -43,7 +43,9 @@ def log_metrics(work: UnitOfWork, run: RunFacts, metrics: Iterable[Metric]) -> N
 
 
 def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Run id -> name -> the metric's last value as MLflow writes it. ``names``: these alone; else all but the platform's own."""
+    """Run id -> name -> the metric's last value as MLflow writes it. ``names``: these alone; else all but the
+    platform's own.
+    """
     found: dict[str, dict[str, Any]] = {run.id: {} for run in runs}
     wanted: defaultdict[str, list[RunFacts]] = defaultdict(list)
     for run in runs:

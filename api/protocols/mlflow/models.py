@@ -1,4 +1,6 @@
-"""Models that runs logged, as MLflow 3 keeps them: a thing of their own beside the run, with files, tags and metrics."""
+"""Models that runs logged, as MLflow 3 keeps them: a thing of their own beside the run, with files, tags and
+metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """MLflow's tracking protocol, as its clients speak it: https://mlflow.org/docs/latest/rest-api.html.
 
-Not in our own description: it is MLflow's, with its shapes and errors, and versioned by it. All below ``/mlflow``, where
-``MLFLOW_TRACKING_URI`` of every job points to.
+Not in our own description: it is MLflow's, with its shapes and errors, and versioned by it. All below ``/mlflow``,
+where ``MLFLOW_TRACKING_URI`` of every job points to.
 """
 
 from __future__ import annotations

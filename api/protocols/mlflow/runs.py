@@ -296,7 +296,8 @@ def _bounded(pairs: dict[str, str], what: str) -> dict[str, str]:
     size = sum(len(key) + len(value) for key, value in pairs.items())
     if len(pairs) > _PAIRS_OF_RUN or size > _BYTES_OF_RUN:
         raise InvalidRequest(
-            f"A run has at most {_PAIRS_OF_RUN} {what} of {_BYTES_OF_RUN // 2**10} KiB together; log larger things as artifacts.",
+            f"A run has at most {_PAIRS_OF_RUN} {what} of {_BYTES_OF_RUN // 2**10} KiB together; log larger things "
+            "as artifacts.",
             field=what,
         )
     return pairs

@@ -1,7 +1,7 @@
 """A storage of Optuna's for each project: tables of its own beside ours, which no other project's tokens lead to.
 
-On PostgreSQL a schema ``optuna_<project id>`` of the platform's database, embedded an SQLite file under ``<home>/optuna``.
-Optuna makes its tables and brings them up to date itself, so they have no part in our migrations.
+On PostgreSQL a schema ``optuna_<project id>`` of the platform's database, embedded an SQLite file under
+``<home>/optuna``. Optuna makes its tables and brings them up to date itself, so they have no part in our migrations.
 """
 
 from __future__ import annotations

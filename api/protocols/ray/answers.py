@@ -1,4 +1,6 @@
-"""Errors as Ray's dashboard tells them: plain text, which its client puts behind ``Request failed with status code``."""
+"""Errors as Ray's dashboard tells them: plain text, which its client puts behind ``Request failed with status
+code``.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ def create(context: AppContext, caller: Caller, project: str, request: JobReques
                 code = digest_of_package(work.session, context, caller, environment.package)
             except NotFound as error:
                 raise InvalidRequest(
-                    f"runtime_env.working_dir: {error.sentence[:-1]} among those that you uploaded; submit it again with "
+                    f"runtime_env.working_dir: {error.sentence[:-1]} among those that you uploaded; submit it again "
+                    "with "
                     "the local folder.",
                     field="runtime_env.working_dir",
                 ) from error

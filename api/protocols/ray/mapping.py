@@ -95,7 +95,8 @@ def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
     for name, value in request.label_selector.items():
         if name.startswith(_NODE_LABEL) or value.startswith(("!", "in(")):
             raise NotServed(
-                f"entrypoint_label_selector.{name[:100]}: {value[:60]!r} is not served; give a label of nodes and its one value.",
+                f"entrypoint_label_selector.{name[:100]}: {value[:60]!r} is not served; give a label of nodes and "
+                "its one value.",
                 field="entrypoint_label_selector",
             )
     return found, dict(request.label_selector)

@@ -1,4 +1,6 @@
-"""From a zip of somebody's folder to a code archive of ours: read as a stream, nothing unpacked to disk, nothing believed."""
+"""From a zip of somebody's folder to a code archive of ours: read as a stream, nothing unpacked to disk, nothing
+believed.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Ray's Jobs API, as ``ray.job_submission.JobSubmissionClient`` and ``ray job`` speak it: a thin adapter over our own jobs.
+"""Ray's Jobs API, as ``ray.job_submission.JobSubmissionClient`` and ``ray job`` speak it: a thin adapter over our own
+jobs.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 
-Not in our own description: it is Ray's, and versioned by it. The client takes a path in its address, so a project's jobs are
-at ``http://host:port/ray/<project>``, and those of the project ``default`` at ``http://host:port/ray``.
+Not in our own description: it is Ray's, and versioned by it. The client takes a path in its address, so a project's
+jobs are at ``http://host:port/ray/<project>``, and those of the project ``default`` at ``http://host:port/ray``.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class AlreadyExists(Conflict):
     """A name that is taken. Clients that get or create count on this."""
 
 
-# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
-# missing refresh fields instead of what is wrong.
+# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads
+# of missing refresh fields instead of what is wrong.
 STATUSES: Final[Codes] = (
     (NotServed, 501, "UNIMPLEMENTED"),
     (NoCapacity, 429, "RESOURCE_EXHAUSTED"),

@@ -31,7 +31,8 @@ _SHOWN: Final = 5  # mistakes in one sentence
 
 @contextmanager
 def in_their_words(spec: CustomJobSpec) -> Iterator[None]:
-    """Raises ``InvalidRequest`` in place of a mistake that names a field of ours, with the field that the client sent, in ``spec``.
+    """Raises ``InvalidRequest`` in place of a mistake that names a field of ours, with the field that the client sent,
+    in ``spec``.
 
     All mistakes stand in its sentence: their errors have no list of them.
     """

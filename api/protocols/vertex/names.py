@@ -17,8 +17,8 @@ ANY_LOCATION: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where a resource lies. ``location``: kept as it was told; jobs of all locations are planned together. ``own``: the
-    project of ours that ``project`` means.
+    """Where a resource lies. ``location``: kept as it was told; jobs of all locations are planned together. ``own``:
+    the project of ours that ``project`` means.
     """
 
     project: str
@@ -37,7 +37,9 @@ def parent_of(project: str, location: str, own: str) -> Parent:
 
 
 def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> ProjectMembership:
-    """The caller's place in the project. Raises ``Forbidden``, as Vertex AI does also where there is no such project."""
+    """The caller's place in the project. Raises ``Forbidden``, as Vertex AI does also where there is no such
+    project.
+    """
     try:
         return caller.member_of(session, parent.own, role)
     except NotFound:

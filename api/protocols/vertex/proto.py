@@ -1,7 +1,7 @@
 """Messages as proto3 JSON writes them, and as a protobuf ``Value`` does, which ``trainingTaskInputs`` are.
 
-Names in camelCase or snake_case; enums as numbers or names; whole numbers as numbers, as text, or as floats; what is zero or
-empty is left out. https://protobuf.dev/programming-guides/json/
+Names in camelCase or snake_case; enums as numbers or names; whole numbers as numbers, as text, or as floats; what is
+zero or empty is left out. https://protobuf.dev/programming-guides/json/
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Message:
         self._fields = {camel(str(key)): value for key, value in raw.items() if value is not None}
 
     def demand_known(self, served: Collection[str], *, absent: Mapping[str, str] | None = None) -> None:
-        """Raise for what is not in ``served``: ``NotServed`` for the real API's fields in ``absent`` (name -> what it is),
-        where they say anything, and for all else as the real API does.
+        """Raise for what is not in ``served``: ``NotServed`` for the real API's fields in ``absent`` (name -> what it
+        is), where they say anything, and for all else as the real API does.
         """
         for name, value in self._fields.items():
             if name in served:
@@ -57,7 +57,8 @@ class Message:
                     continue
                 raise NotServed(f"{self.path}.{snake(name)}: {absent[name]} not served by this platform; leave it out.")
             raise InvalidRequest(
-                f"Invalid JSON payload received. Unknown name \"{snake(name)[:100]}\" at '{self.path}': Cannot find field.",
+                f"Invalid JSON payload received. Unknown name \"{snake(name)[:100]}\" at '{self.path}': Cannot find "
+                "field.",
                 field=f"{self.path}.{snake(name)}"[:200],
             )
 

@@ -1,4 +1,5 @@
-"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training and serving: a thin adapter over our own.
+"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training and serving: a thin adapter over
+our own.
 
 Not in our own description: it is Google's, and versioned by it. At the root, where ``api_endpoint`` points to.
 """

@@ -76,8 +76,9 @@ class Table:
     """Layers of entries over what is built in, the strongest first. In each layer a name itself comes before patterns
     (``n1-*``), and of these the first that fits counts.
 
-    An image ``null``: the platform's own. ``projects`` and ``buckets``: from Google's names in scripts to ours; what is not named
-    there has our name. ``serving_images``: of models' containers, ``null``: the platform's own server reads the model instead.
+    An image ``null``: the platform's own. ``projects`` and ``buckets``: from Google's names in scripts to ours; what is
+    not named there has our name. ``serving_images``: of models' containers, ``null``: the platform's own server reads
+    the model instead.
     """
 
     def __init__(self, *layers: Iterable[Entry], has_images: bool = True) -> None:
@@ -90,7 +91,9 @@ class Table:
         return self._has_images
 
     def entries(self) -> list[Entry]:
-        """All that can count, by section and then as they are looked at: none whose very name a stronger layer has, too."""
+        """All that can count, by section and then as they are looked at: none whose very name a stronger layer has,
+        too.
+        """
         found: dict[tuple[str, str], Entry] = {}
         for section in (*SECTIONS, SWITCH):
             for layer in self._layers:
@@ -124,7 +127,8 @@ class Table:
             cpus = int(sized[2])
             return Machine(cpu=cpus, memory=f"{int(cpus * _FAMILIES[sized[1]] * 1024)}Mi")
         raise InvalidRequest(
-            f'{path}: Machine type "{name[:100]}" is not supported. Google\'s such as n1-standard-4 are, and those {_NAMED}.',
+            f'{path}: Machine type "{name[:100]}" is not supported. Google\'s such as n1-standard-4 are, and those '
+            f"{_NAMED}.",
             field=path,
         )
 
@@ -135,7 +139,8 @@ class Table:
             return tuple(own.value)
         if accelerator not in _MODELS:
             raise InvalidRequest(
-                f"{path}: Accelerator type {accelerator[:100]} is not supported; an administrator can name GPUs that count as it in the "
+                f"{path}: Accelerator type {accelerator[:100]} is not supported; an administrator can name GPUs that "
+                "count as it in the "
                 "table (`trainmaster vertex-table`).",
                 field=path,
             )

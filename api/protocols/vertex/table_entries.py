@@ -17,7 +17,8 @@ from core.domain.errors import InvalidRequest
 Section = Literal["machines", "accelerators", "images", "locations", "projects", "buckets", "serving_images"]
 SECTIONS: Final[tuple[Section, ...]] = get_args(Section)
 SWITCH: Final = "trusts_pickles"
-# stored: by an administrator, while the platform runs; environment: TRAINMASTER_VERTEX; platform: as plain processes need it.
+# stored: by an administrator, while the platform runs; environment: TRAINMASTER_VERTEX; platform: as plain processes
+# need it.
 Source = Literal["stored", "environment", "platform"]
 _ENTRIES: Final = 2_000
 _NAME: Final = 300
@@ -34,7 +35,9 @@ _READERS: Final[Mapping[str, TypeAdapter[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``name``: of Google's, or a pattern of such names; empty for a switch. ``value``: plain data, as ``document_of`` shows it."""
+    """``name``: of Google's, or a pattern of such names; empty for a switch. ``value``: plain data, as ``document_of``
+    shows it.
+    """
 
     section: str
     name: str
@@ -150,13 +153,19 @@ def _check_machine(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     if value is None:  # as built in
         return
     if not isinstance(value, Mapping):
-        text = f"{path} is what one replica asks for, such as {{cpu: 4, memory: 16Gi}}, or null for Google's own size, not {quoted(value)}."
+        text = (
+            f"{path} is what one replica asks for, such as {{cpu: 4, memory: 16Gi}}, or null for Google's own "
+            f"size, not {quoted(value)}."
+        )
         wrong.append(_wrong(path, text))
         return
     for field, amount in value.items():
         where = f"{path}.{field}"
         if field in ("gpus", "gpu_type"):
-            text = f"{where}: GPUs are asked for by accelerator_type and accelerator_count; say under accelerators which of yours count."
+            text = (
+                f"{where}: GPUs are asked for by accelerator_type and accelerator_count; say under accelerators "
+                "which of yours count."
+            )
             wrong.append(_wrong(where, text))
         elif field not in _MACHINE:
             wrong.append(_unknown(where, _MACHINE, f"{path}: a machine has no {quoted(field)}", str(field)))
@@ -194,7 +203,10 @@ def _check_image(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     if value is None:  # the platform's own
         return
     if isinstance(value, str) and any(character in value for character in "*?["):
-        text = f"{path}: {quoted(value)} is a pattern; patterns stand on the left, and on the right one image, or null for the platform's own."
+        text = (
+            f"{path}: {quoted(value)} is a pattern; patterns stand on the left, and on the right one image, or "
+            "null for the platform's own."
+        )
         wrong.append(_wrong(path, text))
         return
     _check("image", path, value, wrong)

@@ -1,4 +1,6 @@
-"""The addresses of our pages, as resources name them. The SDK prints them: the one place where its user reads any of ours."""
+"""The addresses of our pages, as resources name them. The SDK prints them: the one place where its user reads any of
+ours.
+"""
 
 from __future__ import annotations
 

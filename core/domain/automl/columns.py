@@ -16,8 +16,8 @@ from core.domain.automl.task import MISSING, is_written_number, number_of
 # The trials' own wording for leaks beyond the sampled part of the table.
 LEAKED: Final = "looks as if it leaked the target"
 LEAK: Final = (
-    f"Column {{name}} {LEAKED}: each of its values goes with one of the target's, and the other way round. "
-    "Where it is not known before the target is, take it out of the table."
+    f"Column {{name}} {LEAKED}: its values correspond one to one to those of the target. "
+    "If it is not known before the target, remove it from the table."
 )
 _NOTHING: Final = "(nothing)"
 # Texts that differ in nearly every row are left out; with fewer rows they are categories.

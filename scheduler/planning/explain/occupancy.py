@@ -91,10 +91,10 @@ class GpuOccupancy:
     """Holders by node, computed on first use."""
 
     def __init__(
-        self, now: datetime, holdings: RunningUsage, starts: Sequence[tuple[QueuedGang, PartialPlacement]]
+        self, now: datetime, running_usage: RunningUsage, starts: Sequence[tuple[QueuedGang, PartialPlacement]]
     ) -> None:
         self._now = now
-        self._holdings = holdings
+        self._running_usage = running_usage
         self._starts = starts
         self._parts: dict[int, list[_Part]] | None = None
         self._by_node: dict[int, list[GpuHolder]] = {}
@@ -111,7 +111,7 @@ class GpuOccupancy:
     def _all_parts(self) -> dict[int, list[_Part]]:
         if self._parts is None:
             self._parts = {}
-            uses = [*self._holdings, *((job, draft.uses()) for job, draft in self._starts)]
+            uses = [*self._running_usage, *((job, draft.uses()) for job, draft in self._starts)]
             for gang, parts in uses:
                 for number, request, model, members in parts:
                     self._parts.setdefault(number, []).append((gang, members * request.gpu_count, model))

@@ -48,7 +48,7 @@ class WaitReasons:
         *,
         infeasibility: Infeasibility,
         ledger: Ledger,
-        holdings: RunningUsage,
+        running_usage: RunningUsage,
         starts: Sequence[tuple[QueuedGang, PartialPlacement]],
         eligibility: Eligibility,
         shares: Shares,
@@ -58,7 +58,7 @@ class WaitReasons:
         self.ledger = ledger
         self.eligibility = eligibility
         self.shares = shares
-        holders = GpuOccupancy(snapshot.now, holdings, starts)
+        holders = GpuOccupancy(snapshot.now, running_usage, starts)
         self._explainer = Explainer(snapshot, infeasibility.empty, ledger, holders)
         self._known: dict[object, Reason] = {}
         self._weights = _weights(snapshot, shares)

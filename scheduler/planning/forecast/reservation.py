@@ -65,14 +65,14 @@ class Timeline:
 
     __slots__ = ("_given_back", "_known", "_members", "_parts", "_unknown", "cluster")
 
-    def __init__(self, cluster: ClusterIndex, holdings: RunningUsage, now: datetime) -> None:
+    def __init__(self, cluster: ClusterIndex, running_usage: RunningUsage, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_NodeUse]]] = []
         self._given_back: _GivenBack | None = None
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
         self._members: dict[int, int] = {}  # node -> replicas
         self._parts: dict[tuple[int, str], list[tuple[float, int]]] = {}  # node and model -> end and size of each part
-        for gang, uses in holdings:
+        for gang, uses in running_usage:
             # An end in the past is imminent: the platform is about to stop the job.
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
             self._add(end_s, uses)

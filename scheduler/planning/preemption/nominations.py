@@ -29,8 +29,8 @@ class Nominations:
     takes precedence over all jobs.
     """
 
-    def __init__(self, snapshot: Snapshot, holdings: RunningUsage, preemption_policy: PreemptionPolicy) -> None:
-        stopping = [(gang, uses) for gang, uses in holdings if gang.is_stopping] if _any_stops(snapshot) else []
+    def __init__(self, snapshot: Snapshot, running_usage: RunningUsage, preemption_policy: PreemptionPolicy) -> None:
+        stopping = [(gang, uses) for gang, uses in running_usage if gang.is_stopping] if _any_stops(snapshot) else []
         self.victims: tuple[Evictable, ...] = tuple(_piece(gang, uses) for gang, uses in stopping)
         self.preemptors = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
         promised = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]

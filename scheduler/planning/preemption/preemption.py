@@ -38,7 +38,8 @@ from scheduler.planning.queue.shares import Shares, draft_amounts
 MAX_CHOICES: Final = 16
 # What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes;
 # a look at all
-# who run, as preemption_policy by shares and turns take, costs more. A job_class that was refused once costs nothing after that.
+# who run, as preemption_policy by shares and turns take, costs more. A job_class that was refused once costs nothing
+# after that.
 MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8
 # Waiting gangs per plan for which migrations are searched for, in order.
@@ -57,14 +58,14 @@ class PreemptionDecision:
     @property
     def touched(self) -> set[JobId]:
         """Jobs that are stopped or shrunk, and therefore do not grow."""
-        return {one.job_id for one in self.preempts} | {one.job_id for one in self.shrinks}
+        return {preempt.job_id for preempt in self.preempts} | {shrink.job_id for shrink in self.shrinks}
 
 
 class Preemption:
     """The state of one victim search.
 
     Args:
-        nominated: nominated jobs for which room is held already, with their placements.
+        nominated: nominated jobs for which room is uses already, with their placements.
         hopeless: jobs for which no victim is stopped, since other jobs would get the room.
         over_quota: jobs that wait for a quota of their project or user.
         preemptors: how many jobs have victims already in earlier rounds of the same plan.
@@ -74,7 +75,7 @@ class Preemption:
         self,
         snapshot: Snapshot,
         ledger: Ledger,
-        holdings: RunningUsage,
+        running_usage: RunningUsage,
         shares: Shares,
         nominations: Nominations,
         nominated: Mapping[JobId, PartialPlacement],
@@ -92,10 +93,10 @@ class Preemption:
         self.nominated = nominated
         self.hopeless = hopeless
         self.eligibility = eligibility
-        self.parent = over
+        self.over_quota = over_quota
         self.messages = PreemptionMessages(snapshot)
         self.decision = PreemptionDecision()
-        self._holdings = holdings
+        self._running_usage = running_usage
         self._all: list[Evictable] | None = None
         self._more: list[Evictable] = []
         self._rankings: dict[tuple[object, ...], NodeRanking] = {}
@@ -120,11 +121,11 @@ class Preemption:
         waiting = [entry for entry in blocked if entry[1].job_id not in served] if served else blocked
         self._take_by_right(waiting, demands)
         if self.policy.defragment is not Defragment.OFF:
-            self._move((job, demands[job_class]) for _, job, job_class in waiting if job.job_id not in self.parent)
+            self._move((job, demands[job_class]) for _, job, job_class in waiting if job.job_id not in self.over_quota)
         return self.decision
 
     def _shares_at_last(self) -> Shares:
-        """Amounts held once all decisions have taken effect: victims are gone, and nominated jobs are in their places.
+        """Amounts uses once all decisions have taken effect: victims are gone, and nominated jobs are in their places.
 
         With the present amounts, a project would lose more than it borrowed while its first victim is still stopping.
         """
@@ -166,7 +167,7 @@ class Preemption:
             if self._spent >= most or self._choices >= MAX_CHOICES:
                 return at
             rankings = len(self._rankings)
-            choice = self._free_quota(job) if job.job_id in self.parent else self._choose(job, demand)
+            choice = self._free_quota(job) if job.job_id in self.over_quota else self._choose(job, demand)
             if choice is None:
                 self._refused.add(key)
                 is_by_all = not self.preemption_policy.is_by_priority_only
@@ -179,11 +180,11 @@ class Preemption:
     def _move(self, waiting: Iterable[tuple[QueuedGang, Demand]]) -> None:
         """Migrations with which gangs start for which no victim is stopped."""
         tried = 0
-        asked: set[int] = set()
+        considered: set[int] = set()
         for job, demand in waiting:
-            if id(demand) in asked or job.job_id in self.decision.reasons or self._starts_soon(job):
+            if id(demand) in considered or job.job_id in self.decision.reasons or self._starts_soon(job):
                 continue
-            asked.add(id(demand))
+            considered.add(id(demand))
             what_if = self._what_if(job)
             if not has_enough_gpus(demand, what_if):
                 continue
@@ -204,8 +205,8 @@ class Preemption:
         """Whether it has a reservation that begins before a migration would be complete."""
         soon_s = self.policy.grace_s + self.policy.restart_cost_s
         return any(
-            held.job.job_id == job.job_id and held.start_s is not None and held.start_s <= soon_s
-            for held in self.ledger.reservations
+            reservation.job.job_id == job.job_id and reservation.start_s is not None and reservation.start_s <= soon_s
+            for reservation in self.ledger.reservations
         )
 
     # ---- who may be stopped ----
@@ -228,18 +229,18 @@ class Preemption:
         # gang.
         busy = {evictable.gang.job_id for evictable in self.nominations.victims}
         restart_s = self.policy.restart_cost_s
-        for gang, held in self._holdings:
-            if gang.job_id in busy or gang.job_id in self._gone or not held:
+        for gang, uses in self._running_usage:
+            if gang.job_id in busy or gang.job_id in self._gone or not uses:
                 continue
             if self.preemption_policy.may_stop(gang):
-                gpus = sum(members * (request.gpu_count + request.gpu_milli / 1000) for _, request, _, members in held)
-                self._all.append(Evictable(gang, tuple(held), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
+                gpus = sum(members * (request.gpu_count + request.gpu_milli / 1000) for _, request, _, members in uses)
+                self._all.append(Evictable(gang, tuple(uses), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
             if self.policy.shrinks and gang.is_preemptible and gang.gang.elastic is not None:
                 self._more += shrink_candidates.shrinkable_replicas(gang, self.cluster)
 
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same resources by the same rules."""
-        whose = (job.project, job.user) if job.job_id in self.parent else ()
+        whose = (job.project, job.user) if job.job_id in self.over_quota else ()
         return (id(demand), job.job_id in self._own, job.max_hold_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
@@ -452,7 +453,7 @@ class Preemption:
         """Whether all reservations belong to jobs of lower priority that were reached first because this job is over
         quota.
         """
-        return job.job_id in self.parent and all(held.job.priority < job.priority for held in self.ledger.reservations)
+        return job.job_id in self.over_quota and all(reservation.job.priority < job.priority for reservation in self.ledger.reservations)
 
     # ---- bookings and drained nodes ----
 

@@ -1,4 +1,4 @@
-"""A job of a simulation, as it comes."""
+"""A simulated job, as it arrives."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from core.domain.sharing.resources import Gang
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job that comes at ``at_s`` seconds and runs ``duration_s`` once started (never ends if infinite): with all the
-    replicas that it may have, without a break and without counting what restarts cost.
+    """A job that arrives at ``at_s`` seconds and runs ``duration_s`` once started (infinite: never ends): with its
+    maximum of
+    replicas, without interruption and without restart costs.
 
     ``title``: the name that its user gave it, by which history knows it; ``name`` is unique.
     """
@@ -26,4 +27,4 @@ class Arrival:
     max_run_time_s: float | None = None
     is_preemptible: bool = True
     title: str = ""
-    code: str = ""  # what it runs, if history tells; equal for jobs that run the same
+    code: str = ""  # what it runs, if known; equal for jobs that run the same code

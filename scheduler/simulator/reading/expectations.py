@@ -27,7 +27,7 @@ _OF_A_JOB = frozenset({"started", "waiting", "beside", "nodes_of", "racks_of", "
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """``kind``: the line's own word, such as ``started``; ``line``: all of it."""
+    """``kind``: the keyword of the line, such as ``started``; ``line``: all of it."""
 
     kind: str
     line: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Expectation:
 
 
 def parse_expectations(lines: Any, jobs: frozenset[str], nodes: frozenset[str]) -> tuple[Expectation, ...]:
-    """Raises :class:`ScenarioError` for a word, a job or a node that is not known."""
+    """Raises :class:`ScenarioError` for an unknown keyword, job or node."""
     made: list[Expectation] = []
     for position, line in enumerate(lines):
         where = f"expect[{position}]"

@@ -1,4 +1,4 @@
-"""What is simulated: a scenario, or a job list of one of the known formats in a cluster that the command line tells."""
+"""Simulation input: a scenario, or a job list in a known format plus a cluster given on the command line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BY_NAME: Final = {".jsonl": "own", ".trace": "gavel"}
 
 @dataclass(frozen=True, slots=True)
 class JobListOptions:
-    """What a job list does not tell. ``node_list``: of openb; ``profiles``: of Pollux a folder, of Gavel a table; ``limit``: only
-    the first so many jobs.
+    """What a job list does not contain. ``node_list``: of openb; ``profiles``: a folder for Pollux, a table for Gavel;
+    ``limit``: only the first so many jobs.
     """
 
     nodes: int = 8
@@ -35,7 +35,8 @@ class JobListOptions:
 
 
 def read(path: Path, form: str | None, around: JobListOptions, *, seed: int | None = None) -> Scenario:
-    """``form``: one of :data:`FORMATS`; ``None``: as the name tells, a scenario (``.yaml``) or a ``.csv`` with columns of our names.
+    """``form``: one of :data:`FORMATS`; ``None``: by file name, a scenario (``.yaml``) or a ``.csv`` with our column
+    names.
 
     Raises:
         ScenarioError: with file, line and column, or the option.

@@ -29,7 +29,7 @@ _KNOWN: Final = (
 
 
 def read_trace(given: Any, folder: Path, nodes: Sequence[NodeSnapshot]) -> list[Arrival]:
-    """Arrivals in the order of the file; the earliest comes at 0. Raises :class:`ScenarioError`."""
+    """Arrivals in file order; the earliest at 0. Raises :class:`ScenarioError`."""
     if not isinstance(given, Mapping) or "file" not in given:
         raise ScenarioError("trace: is a mapping with `file`, and with `columns` where the names differ")
     path = folder / str(given["file"])

@@ -1,7 +1,8 @@
-"""Scenarios: nodes, jobs and what is expected, read from YAML. ``docs/planner.md`` shows one.
+"""Scenarios: nodes, jobs and expectations, read from YAML. ``docs/planner.md`` shows one.
 
-A job is written as in a job spec (``workers: 2``, ``gpus: 8``, ``node_selector`` …), with ``at``, ``duration`` and,
-for many alike, ``count`` and ``every`` or ``mean_interval`` (exponential, from the scenario's seed) beside it.
+A job is written as in a job spec (``workers: 2``, ``gpus: 8``, ``node_selector`` …), plus ``at``, ``duration`` and,
+for
+many equal jobs, ``count`` with ``every`` or ``mean_interval`` (exponential, from the scenario's seed).
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``tick_s``: plans are made at most this often; 0: after every arrival and end. ``look_s``: and at least so often
-    while somebody waits, besides the moments of :mod:`scheduler.simulator.wakeups`.
+    """``tick_s``: minimum planning interval; 0: plan after every arrival and end. ``look_s``: maximum planning interval
+    while a
+    job waits, in addition to the moments of :mod:`scheduler.simulator.wakeups`.
 
-    ``restart_cost_s``: what a job pays when it starts again after a preemption, holding its GPUs; ``resize_cost_s``: an
-    elastic one when it gets or loses replicas. ``checkpoint_every_s``: it also loses its work since the last multiple;
-    ``None``: it writes a checkpoint in its grace. ``knowledge``: what is known of durations.
+    ``restart_cost_s``: restart time of a preempted job, while it holds its GPUs; ``resize_cost_s``: of an elastic job
+    that
+    grows or shrinks. ``checkpoint_every_s``: it also loses its work since the last multiple; ``None``: it writes a
+    checkpoint
+    in its grace period. ``knowledge``: what is known of run times.
     """
 
     name: str
@@ -72,7 +76,7 @@ class Scenario:
 
 
 def load(path: Path, *, seed: int | None = None) -> Scenario:
-    """The scenario in a YAML file; ``seed`` instead of its own. Raises :class:`ScenarioError` with a sentence that names the place."""
+    """The scenario of a YAML file; ``seed`` overrides its own. Raises :class:`ScenarioError`, which names the place."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -85,7 +89,7 @@ def load(path: Path, *, seed: int | None = None) -> Scenario:
 
 
 def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -> Scenario:
-    """``folder``: where a trace's file is looked for."""
+    """``folder``: where a trace's file is looked up."""
     if not isinstance(data, Mapping):
         raise ScenarioError("a scenario is a mapping with nodes and jobs")
     _only(data, _KEYS, "scenario")
@@ -124,7 +128,7 @@ def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -
 
 
 def read_nodes(listed: Sequence[Mapping[str, Any]]) -> tuple[NodeSnapshot, ...]:
-    """Nodes as a scenario lists them; ``count`` makes several, ``{}`` in name and labels becomes the number."""
+    """Nodes as listed in a scenario; ``count`` makes several, ``{}`` in name and labels becomes the number."""
     nodes: list[NodeSnapshot] = []
     for position, given in enumerate(listed):
         where = f"nodes[{position}]"

@@ -1,4 +1,4 @@
-"""The policy, the accounts and the reservations of a scenario, as an administrator would write them."""
+"""Policy, accounts and reservations of a scenario, written as by an administrator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BOOKING_KEYS: Final = ("name", "project", "nodes", "from", "to")
 
 
 def read_policy(given: Any) -> Policy:
-    """``{order: shortest-first, time_slice_s: 10m, ...}``: the fields of :class:`Policy` that are not the default.
+    """``{order: shortest-first, time_slice_s: 10m, ...}``: fields of :class:`Policy` that differ from the default.
 
     Raises:
         ScenarioError: it names the field.
@@ -73,23 +73,23 @@ def read_accounts(given: Any) -> tuple[Account, ...]:
     if not isinstance(given, Mapping):
         raise ScenarioError("accounts: is a mapping such as {vision: {weight: 2, limit: {gpus: 16}}}")
     accounts: list[Account] = []
-    for project, said in given.items():
+    for project, settings in given.items():
         where = f"accounts.{project}"
-        if not isinstance(said, Mapping):
+        if not isinstance(settings, Mapping):
             raise ScenarioError(f"{where}: is a mapping such as {{weight: 2}}")
-        _only(said, _ACCOUNT_KEYS, where)
-        weight = _number(said.get("weight", 1), f"{where}.weight")
+        _only(settings, _ACCOUNT_KEYS, where)
+        weight = _number(settings.get("weight", 1), f"{where}.weight")
         if weight <= 0:
             raise ScenarioError(f"{where}.weight: is more than 0")
-        limits, guarantees = said.get("user_limits", {}), said.get("user_guaranteed", {})
+        limits, guarantees = settings.get("user_limits", {}), settings.get("user_guaranteed", {})
         accounts.append(
             Account(
                 project=str(project),
                 weight=weight,
                 quota=Quota(
-                    limit=_amounts(said.get("limit", {}), f"{where}.limit"),
-                    guaranteed=_amounts(said.get("guaranteed", {}), f"{where}.guaranteed"),
-                    user_limit=_amounts(said.get("user_limit", {}), f"{where}.user_limit"),
+                    limit=_amounts(settings.get("limit", {}), f"{where}.limit"),
+                    guaranteed=_amounts(settings.get("guaranteed", {}), f"{where}.guaranteed"),
+                    user_limit=_amounts(settings.get("user_limit", {}), f"{where}.user_limit"),
                     user_limits={
                         str(user): _amounts(amounts, f"{where}.user_limits.{user}") for user, amounts in limits.items()
                     },
@@ -98,13 +98,13 @@ def read_accounts(given: Any) -> tuple[Account, ...]:
                         for user, amounts in guarantees.items()
                     },
                 ),
-                usage=_number(said.get("usage", 0), f"{where}.usage"),
+                usage=_number(settings.get("usage", 0), f"{where}.usage"),
                 user_usage={
-                    str(user): _number(part, f"{where}.user_usage") for user, part in said.get("user_usage", {}).items()
+                    str(user): _number(part, f"{where}.user_usage") for user, part in settings.get("user_usage", {}).items()
                 },
                 user_weights={
                     str(user): _number(part, f"{where}.user_weights")
-                    for user, part in said.get("user_weights", {}).items()
+                    for user, part in settings.get("user_weights", {}).items()
                 },
             )
         )
@@ -133,20 +133,20 @@ def _amounts(given: Any, where: str) -> dict[str, int]:
 
 
 def read_bookings(given: Any, start: datetime, nodes: frozenset[str]) -> tuple[Booking, ...]:
-    """``[{name: demo, project: vision, nodes: [gpu-1], from: 1h, to: 3h}]``, from the simulation's start."""
+    """``[{name: demo, project: vision, nodes: [gpu-1], from: 1h, to: 3h}]``, relative to the simulation's start."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ScenarioError("bookings: is a list such as [{project: vision, nodes: [gpu-1], from: 1h, to: 3h}]")
     bookings: list[Booking] = []
-    for number, said in enumerate(given):
+    for number, settings in enumerate(given):
         where = f"bookings[{number}]"
-        if not isinstance(said, Mapping) or not {"project", "nodes", "from", "to"} <= said.keys():
+        if not isinstance(settings, Mapping) or not {"project", "nodes", "from", "to"} <= settings.keys():
             raise ScenarioError(f"{where}: needs project, nodes, from and to")
-        _only(said, _BOOKING_KEYS, where)
-        unknown = sorted(set(map(str, said["nodes"])) - nodes)
+        _only(settings, _BOOKING_KEYS, where)
+        unknown = sorted(set(map(str, settings["nodes"])) - nodes)
         if unknown:
             raise ScenarioError(f"{where}.nodes: there is no node {', '.join(unknown)}")
         try:
-            begins_s, ends_s = parse_duration_s(said["from"]), parse_duration_s(said["to"])
+            begins_s, ends_s = parse_duration_s(settings["from"]), parse_duration_s(settings["to"])
         except ValueError as error:
             raise ScenarioError(f"{where}: {error}") from error
         if ends_s <= begins_s:
@@ -154,9 +154,9 @@ def read_bookings(given: Any, start: datetime, nodes: frozenset[str]) -> tuple[B
         bookings.append(
             Booking(
                 id=f"booking-{number}",
-                name=str(said.get("name", f"booking-{number}")),
-                project=str(said["project"]),
-                nodes=frozenset(NodeId(str(node)) for node in said["nodes"]),
+                name=str(settings.get("name", f"booking-{number}")),
+                project=str(settings["project"]),
+                nodes=frozenset(NodeId(str(node)) for node in settings["nodes"]),
                 begins_at=start + timedelta(seconds=begins_s),
                 ends_at=start + timedelta(seconds=ends_s),
             )

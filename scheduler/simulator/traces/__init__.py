@@ -1,1 +1,1 @@
-"""Job lists as others publish them, one module for each format; each makes arrivals, the earliest at 0."""
+"""Readers of published job lists, one module per format; each returns arrivals, the earliest at 0."""

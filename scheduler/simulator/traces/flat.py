@@ -1,11 +1,14 @@
-"""Traces that are one CSV with a line for each job: Muri, Tiresias, Philly, and others by naming their columns.
+"""Traces that are one CSV with a line per job: Muri, Tiresias, Philly, and others by naming their columns.
 
-- Muri (Zhao et al., SIGCOMM 2022; also its derivates of Philly): ``job_id, num_gpu, submit_time, duration`` in milliseconds.
+- Muri (Zhao et al., SIGCOMM 2022; also its derivatives of Philly): ``job_id, num_gpu, submit_time, duration`` in
+  milliseconds.
 - Tiresias (Gu et al., NSDI 2019): the same columns in seconds.
-- Philly (Jeon et al., ATC 2019) as Pollux gives it: ``timestamp, duration, num_gpus, cluster``; a moment, seconds, and the
-  virtual cluster, which is taken for the project.
+- Philly (Jeon et al., ATC 2019) in Pollux's form: ``timestamp, duration, num_gpus, cluster``; a time, seconds, and
+  the
+  virtual cluster, which becomes the project.
 
-A job with at most as many GPUs as the largest node has is one replica on one node; one with more is replicas on whole nodes.
+A job with at most as many GPUs as the largest node is one replica on one node; a larger one is replicas on whole
+nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from scheduler.simulator.traces.rows import number, read_rows, whole
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Which column says what. ``project``: left empty, all jobs are of one. ``unit_s``: of times that are numbers."""
+    """Column names. ``project``: if empty, all jobs belong to one. ``unit_s``: unit of numeric times."""
 
     at: str
     duration: str
@@ -43,11 +46,11 @@ PHILLY: Final = Format("timestamp", "duration", "num_gpus", project="cluster", i
 
 
 def read(path: Path, form: Format, *, node_gpus: int, limit: int | None = None) -> list[Arrival]:
-    """The jobs by their arrival, the earliest at 0.
+    """The jobs by arrival, the earliest at 0.
 
     Args:
         node_gpus: GPUs of the largest node.
-        limit: only the first so many of them.
+        limit: only the first so many jobs.
 
     Raises:
         ScenarioError: with file, line and column.

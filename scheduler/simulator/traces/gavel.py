@@ -1,11 +1,15 @@
-"""Traces of Gavel (Narayanan et al., OSDI 2020) as Shockwave (Zheng et al., NSDI 2023) extends them.
+"""Traces of Gavel (Narayanan et al., OSDI 2020) as extended by Shockwave (Zheng et al., NSDI 2023).
 
-A line has twelve fields with tabs between: type of job with its batch size, command, folder, the steps' argument, whether it needs
-data, steps, GPUs, mode, priority, SLO, duration, arrival. A table in JSON tells steps per second by type and GPUs.
+A line has twelve fields separated by tabs: job type with its batch size, command, folder, the steps' argument,
+whether it
+needs data, steps, GPUs, mode, priority, SLO, duration, arrival. A JSON table gives steps per second by type and GPUs.
 
-How long a job takes alone is worked out as Shockwave's ``generate_pickle_file`` does: as many epochs as its steps make with its
-first batch size; the batch size of each epoch by its mode (``static``; ``accordion``: the largest one outside of critical phases and
-after three tenths; ``gns``: doubled at epochs that were measured); and for each epoch samples / batch size / steps per second.
+The run time of a job alone is computed like Shockwave's ``generate_pickle_file``: the number of epochs from its steps
+with
+the first batch size; the batch size of each epoch by its mode (``static``; ``accordion``: the largest one outside of
+critical phases and after three tenths; ``gns``: doubled at measured epochs); per epoch samples / batch size / steps
+per
+second.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ _SAMPLES: Final = {
     "Recommendation": 117_907,
 }
 _LARGEST: Final = {"ResNet-18": 256, "ResNet-50": 128, "Transformer": 128, "LM": 80, "Recommendation": 8192}
-# Epochs at which gradient noise lets the batch size be doubled, by model, first batch size and GPUs (`get_gns_bs_pattern`).
+# Epochs at which gradient noise allows doubling the batch size, by model, first batch size and GPUs
+# (`get_gns_bs_pattern`).
 _DOUBLINGS: Final[Mapping[tuple[str, int, int], tuple[int, ...]]] = {
     ("ResNet-18", 16, 1): (31, 41, 51, 71), ("ResNet-18", 32, 1): (21, 31, 51), ("ResNet-18", 64, 1): (11, 31),
     ("ResNet-18", 128, 1): (11,), ("ResNet-18", 16, 2): (21, 31, 91, 111), ("ResNet-18", 32, 2): (11, 21, 41),
@@ -49,13 +54,13 @@ _DOUBLINGS: Final[Mapping[tuple[str, int, int], tuple[int, ...]]] = {
     ("Recommendation", 512, 1): (21, 41, 71, 91), ("Recommendation", 1024, 1): (21, 51, 91),
     ("Recommendation", 2048, 1): (21, 41), ("Recommendation", 4096, 1): (41,),
 }  # fmt: skip
-# The first epochs of a training, which must not be hurried (`get_accordion_bs_pattern`).
+# Critical epochs after the first ones, which keep the small batch size (`get_accordion_bs_pattern`).
 _CRITICAL_REST: Final = {"ResNet-18": ((150, 160), (250, 260)), "Recommendation": ((60, 70), (80, 90))}
-_CALM_AFTER: Final = 0.3  # of its epochs
+_CALM_AFTER: Final = 0.3  # fraction of its epochs
 
 
 class Throughputs:
-    """Steps per second of one kind of GPU."""
+    """Steps per second on one kind of GPU."""
 
     def __init__(self, table: Mapping[str, Any], gpu: str) -> None:
         self._table = table[gpu]
@@ -68,16 +73,16 @@ class Throughputs:
             raise ScenarioError(f"{path.name}: is no table of steps per second of {gpu}") from error
 
     def per_s(self, model: str, batch: int, gpus: int) -> float:
-        """Raises :class:`KeyError` for what was not measured."""
+        """Raises :class:`KeyError` for combinations that were not measured."""
         kind = f"('{model} (batch size {batch})', {gpus})"
         steps = float(self._table[kind]["null"])
-        if steps <= 0:  # what did not fit into the memory stands there so
+        if steps <= 0:  # zero marks combinations that did not fit into memory
             raise KeyError(kind)
         return steps
 
 
 def read(path: Path, throughputs: Throughputs) -> list[Arrival]:
-    """The jobs, each with as many workers of one GPU as it has GPUs; ``duration_s`` is its time alone.
+    """The jobs, each with one worker per GPU; ``duration_s`` is its run time alone.
 
     Raises:
         ScenarioError: with file, line and field.
@@ -111,7 +116,7 @@ def read(path: Path, throughputs: Throughputs) -> list[Arrival]:
 
 
 def batch_sizes(model: str, batch: int, gpus: int, mode: str, steps: int) -> Sequence[int]:
-    """Of each epoch. Raises :class:`KeyError` for a mode that is not known."""
+    """Batch size per epoch. Raises :class:`KeyError` for an unknown mode."""
     epochs = math.ceil(steps / math.ceil(_SAMPLES[model] / batch))
     match mode:
         case "static":
@@ -144,7 +149,7 @@ def _is_critical(model: str, batch: int, epoch: int) -> bool:
 
 
 def _doubled(batch: int, ends: Sequence[int], epoch: int, epochs: int, largest: int) -> int:
-    """The artifact leaves the very last epoch as it was where it falls into a later phase than the first."""
+    """The artifact does not double in the very last epoch if that lies in a later phase than the first."""
     passed = sum(epoch >= end for end in ends)
     if not passed or (passed > 1 and epoch == epochs - 1):
         return min(batch, largest)

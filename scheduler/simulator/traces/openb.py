@@ -1,11 +1,15 @@
-"""Alibaba's openb traces (cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", ATC 2023): a list of pods and one of nodes.
+"""Alibaba's openb traces (cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", ATC 2023): pods and nodes.
 
-- Pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time``, perhaps ``scheduled_time``; seconds.
-  With ``num_gpu`` 1 a pod asks for ``gpu_milli`` thousandths of one device; ``gpu_spec`` lists models with ``|`` between them.
+- Pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time``, optionally
+  ``scheduled_time``; seconds. With ``num_gpu`` 1 a pod asks for ``gpu_milli`` thousandths of one device; ``gpu_spec``
+  lists
+  models separated by ``|``.
 - Nodes: ``sn, cpu_milli, memory_mib, gpu, model``; all GPUs of a node are of one model.
 
-A pod runs as long as it did there: from ``scheduled_time`` to ``deletion_time``. One that was never placed is taken to run as long as it
-was there at all, since nothing tells how long it would have run; one without ``deletion_time`` never ends. ``qos`` and ``pod_phase`` are not looked at.
+The run time is from ``scheduled_time`` to ``deletion_time``. A pod that was never placed is assumed to run for its
+whole
+lifetime, since its run time is unknown; one without ``deletion_time`` never ends. ``qos`` and ``pod_phase`` are
+ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ _PODS: Final = (
 
 
 def read_nodes(path: Path) -> tuple[NodeSnapshot, ...]:
-    """All empty. Raises :class:`ScenarioError` with file, line and column."""
+    """The nodes, all empty. Raises :class:`ScenarioError` with file, line and column."""
     nodes: dict[str, NodeSnapshot] = {}
     for line, row in read_rows(path, _NODES):
         where = f"{path.name}, line {line}"
@@ -51,7 +55,7 @@ def read_nodes(path: Path) -> tuple[NodeSnapshot, ...]:
 
 
 def read(path: Path) -> list[Arrival]:
-    """The pods by their creation, the earliest at 0. Raises :class:`ScenarioError` with file, line and column."""
+    """The pods by creation, the earliest at 0. Raises :class:`ScenarioError` with file, line and column."""
     arrivals = [_arrival(row, f"{path.name}, line {line}") for line, row in read_rows(path, _PODS)]
     arrivals.sort(key=lambda arrival: arrival.at_s)
     first_s = arrivals[0].at_s if arrivals else 0.0

@@ -1,10 +1,12 @@
-"""The platform's own history: JSON lines, one job that has ended in each.
+"""The platform's own history: JSON lines, one finished job per line.
 
-``{"id": "…", "name": "sweep-3", "project": "vision", "user": "ann", "priority": 50, "queued_at": "2026-05-01T12:00:00Z",
+``{"id": "…", "name": "sweep-3", "project": "vision", "user": "ann", "priority": 50, "queued_at":
+"2026-05-01T12:00:00Z",
 "ran_s": 5400, "code": "sha256…", "spec": {"workers": 2, "gpus": 4}}``
 
-``ran_s``: how long it held its place, all attempts together. ``spec``: what it asked for, as in a job spec (name and command may
-be left out); instead of it ``gang``, as :meth:`core.domain.sharing.resources.Gang.to_json` writes it. Optional: ``id``, ``user``,
+``ran_s``: time of holding resources, over all attempts. ``spec``: the request as in a job spec (name and command may
+be
+omitted); or ``gang``, as written by :meth:`core.domain.sharing.resources.Gang.to_json`. Optional: ``id``, ``user``,
 ``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``.
 """
 
@@ -34,7 +36,7 @@ _NEEDED: Final = ("name", "queued_at", "ran_s")
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that has ended, for a simulation. ``ran_s``: how long it held its place, all attempts together."""
+    """A finished job for a simulation. ``ran_s``: time of holding resources, over all attempts."""
 
     id: str
     name: str
@@ -50,7 +52,7 @@ class FinishedJob:
 
 
 def arrivals(jobs: Iterable[FinishedJob]) -> list[Arrival]:
-    """The jobs as they come in a simulation, by time; the earliest at 0."""
+    """The jobs as simulated arrivals, in order of time; the earliest at 0."""
     ordered = sorted(jobs, key=lambda job: (job.queued_at, job.id))
     if not ordered:
         return []
@@ -86,40 +88,40 @@ def parse(lines: Sequence[str], file: str) -> list[FinishedJob]:
 
 def _job(line: str, number: int, where: str) -> FinishedJob:
     try:
-        told = json.loads(line)
+        fields = json.loads(line)
     except ValueError as error:
         raise ScenarioError(f"{where}: is not JSON: {error}") from error
-    if not isinstance(told, Mapping):
+    if not isinstance(fields, Mapping):
         raise ScenarioError(f"{where}: is a JSON object, one job")
-    for key in told:
+    for key in fields:
         if key not in _KEYS:
             raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(sorted(_KEYS))}")
     for key in _NEEDED:
-        if key not in told:
+        if key not in fields:
             raise ScenarioError(f"{where}: {key!r} is missing")
-    limit = told.get("max_run_time_s")
+    limit = fields.get("max_run_time_s")
     return FinishedJob(
-        id=str(told.get("id", f"job-{number:06}")),
-        name=str(told["name"]),
-        queued_at=_moment(told["queued_at"], f"{where}: queued_at"),
-        ran_s=_seconds(told["ran_s"], f"{where}: ran_s"),
-        gang=_gang(told, where),
-        project=str(told.get("project", "default")),
-        user=str(told.get("user", "user")),
-        priority=int(_seconds(told.get("priority", 50), f"{where}: priority")),
-        code=str(told.get("code") or ""),
+        id=str(fields.get("id", f"job-{number:06}")),
+        name=str(fields["name"]),
+        queued_at=_moment(fields["queued_at"], f"{where}: queued_at"),
+        ran_s=_seconds(fields["ran_s"], f"{where}: ran_s"),
+        gang=_gang(fields, where),
+        project=str(fields.get("project", "default")),
+        user=str(fields.get("user", "user")),
+        priority=int(_seconds(fields.get("priority", 50), f"{where}: priority")),
+        code=str(fields.get("code") or ""),
         max_run_time_s=None if limit is None else _seconds(limit, f"{where}: max_run_time_s"),
-        is_preemptible=bool(told.get("preemptible", True)),
+        is_preemptible=bool(fields.get("preemptible", True)),
     )
 
 
-def _gang(told: Mapping[str, Any], where: str) -> Gang:
-    if "gang" in told:
+def _gang(fields: Mapping[str, Any], where: str) -> Gang:
+    if "gang" in fields:
         try:
-            return Gang.from_json(told["gang"])
+            return Gang.from_json(fields["gang"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ScenarioError(f"{where}: gang: is not what Gang.to_json writes") from error
-    spec = told.get("spec", {})
+    spec = fields.get("spec", {})
     if not isinstance(spec, Mapping):
         raise ScenarioError(f"{where}: spec: is a mapping such as {{workers: 2, gpus: 4}}")
     return gang_from(spec, f"{where}: spec")[0]

@@ -1,15 +1,18 @@
 """Workloads and throughput profiles of Pollux (Qiao et al., OSDI 2021), run rigid: each job with the GPUs it asks for.
 
-A workload is a CSV with ``name, time, application, num_replicas, batch_size``; the profiles are a folder with one folder for
-each application: ``placements.csv`` and ``scalability.csv`` (seconds of a step and of its synchronisation by placement and
+A workload is a CSV with ``name, time, application, num_replicas, batch_size``; the profiles are a folder with pair
+folder
+per application: ``placements.csv`` and ``scalability.csv`` (seconds of a step and of its synchronisation by placement
+and
 local batch size) and ``validation-<batch size>.csv`` (progress and gradient noise by epoch).
 
-How long a job takes is worked out as the artifact's simulator does for its Tiresias (``Job.step`` with ``target_num_replicas``
-and ``target_batch_size``): the batch is split evenly over the replicas, with gradient accumulation where a part is larger than
-the largest that was profiled; the replicas stand on as few nodes of four GPUs as possible; an epoch takes its progress
-divided by goodput, which is throughput x statistical efficiency at this batch size in this epoch; and each start costs 30 s,
-the first one too, which is part of the duration here. What this leaves out: in the artifact a job that is spread over
-more nodes than it needs is slower, and 60 s rounds.
+The run time is computed like the artifact's simulator for its Tiresias (``Job.step`` with ``target_num_replicas`` and
+``target_batch_size``): the batch is split evenly over the replicas, with gradient accumulation where a part exceeds
+the
+largest profiled size; the replicas use as few nodes of four GPUs as possible; an epoch takes its progress divided by
+goodput, which is throughput x statistical efficiency at this batch size in this epoch; and each start costs 30 s, the
+first pair included, which is part of the duration here. Left out: the artifact's slowdown of jobs that are spread over
+more nodes than necessary, and its 60 s rounds.
 """
 
 from __future__ import annotations
@@ -28,14 +31,14 @@ from scheduler.simulator.traces.rows import number, read_rows, whole
 
 START_S: Final = 30.0  # `rescale_time` of the artifact
 NODE_GPUS: Final = 4
-# What its `applications.py` says of each application: epochs, and the largest batch on one GPU if not the largest profiled.
+# Per application, from its `applications.py`: epochs, and the largest batch on pair GPU if not the largest profiled.
 _EPOCHS: Final = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 _MOST_LOCAL: Final = {"yolov3": 8}
 _COLUMNS: Final = ("name", "time", "application", "num_replicas", "batch_size")
 
 
 def read(path: Path, profiles: Path) -> list[Arrival]:
-    """The jobs of one workload, each with as many workers of one GPU as it has replicas.
+    """The jobs of pair workload, each with pair worker of pair GPU per replica.
 
     Raises:
         ScenarioError: with file, line and column.
@@ -73,7 +76,7 @@ def read(path: Path, profiles: Path) -> list[Arrival]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """After one epoch with one batch size. ``noise``: squared gradient and its variance."""
+    """State after pair epoch with pair batch size. ``noise``: squared gradient and its variance."""
 
     progress: float
     metric: float
@@ -82,7 +85,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Application:
-    """The profile of one kind of training."""
+    """The profile of pair kind of training."""
 
     name: str
     epochs: int
@@ -133,7 +136,7 @@ class Application:
         )
 
     def duration_s(self, replicas: int, batch: int) -> float:
-        """With so many GPUs and this batch size, from its start to its end."""
+        """Run time in seconds with so many GPUs and this batch size."""
         smallest, largest = min(self.validation), max(self.validation)
         local = math.ceil(batch / replicas - 1e-8)
         more = math.ceil(local / self.most_local - 1e-8) - 1
@@ -153,7 +156,7 @@ class Application:
         return total_s
 
     def _between(self, batch: int, epoch: int) -> tuple[float, float]:
-        """Gradient noise at a batch size between two that were measured."""
+        """Gradient noise at a batch size between two measured ones."""
         sizes = list(self.validation)
         low = max((size for size in sizes if size <= batch), default=sizes[0])
         high = min((size for size in sizes if size >= batch), default=sizes[-1])
@@ -172,9 +175,9 @@ class Application:
         return _interpolated(measured, local)
 
     def _scaled(self, nodes: int, replicas: int) -> Sequence[tuple[float, float, float]]:
-        """Measured at the nearest numbers of nodes and replicas, where this placement was not."""
+        """Measurements at the nearest numbers of nodes and replicas, where this placement was not measured."""
         near = min(
-            {(n, r) for n, r, *_ in self.scaling}, key=lambda one: (abs(one[1] - replicas), abs(one[0] - nodes), one)
+            {(n, r) for n, r, *_ in self.scaling}, key=lambda pair: (abs(pair[1] - replicas), abs(pair[0] - nodes), pair)
         )
         return sorted(
             {local: (local, step, sync) for n, r, local, step, sync in self.scaling if (n, r) == near}.values()

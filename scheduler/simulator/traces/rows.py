@@ -12,7 +12,7 @@ from scheduler.simulator.errors import ScenarioError
 
 
 def read_text(path: Path) -> str:
-    """Also of a file that is packed with gzip."""
+    """The text of a file, also if it is compressed with gzip."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -25,10 +25,10 @@ def read_text(path: Path) -> str:
 
 
 def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """(line, row) of each; the first line names the columns.
+    """(line, row) of each row; the first line has the column names.
 
     Raises:
-        ScenarioError: the file cannot be read, or a needed column is not there.
+        ScenarioError: the file cannot be read, or a required column is missing.
     """
     lines = read_text(path).splitlines()
     reader = csv.DictReader(lines)
@@ -45,7 +45,7 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[
 
 
 def number(row: Mapping[str, str], column: str, where: str, *, least: float = 0.0) -> float:
-    """Raises :class:`ScenarioError` with line and column for what is no number, or below ``least``."""
+    """Raises :class:`ScenarioError` with line and column for values that are not numbers, or below ``least``."""
     try:
         value = float(row[column])
     except ValueError:
@@ -58,7 +58,7 @@ def number(row: Mapping[str, str], column: str, where: str, *, least: float = 0.
 
 
 def whole(row: Mapping[str, str], column: str, where: str, *, least: int = 0) -> int:
-    """The same for a number without a fraction; ``2.0`` is one."""
+    """The same for integers; ``2.0`` is accepted."""
     value = number(row, column, where, least=least)
     if value != int(value):
         raise ScenarioError(f"{where}: {column}: {row[column]!r} is not a whole number")

@@ -1,3 +1,3 @@
-"""What goes over the wire between server and clients, as pydantic models. Unknown fields are kept out silently, so
-that a client of today reads a server of tomorrow.
+"""Pydantic models of the REST API's requests and responses. Responses ignore unknown fields, so that an older client can
+read the responses of a newer server.
 """

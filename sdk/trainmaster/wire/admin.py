@@ -1,4 +1,4 @@
-"""Projects, users, tokens, volumes, nodes, secrets and health on the wire."""
+"""API models of projects, users, tokens, volumes, nodes, secrets and health."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TokenCreate(WireRequest):
 
 
 class TokenCreated(TokenView):
-    """``token`` is shown this once and never again."""
+    """``token`` is the token's text, which only this response contains."""
 
     token: str
 
@@ -91,14 +91,14 @@ class LoginExchange(WireRequest):
 
 
 class SessionOpen(WireRequest):
-    """For a browser: either of the two."""
+    """Login of a browser, with either a token or a one-time code."""
 
     token: str | None = Field(default=None, max_length=500)
     code: str | None = Field(default=None, max_length=200)
 
 
 class LoginCodeCreated(WireModel):
-    """``code`` opens ``<server>/login?code=…`` once, until ``expires_at``."""
+    """``code`` logs in once at ``<server>/login?code=…``, until ``expires_at``."""
 
     user: str
     code: str
@@ -124,7 +124,7 @@ class SecretView(WireModel):
 
 
 class QuarantineJob(WireModel):
-    """A job that ended on the node for a reason of the machine. Of one that the caller may not see, only when and how."""
+    """A job that ended on the node because of the machine. A job that the caller may not see has only time and error."""
 
     job_id: str | None = None
     job: str | None = None  # its name
@@ -133,9 +133,9 @@ class QuarantineJob(WireModel):
 
 
 class QuarantineView(WireModel):
-    """Why a node takes no new work: jobs ended there for reasons of the machine. What runs there goes on.
+    """Quarantine of a node on which jobs ended because of the machine: it is unschedulable, running replicas continue.
 
-    ``until``: when it takes work again by itself; `null`: when it is released. ``count``: how many there are in a row.
+    ``until``: when the quarantine ends automatically; `null`: only by a release. ``count``: consecutive quarantines.
     """
 
     since: datetime
@@ -146,7 +146,7 @@ class QuarantineView(WireModel):
 
 
 class SuspicionView(WireModel):
-    """Why a node would be quarantined, and is not: the last that takes work never is, and only a part at once."""
+    """Why a node should be quarantined, and why it is not: the last schedulable node never is, nor too many at once."""
 
     why: str
     why_not: str
@@ -156,15 +156,15 @@ class SuspicionView(WireModel):
 class NodeView(WireModel):
     name: str
     executor: str
-    labels: dict[str, str]  # what holds: the executor's, overlaid by the admin's
+    labels: dict[str, str]  # effective labels: the executor's, overridden by the admins'
     admin_labels: dict[str, str] = Field(default_factory=dict)
     allocatable: dict[str, Any]  # cpu_milli, memory_bytes, gpus {model: count}
-    used: dict[str, Any]  # the same; parts of a GPU count as such
+    used: dict[str, Any]  # same keys; with fractions of GPUs
     gpus: list[dict[str, Any]] = Field(default_factory=list)
     is_ready: bool
     condition: str = ""
     is_cordoned: bool = False
-    is_draining: bool = False  # what runs here is stopped, to go on elsewhere; then it is cordoned, too
+    is_draining: bool = False  # its jobs are being moved to other nodes; implies is_cordoned
     cordon_reason: str = ""
     quarantine: QuarantineView | None = None
     suspicion: SuspicionView | None = None
@@ -173,12 +173,12 @@ class NodeView(WireModel):
 
 
 class HolderView(WireModel):
-    """A replica and what it holds on its node. Of jobs that the caller may not see it is told only that they hold it."""
+    """A replica and its resources on a node. Of jobs that the caller may not see, only the resources are shown."""
 
     node: str
     gpus: list[str] = Field(default_factory=list)
     gpu_model: str | None = None
-    gpu_part: float | None = None  # of its one device, which others may share; none: it has them whole
+    gpu_part: float | None = None  # fraction of a shared GPU; none: whole GPUs
     cpu_milli: int
     memory_bytes: int
     job_id: str | None = None
@@ -190,13 +190,13 @@ class HolderView(WireModel):
 
 
 class NodeLabelsSet(WireRequest):
-    """All labels that admins give to the node."""
+    """All labels set by admins; replaces the previous ones."""
 
     labels: dict[LabelKey, LabelValue] = Field(max_length=MAX_ENTRIES)
 
 
-class Identity(WireModel):
-    """Who the caller is."""
+class CallerIdentity(WireModel):
+    """The user and rights of the caller's token."""
 
     user: str
     is_admin: bool
@@ -205,14 +205,14 @@ class Identity(WireModel):
 
 
 class Alive(WireModel):
-    """The process answers; how its parts are is ``Health``'s to say."""
+    """Liveness: the process answers. ``HealthView`` shows the health of its parts."""
 
     status: Literal["ok"] = "ok"
     version: str
 
 
-class Health(WireModel):
-    """``status`` is "ok" or "degraded"; each part says how it is in a word or a sentence."""
+class HealthView(WireModel):
+    """Health of the server; ``parts``: the state of each part as a word or a sentence."""
 
     status: Literal["ok", "degraded"]
     version: str

@@ -1,4 +1,4 @@
-"""AutoML on the wire: a request becomes a study, whose best model is registered."""
+"""API models of AutoML: a request becomes a study, whose best model is registered."""
 
 from __future__ import annotations
 
@@ -16,86 +16,88 @@ AutomlTask = Literal["classification", "regression"]
 
 
 class AutomlCreate(WireRequest):
-    """What is learnt from which data. What is unstated is found out from the data, and told in ``notes``."""
+    """An AutoML request. Unset fields are inferred from the data, with explanations in ``notes``."""
 
     data: str = Field(
         min_length=1,
         max_length=1024,
-        description="`volume/path` of a table (CSV, Parquet), of a folder of tables, of a folder with one folder of images for each "
-        "class, or of a CSV file that names images beside it.",
+        description="`volume/path` of a table (CSV, Parquet), a folder of tables, a folder with a folder of images per "
+        "class, or a CSV file that names image files in its folder.",
         examples=["data/churn.csv"],
     )
     target: str | None = Field(
         default=None,
         min_length=1,
         max_length=500,
-        description="The column to be predicted; of images in folders what their classes are called, which may be left out.",
+        description="The column to predict; for images in folders, an optional name of the class.",
     )
     project: str = Field(default="default", max_length=100)
     name: str | None = Field(
-        default=None, pattern=NAME_PATTERN, description="The study's; unstated: `automl-` and the data's."
+        default=None, pattern=NAME_PATTERN, description="Name of the study; default: `automl-` and the name of the data."
     )
     model: ModelName | None = Field(
-        default=None, description="What the best is registered as; unstated: as the study is called."
+        default=None, description="Name of the registered model; default: the study's name."
     )
     aliases: list[Alias] = Field(default_factory=list, max_length=20, description="Set on the registered version.")
     kind: AutomlKind | None = None
     task: AutomlTask | None = Field(
-        default=None, description="Unstated: by the target's values. Images are always classified."
+        default=None, description="Default: by the target's values. Images are always classified."
     )
     metric: str | None = Field(
         default=None,
-        description="What models are compared by: accuracy, balanced_accuracy, f1_macro, roc_auc, log_loss; or rmse, mae, r2.",
+        description="Metric for the comparison of models: accuracy, balanced_accuracy, f1_macro, roc_auc, log_loss; or "
+        "rmse, mae, r2.",
     )
     families: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Tables: baseline, linear, boosting, forest, neighbors. Images: baseline, cnn, transfer. Unstated: all.",
+        description="Model families for tables: baseline, linear, boosting, forest, neighbors; for images: baseline, cnn, "
+        "transfer. Default: all.",
     )
     budget: str | float = Field(
-        default="1h", description="Time of the search, such as `30m`; the final run comes after it."
+        default="1h", description="Time of the search, such as `30m`, without the final run."
     )
-    trials: int = Field(default=60, ge=1, le=10_000, description="Models that are tried at most.")
-    parallel: int = Field(default=1, ge=1, le=200, description="At once.")
+    trials: int = Field(default=60, ge=1, le=10_000, description="Maximum number of models to try.")
+    parallel: int = Field(default=1, ge=1, le=200, description="Number of concurrent trials.")
     test_fraction: float = Field(
-        default=0.2, ge=0.05, le=0.5, description="Of the rows or images, which no trial sees: the final test."
+        default=0.2, ge=0.05, le=0.5, description="Fraction of the rows or images held out for the final test."
     )
     folds: int | None = Field(
         default=None,
         ge=1,
         le=20,
-        description="Of tables: of the cross validation; 1: one part is held back. By the rows.",
+        description="Folds of the cross-validation, for tables; 1: a single validation split. Default: by the number of rows.",
     )
-    image_size: int | None = Field(default=None, ge=8, le=512, description="Pixels of a side; unstated: by the images.")
+    image_size: int | None = Field(default=None, ge=8, le=512, description="Side length in pixels; default: by the images.")
     weights: str | None = Field(
         default=None,
         max_length=1024,
-        description="`volume/path` of a backbone in TorchScript, (images, 3, side, side) to (images, features), for `transfer`.",
+        description="`volume/path` of a TorchScript backbone for `transfer`: (images, 3, side, side) to (images, features).",
     )
     max_rows: int | None = Field(
         default=None,
         ge=20,
         le=50_000_000,
-        description="Of more rows (unstated: 500,000) or images (20,000) a sample is drawn.",
+        description="Larger data are sampled down to so many rows (default: 500,000) or images (20,000).",
     )
     keep: list[str] = Field(
         default_factory=list,
         max_length=1_000,
-        description="Columns of a table that are used although they number its rows, or have a text of its own for nearly each.",
+        description="Columns to use even if profiling finds them uninformative, such as row numbers or unique texts.",
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
-    resources: dict[str, Any] = Field(default_factory=dict, description="Of one trial, as in a job spec.")
+    resources: dict[str, Any] = Field(default_factory=dict, description="Resources of a trial, as in a job spec.")
     image: str | None = Field(
-        default=None, max_length=1024, description="One that has `trainmaster_automl`; unstated: the platform's."
+        default=None, max_length=1024, description="Image with `trainmaster_automl`; default: the platform's."
     )
-    dry_run: bool = Field(default=False, description="Look at the data, answer with the plan, create nothing.")
+    dry_run: bool = Field(default=False, description="Profile the data and return the plan; create nothing.")
     wait_for_nodes: bool = Field(default=False, description=WAIT_FOR_NODES)
 
 
 class AutomlRow(WireModel):
-    """One line of the leaderboard. ``score``: of the validation; ``spread``: its standard deviation over the folds.
+    """One row of the leaderboard. ``score``: validation score; ``spread``: its standard deviation over the folds.
 
-    ``is_whole``: it went to its own end; others were stopped early, and are not chosen.
+    ``is_whole``: whether training was completed; trials that were stopped early cannot win.
     """
 
     rank: int
@@ -110,11 +112,11 @@ class AutomlRow(WireModel):
 
 
 class AutomlTest(WireModel):
-    """Of the registered model on rows that no trial saw: ``low`` and ``high`` hold the score with 95 % (Wilson's score interval of
-    ``accuracy``, else a bootstrap); none where the bootstrap has no width.
+    """Test of the registered model on held-out rows, with a 95 % confidence interval from ``low`` to ``high``.
 
-    ``baseline``: the score of the commonest class, or the mean, on the same rows. ``hint``: why the model is not surely better
-    than that, or why there is no interval; empty where neither. ``metrics``: all of the task.
+    The interval is Wilson's score interval for ``accuracy``, otherwise a bootstrap; none if the bootstrap has no width.
+    ``baseline``: score of the most frequent class, or of the mean, on the same rows. ``hint``: why the model may not be
+    better than the baseline, or why there is no interval; otherwise empty. ``metrics``: all metrics of the task.
     """
 
     score: float
@@ -127,7 +129,7 @@ class AutomlTest(WireModel):
 
 
 class AutomlDetail(WireModel):
-    """``id``: of its study; none of a plan. ``notes``: what was found out from the data. ``leaderboard``: the best first."""
+    """An AutoML study. ``id``: of its study; none for a plan. ``notes``: findings about the data. Best model first."""
 
     id: str | None = None
     name: str

@@ -1,4 +1,4 @@
-"""Base of all wire models."""
+"""Base classes of the API models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class WireModel(BaseModel):
 
 
 class WireRequest(BaseModel):
-    """A request's body: an unknown field is a mistake."""
+    """A request body; unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Page(WireModel, Generic[T]):
-    """One page of a list. ``next_cursor`` is ``None`` on the last one."""
+    """One page of a list. ``next_cursor``: cursor of the next page; ``None`` on the last page."""
 
     items: list[T]
     next_cursor: str | None = None
@@ -34,7 +34,7 @@ class ProblemError(WireModel):
 
 
 class ProblemEvent(WireModel):
-    """One line of the history of what a problem is about."""
+    """One event in the history of the object."""
 
     at: datetime
     kind: str
@@ -43,7 +43,7 @@ class ProblemEvent(WireModel):
 
 
 class Problem(WireModel):
-    """``application/problem+json`` (RFC 9457). ``detail`` is one sentence that says what to do."""
+    """``application/problem+json`` (RFC 9457). ``detail``: a message that says what to do."""
 
     type: str = "about:blank"
     title: str
@@ -53,6 +53,6 @@ class Problem(WireModel):
     field: str | None = None
     errors: list[ProblemError] = Field(default_factory=list)
     history: list[ProblemEvent] | None = Field(
-        default=None, description="Of an illegal transition: the thing's last events, oldest first."
+        default=None, description="For an illegal transition: the object's last events, oldest first."
     )
     request_id: str | None = None

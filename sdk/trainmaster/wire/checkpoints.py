@@ -1,4 +1,4 @@
-"""Checkpoints on the wire: which there are, what is inside of one, and how far two are apart."""
+"""API models of checkpoints: their tensors, statistics and differences, and their retention."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Change = Literal["added", "removed", "reshaped", "moved", "same", "unread"]
 
 
 class TensorView(WireModel):
-    """``dtype`` as torch names it. ``size_bytes`` is unknown where ``dtype`` is not decoded. ``note``: why the elements cannot
-    be read; empty where they can.
+    """A tensor of a checkpoint. ``dtype``: torch's name. ``size_bytes``: unknown if the dtype is not decoded.
+
+    ``note``: why its elements cannot be read; otherwise empty.
     """
 
     name: str
@@ -30,20 +31,20 @@ class TensorView(WireModel):
 
 
 class TensorPage(Page[TensorView]):
-    """Tensors in the order of the checkpoint. The other fields tell of the whole checkpoint, on each page."""
+    """Tensors in the order of the checkpoint. The other fields describe the whole checkpoint, on every page."""
 
     format: str
     tensor_count: int
-    found_count: int = Field(description="Tensors that fit the query.")
-    weight_count: int = Field(description="Elements of all weights: what is called the number of parameters.")
+    found_count: int = Field(description="Number of tensors that match the query.")
+    weight_count: int = Field(description="Number of parameters: elements of all weights.")
     weight_bytes: int
     optimizer_bytes: int
-    values: dict[str, Any] = Field(default_factory=dict, description="What is no tensor, such as epochs, by its path.")
-    notes: list[str] = Field(default_factory=list, description="Sentences for people, such as a missing file.")
+    values: dict[str, Any] = Field(default_factory=dict, description="Values other than tensors, such as epochs, by path.")
+    notes: list[str] = Field(default_factory=list, description="Remarks, such as a missing file.")
 
 
 class HistogramView(WireModel):
-    """Equal bins from ``low`` to ``high``."""
+    """Histogram with bins of equal width from ``low`` to ``high``."""
 
     low: float
     high: float
@@ -51,7 +52,7 @@ class HistogramView(WireModel):
 
 
 class TensorStatistics(WireModel):
-    """Of one tensor; ``null`` where there is no such number. Minimum to norm are those of the finite elements."""
+    """Statistics of one tensor, over its finite elements; ``null``: undefined."""
 
     name: str
     count: int | None = None
@@ -64,7 +65,7 @@ class TensorStatistics(WireModel):
     standard_deviation: float | None = None
     norm: float | None = Field(default=None, description="Euclidean.")
     histogram: HistogramView | None = None
-    note: str = Field(default="", description="Why it has none, or what to know about them.")
+    note: str = Field(default="", description="Why there are no statistics, or a remark.")
 
 
 class TensorDifference(WireModel):
@@ -81,11 +82,13 @@ class TensorDifference(WireModel):
     norm_before: float | None = None
     norm_after: float | None = None
     norm_moved: float | None = None
-    relative_norm: float | None = Field(default=None, description="Norm of the move over the norm before.")
-    cosine: float | None = Field(default=None, description="Of the angle between the two.")
+    relative_norm: float | None = Field(default=None, description="Norm of the difference divided by the norm before.")
+    cosine: float | None = Field(default=None, description="Cosine similarity.")
     largest_move: float | None = None
-    changed_count: int | None = Field(default=None, description="Elements that are not equal.")
-    unknown_count: int | None = Field(default=None, description="Elements that are NaN or infinite in one of them.")
+    changed_count: int | None = Field(default=None, description="Number of different elements.")
+    unknown_count: int | None = Field(
+        default=None, description="Number of elements that are NaN or infinite in one of the two."
+    )
     note: str = ""
 
 
@@ -99,8 +102,9 @@ class LayerDifference(WireModel):
 
 
 class DifferencePage(Page[TensorDifference]):
-    """First what appeared, went or changed its shape, then the rest in the order of the first checkpoint. The counts are of
-    all; ``layers`` are on the last page.
+    """Added, removed and reshaped tensors first, then the others in the order of the first checkpoint.
+
+    The counts are totals; ``layers`` are only on the last page.
     """
 
     added_count: int
@@ -111,17 +115,20 @@ class DifferencePage(Page[TensorDifference]):
 
 
 class RetentionRequest(WireRequest):
-    """Which complete checkpoints stay; all others are deleted by and by. At least one rule must be stated."""
+    """Retention policy: a complete checkpoint is kept if any rule selects it, otherwise deleted later.
 
-    last: int | None = Field(default=None, ge=1, le=10_000, description="So many newest.")
-    best: int | None = Field(default=None, ge=1, le=10_000, description="So many best by `metric`.")
+    At least one rule is required.
+    """
+
+    last: int | None = Field(default=None, ge=1, le=10_000, description="Keep so many newest checkpoints.")
+    best: int | None = Field(default=None, ge=1, le=10_000, description="Keep so many best checkpoints by `metric`.")
     metric: str | None = Field(default=None, min_length=1, max_length=250)
-    mode: Literal["min", "max"] = Field(default="min", description="Whether a small or a large metric is good.")
-    every: int | None = Field(default=None, ge=1, le=10**15, description="Those whose step this number divides.")
+    mode: Literal["min", "max"] = Field(default="min", description="Whether a small or a large value is better.")
+    every: int | None = Field(default=None, ge=1, le=10**15, description="Keep checkpoints at multiples of this step.")
 
 
 class RetentionView(WireModel):
-    """``null`` everywhere: nothing is deleted."""
+    """The present retention policy; all rules `null`: nothing is deleted."""
 
     last: int | None = None
     best: int | None = None

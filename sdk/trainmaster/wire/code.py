@@ -1,4 +1,4 @@
-"""Where the code of two jobs differs, on the wire."""
+"""API models of the difference between two jobs' code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.wire.base import WireModel
 
 
 class CodeFileDifference(WireModel):
-    """A file that is not alike in both. A text is ``null`` where the file is not there, or where ``note`` says why."""
+    """A file that differs. A text is ``null`` if the file does not exist on that side, or for the reason in ``note``."""
 
     path: str
     change: Literal["added", "removed", "changed"]
@@ -22,10 +22,10 @@ class CodeFileDifference(WireModel):
 
 
 class CodeDifference(WireModel):
-    """Digests are those of the archives; ``null`` of a job without code."""
+    """Differences between two code archives. ``before``, ``after``: their digests; ``null`` for a job without code."""
 
     before: str | None = None
     after: str | None = None
-    same_count: int = Field(description="Files that are alike in both.")
+    same_count: int = Field(description="Number of equal files.")
     differ_count: int
-    items: list[CodeFileDifference] = Field(description="By path; the first 500.")
+    items: list[CodeFileDifference] = Field(description="Different files by path; at most 500.")

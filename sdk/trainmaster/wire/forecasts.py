@@ -1,4 +1,4 @@
-"""What would become of a job, when those that wait are expected to start, and why a job waited, on the wire."""
+"""API models of start forecasts, explanations of scheduling decisions, and simulations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.wire.numbers import Finite
 
 
 class ClusterChange(WireRequest):
-    """Another cluster to think of: ``more_nodes`` nodes of the kind of ``like``, and without those of ``without``."""
+    """A hypothetical cluster: with ``more_nodes`` more nodes like node ``like``, and without the nodes ``without``."""
 
     more_nodes: int = Field(default=0, ge=0, le=10_000)
     like: str | None = None
@@ -21,9 +21,9 @@ class ClusterChange(WireRequest):
 
 
 class ForecastRequest(WireRequest):
-    """``spec`` as the user wrote it, shorthands included, ``spec_text`` as YAML, or ``job``: one that waits.
+    """Forecast for ``spec`` (shorthands allowed), ``spec_text`` (YAML), or ``job``, a waiting job.
 
-    ``changes`` is laid over it, key by key (JSON merge patch, RFC 7396). ``cluster``: were there other nodes.
+    ``changes``: JSON merge patch for the spec (RFC 7396). ``cluster``: hypothetical changes of the nodes.
     """
 
     spec: dict[str, Any] | None = None
@@ -34,7 +34,7 @@ class ForecastRequest(WireRequest):
 
 
 class PlaceView(WireModel):
-    """So many replicas of one role on one node."""
+    """Placement of a role's replicas on one node."""
 
     role: str
     node: str
@@ -43,11 +43,11 @@ class PlaceView(WireModel):
 
 
 class ExpectedStartView(WireModel):
-    """When a job is expected to start, from how long those that run and wait before it are expected to run.
+    """Forecast of a job's start, from the expected durations of the running jobs and the jobs ahead in the queue.
 
-    ``code``: `now`; `expected`; `not_known`, where ends are needed that nobody can tell; `later`, behind so many others that
-    it was not worked out; `never`. Moments that nobody knows are `null`: with a ``likely_at`` and no ``late_at`` it may be
-    any time later. ``nodes``: where, if all goes as is likely.
+    ``code``: `now`; `expected`; `not_known`: it depends on jobs of unknown duration; `later`: too far back in the queue to
+    be computed; `never`. Unknown times are `null`: with ``likely_at`` but no ``late_at``, there is no upper bound.
+    ``nodes``: the nodes in the likely case.
     """
 
     code: Literal["now", "expected", "not_known", "later", "never"]
@@ -59,10 +59,10 @@ class ExpectedStartView(WireModel):
 
 
 class OptionView(WireModel):
-    """A change, and when the job would start with it.
+    """A change of the spec, and when the job would start with it.
 
-    ``field``: of the roles in ``roles`` (`replicas`, or `gpus`, `gpu_type`, `cpu`, `memory` of their resources), or of the spec
-    itself where ``roles`` is empty. ``value``: what to write there; `null`: leave it out. ``start``: `null` if that is now.
+    ``field``: of the roles in ``roles`` (`replicas`, or `gpus`, `gpu_type`, `cpu`, `memory` of their resources), or of the
+    spec if ``roles`` is empty. ``value``: the new value; `null`: remove the field. ``start``: `null` if it is now.
     """
 
     code: str
@@ -74,7 +74,7 @@ class OptionView(WireModel):
 
 
 class VictimView(WireModel):
-    """A job that would be stopped, and go on later, to make room."""
+    """A job that would be preempted."""
 
     job_id: str
     code: str
@@ -82,11 +82,10 @@ class VictimView(WireModel):
 
 
 class ForecastView(WireModel):
-    """Either ``places``, where the next plan would start it, or ``wait_reason``, when it is expected to start, what would
-    start instead (``options``) and what would start sooner (``later``).
+    """Either ``places``, where the next plan would start the job, or ``wait_reason`` with the expected start.
 
-    A look, no promise: the cluster may be another one a moment later. ``queue_position``: 1 is next; `null`: it has none, as
-    it can never run here.
+    ``options``: changes with which it would start now; ``later``: changes with which it would start sooner. The forecast
+    is no guarantee: the cluster may change. ``queue_position``: 1 is next; `null`: it can never run here.
     """
 
     places: list[PlaceView] = Field(default_factory=list)
@@ -103,7 +102,7 @@ class ForecastView(WireModel):
 
 
 class NextStartView(WireModel):
-    """A job that waits, and when and where it is expected to start."""
+    """A waiting job with its expected start."""
 
     job_id: str
     name: str
@@ -112,12 +111,12 @@ class NextStartView(WireModel):
     priority: int
     queue_position: int
     gpu_count: float = 0
-    run_s: float | None = None  # how long it is expected to run then
+    run_s: float | None = None  # expected duration
     start: ExpectedStartView
 
 
 class OutlookView(WireModel):
-    """The first jobs of the queue in its order, and when each is expected to start. ``waiting``: how many there are in all."""
+    """The first jobs of the queue with their expected starts. ``waiting``: total number of waiting jobs."""
 
     at: datetime
     waiting: int
@@ -125,11 +124,11 @@ class OutlookView(WireModel):
 
 
 class ExplanationView(WireModel):
-    """Why a job waited, or was started, at a moment: the planner run again on what it saw then.
+    """Why a job waited or started at a time, by replaying the scheduling decision.
 
-    ``at``: when that plan was made. ``verdict``: `waits`, `starts`, `stops` (it had to make room), `runs`, or `absent`: it was not
-    in the queue. ``is_same``: whether the plan that was made then did the same with the job for the same reason; ``then``: if not,
-    what it said. Plans are repeatable: it was another version of the planner.
+    ``at``: time of the decision. ``verdict``: `waits`, `starts`, `stops` (preempted), `runs`, or `absent` (not in the
+    queue). ``is_same``: whether the replay gives the original result and reason; otherwise ``then``: the original reason.
+    Planning is deterministic, so a difference means another version of the planner.
     """
 
     job_id: str
@@ -144,14 +143,11 @@ class ExplanationView(WireModel):
     nodes: int = 0
     is_same: bool = True
     then: str = ""
-    order: str = ""  # of a job that waits: how many come before it, and why
+    order: str = ""  # for a waiting job: how many jobs precede it, and why
 
 
 class SimulationRequest(WireRequest):
-    """What to try on the jobs of the last ``days`` days: another policy, more nodes.
-
-    ``policy``: the fields of the platform's policy that are another; ``more_nodes`` of the kind of node ``like``.
-    """
+    """Simulation of the last ``days`` days' jobs with another policy or other nodes. ``policy``: changed settings."""
 
     policy: dict[str, Finite] = Field(default_factory=dict)
     cluster: ClusterChange | None = None
@@ -159,11 +155,12 @@ class SimulationRequest(WireRequest):
 
 
 class SimulationReportView(WireModel):
-    """How the jobs would have fared. Times in seconds; ``gpu_allocation``, ``cpu_allocation``: share of the GPUs and CPUs that was
-    given out from the first job's arrival to the last end, of whichever of the two sides ended later; ``fragmentation``: of the
-    GPUs that were free while jobs waited, the share on partly used nodes. `null`: there is no such figure, as no job started
-    (`wait_…`) or was done, not all were done (`makespan_s`), or there are no GPUs or CPUs.
-    ``…_over_time``: seconds since the first job came, and the share that was in use, or how many jobs waited, from then on.
+    """Result of a simulation; times in seconds (jct: job completion time).
+
+    ``gpu_allocation``, ``cpu_allocation``: allocated fraction of the GPUs and CPUs from the first submission to the later
+    end of the two simulations. ``fragmentation``: of the GPUs that were free while jobs waited, the fraction on partly used
+    nodes. `null`: undefined, since no job started (`wait_…`) or finished, not all finished (`makespan_s`), or there are no
+    GPUs or CPUs. ``…_over_time``: steps of [seconds since the first submission, allocated fraction or waiting jobs].
     """
 
     jobs: int
@@ -186,8 +183,9 @@ class SimulationReportView(WireModel):
 
 
 class SimulationView(WireModel):
-    """The same jobs run through the planner twice: ``before`` with the cluster and policy as they are now, ``after`` with the
-    changes. So ``before`` is simulated, too: the nodes and settings were others when the jobs ran.
+    """Two simulations of the same jobs: ``before`` with the present cluster and policy, ``after`` with the changes.
+
+    ``before`` is simulated, too, since nodes and settings were different when the jobs ran.
     """
 
     since: datetime
@@ -199,7 +197,7 @@ class SimulationView(WireModel):
 
 
 class SimulationStatusView(WireModel):
-    """``state``: `waiting` for a scheduler, `running` since ``began_at``, or `done`, with its ``result``. ``sentence``: what is going on."""
+    """``state``: `waiting` for a scheduler, `running` since ``began_at``, or `done` with a ``result``."""
 
     id: str
     state: Literal["waiting", "running", "done"]

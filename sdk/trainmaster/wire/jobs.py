@@ -1,4 +1,4 @@
-"""Jobs, attempts, replicas, events, checkpoints, logs and files on the wire."""
+"""API models of jobs, attempts, replicas, events, checkpoints, logs and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IMPOSSIBLE: Final = frozenset({"never_fits", "no_matching_node", "too_large"})
 
 
 class WaitReasonView(WireModel):
-    """Why a job waits: the planner's own words and the numbers behind them."""
+    """Why a job waits: the planner's explanation with its numbers."""
 
     code: str
     sentence: str
@@ -28,12 +28,12 @@ class WaitReasonView(WireModel):
 
     @property
     def is_impossible(self) -> bool:
-        """Whether no end of another job can help: only other nodes, other settings or another spec."""
+        """Whether the job can never start without other nodes, settings or spec, whatever other jobs end."""
         return self.code in _IMPOSSIBLE or bool(self.numbers.get("is_never"))
 
 
 class ExitView(WireModel):
-    """How something ended. ``kind``: user_error, out_of_memory, transient, hardware, capacity, platform,
+    """How a job, attempt or replica ended. ``kind``: user_error, out_of_memory, transient, hardware, capacity, platform,
     deadline, cancelled, success.
     """
 
@@ -47,12 +47,12 @@ class ExitView(WireModel):
 class ReplicaView(WireModel):
     role: str
     index: int
-    rank: int | None  # its place among those with ranks; `null` for a ps and others without one
+    rank: int | None  # `null` for ps and other replicas without a rank
     state: str
     generation: int
     node: str
     gpus: list[str] = Field(default_factory=list)
-    gpu_part: float | None = None  # of its one device, which others may share; none: it has them whole
+    gpu_part: float | None = None  # fraction of a shared GPU; none: whole GPUs
     address: str | None = None  # host:port of the framework
     exit: ExitView | None = None
     detail: str = ""
@@ -68,8 +68,8 @@ class AttemptView(WireModel):
     number: int
     state: str
     executor: str
-    world: int = 1  # of an elastic gang: how many layouts it has had
-    world_reason: str = ""  # why the newest one is another than that before
+    world: int = 1  # of an elastic gang: number of its worlds (layouts) so far
+    world_reason: str = ""  # why the newest world replaced the previous one
     resume_from: str | None = None
     end: ExitView | None = None
     is_counted: bool = False
@@ -101,7 +101,7 @@ class CheckpointView(WireModel):
 
 
 class JobView(WireModel):
-    """A job as lists show it."""
+    """A job as shown in lists."""
 
     id: str
     name: str
@@ -112,7 +112,7 @@ class JobView(WireModel):
     priority: int
     labels: dict[str, str] = Field(default_factory=dict)
     roles: dict[str, int] = Field(default_factory=dict)  # role -> replicas
-    most_replicas: dict[str, int] = Field(default_factory=dict)  # of elastic roles: `roles` says how few may run
+    most_replicas: dict[str, int] = Field(default_factory=dict)  # maximum of elastic roles; `roles` has the minimum
     gpu_count: float = 0  # of all replicas together
     attempt_count: int = 0
     restart_count: int = 0
@@ -123,15 +123,15 @@ class JobView(WireModel):
     queued_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    ran_s: float = 0.0  # of all attempts that are over, without the waits and pauses between them
-    running_since: datetime | None = None  # start of the attempt that runs now
+    ran_s: float = 0.0  # total running time of the ended attempts
+    running_since: datetime | None = None  # start of the running attempt
     output: str = ""  # volume/path
     cloned_from: str | None = None
     generation: int = 1
 
 
 class TrialOf(WireModel):
-    """Which trial a job is: of the study with this id and name, its number, and the point that it tries."""
+    """The trial that a job runs: its study, number and parameters."""
 
     study_id: str
     study: str
@@ -140,16 +140,16 @@ class TrialOf(WireModel):
 
 
 class JobDetail(JobView):
-    """One job with its spec, its queue position and its newest attempt. ``trial``: of a study's trial alone."""
+    """One job with its spec, queue position and newest attempt. ``trial``: for jobs of a study."""
 
     spec: JobSpec
-    queue_position: int | None = None  # 1 is next; `null`: it does not wait, or can never start
+    queue_position: int | None = None  # 1 is next; `null`: not waiting, or can never start
     attempt: AttemptView | None = None
     trial: TrialOf | None = None
 
 
 class SubmitRequest(WireRequest):
-    """``spec`` as the user wrote it, shorthands included, or ``spec_text`` as YAML."""
+    """``spec`` as users write it (shorthands allowed), or ``spec_text`` as YAML."""
 
     spec: dict[str, Any] | None = None
     spec_text: str | None = Field(default=None, max_length=1_048_576)
@@ -157,7 +157,7 @@ class SubmitRequest(WireRequest):
 
 
 class CloneRequest(WireRequest):
-    """``changes`` is laid over the spec, key by key (JSON merge patch, RFC 7396)."""
+    """``changes``: JSON merge patch for the spec (RFC 7396)."""
 
     changes: dict[str, Any] = Field(default_factory=dict)
     resume: bool = False  # start from the newest checkpoint of the original
@@ -175,7 +175,7 @@ class ResumeRequest(ReasonRequest):
         default=None,
         min_length=1,
         max_length=4096,
-        description="Go on from this one of its checkpoints, not the newest.",
+        description="Resume from this checkpoint instead of the newest.",
     )
 
 
@@ -201,10 +201,10 @@ class LogSource(WireModel):
 
 
 class LogLine(WireModel):
-    """``offset`` is the byte after the line in its file: give it back to go on from there.
+    """A log line. ``offset``: byte offset after the line in its file, to continue from.
 
-    ``rank``: of the process that wrote it; ``None`` for the platform's own lines in a file that several processes share,
-    and for replicas without ranks. ``local_rank``: that process' number in its replica, where several share the file.
+    ``rank``: of the process that wrote it; ``None`` for replicas without ranks, and for the platform's lines in a file
+    shared by several processes. ``local_rank``: the process's number in its replica, if several share the file.
     """
 
     attempt: int
@@ -218,7 +218,7 @@ class LogLine(WireModel):
 
 
 class FileEntry(WireModel):
-    """A file or folder of a job's output. A link is told as what it leads to, with ``is_link``."""
+    """A file or folder of a job's output. A link is shown as its target, with ``is_link``."""
 
     path: str
     is_dir: bool
@@ -227,12 +227,12 @@ class FileEntry(WireModel):
     modified_at: datetime
 
 
-class TensorBoardAsk(WireRequest):
+class TensorBoardRequest(WireRequest):
     jobs: list[str] = Field(min_length=1, max_length=50, description="Ids or names of jobs to show side by side.")
 
 
 class TensorBoardLinkView(WireModel):
-    """``path`` is below the server's address and is the right to look: no token is asked for."""
+    """``path``: relative to the server's URL; it grants access without a token."""
 
     path: str
     jobs: list[str]

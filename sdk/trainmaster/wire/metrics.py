@@ -1,7 +1,7 @@
-"""Metrics on the wire: what replicas report, what there is, and charts of it.
+"""API models of job metrics: reports of replicas, series and charts.
 
-Numbers that JSON does not have stand as the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Times are seconds since
-1970, exact to the millisecond.
+Numbers that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Times are seconds since 1970 with
+millisecond precision.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pydantic import Field
 from trainmaster.wire.base import WireModel, WireRequest
 
 MetricKind = Literal["scalar", "histogram", "image", "text"]
-# A number as answers have it; requests take the same.
+# A number in responses and requests.
 Value = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
 class NewPoints(WireModel):
-    """Points of one series in order of arrival: ``steps`` and ``values`` of one length, ``times_s`` too or left out (now)."""
+    """New points of a series: ``steps``, ``values`` and ``times_s`` (default: now) have the same length."""
 
     name: str
     steps: list[int]
@@ -27,8 +27,10 @@ class NewPoints(WireModel):
 
 
 class NewObject(WireModel):
-    """``data``: of a histogram ``{"edges": [n + 1 numbers that grow], "counts": [n numbers]}``, of an image its file (PNG, JPEG,
-    GIF or WebP) in base64, of a text the text.
+    """A histogram, image or text.
+
+    ``data``: of a histogram ``{"edges": [n + 1 increasing numbers], "counts": [n numbers]}``; of an image its file (PNG,
+    JPEG, GIF or WebP) in base64; of a text the text.
     """
 
     name: str
@@ -39,8 +41,8 @@ class NewObject(WireModel):
 
 
 class NewMetrics(WireModel):
-    """What a report item of kind ``metrics`` holds. ``is_printed``: read in lines that nobody named a pattern for, so that it
-    counts only where the script does not tell it otherwise.
+    """Content of a report item of kind ``metrics``. ``is_printed``: parsed from log lines without a user's pattern; such
+    values are ignored if the script reports the same metric otherwise.
     """
 
     series: list[NewPoints] = Field(default_factory=list, max_length=5000)
@@ -49,7 +51,7 @@ class NewMetrics(WireModel):
 
 
 class MetricsBatch(WireRequest):
-    """``batch``: grows with each batch of ``writer``; one that came already is not taken again."""
+    """``batch``: increasing number of the batch of ``writer``, for de-duplication."""
 
     role: str
     index: int = Field(ge=0, le=2**31 - 1)
@@ -60,7 +62,7 @@ class MetricsBatch(WireRequest):
 
 
 class MetricsAnswer(WireModel):
-    """What was taken. ``faults``: a sentence for each series or object that was not."""
+    """Numbers of accepted points and objects. ``faults``: a message for each rejected series or object."""
 
     points: int
     objects: int
@@ -69,7 +71,7 @@ class MetricsAnswer(WireModel):
 
 
 class MetricView(WireModel):
-    """One series: its newest point, and the range of its finite values. ``count``: points so far, or objects written."""
+    """One series with its newest point and the range of its finite values. ``count``: number of points or objects."""
 
     job: str
     attempt: int
@@ -86,14 +88,14 @@ class MetricView(WireModel):
 
 
 class MetricName(WireModel):
-    """What some series are called."""
+    """A name of series."""
 
     name: str
     kind: MetricKind
 
 
 class PointColumns(WireModel):
-    """Points as columns of one length."""
+    """Points as columns of the same length."""
 
     steps: list[int]
     times_s: list[float]
@@ -101,9 +103,10 @@ class PointColumns(WireModel):
 
 
 class BucketColumns(WireModel):
-    """Runs of points as columns of one length, in order: the steps and times that they span, how many points they are, the
-    lowest, highest and mean finite value (null: there is none), the first and last as they came, and how many are NaN or
-    infinite. No peak is lost.
+    """A downsampled series: consecutive buckets of points, as columns of the same length.
+
+    Each bucket has its range of steps and times, number of points, minimum, maximum and mean of the finite values (null
+    without any), first and last value, and number of NaN or infinite values. So peaks are preserved.
     """
 
     steps: list[int]
@@ -120,22 +123,22 @@ class BucketColumns(WireModel):
 
 
 class ChartSeries(MetricView):
-    """A series in the window: its points where these are few, else buckets."""
+    """A series in the window: its points, or buckets if there are many points."""
 
     points: PointColumns | None = None
     buckets: BucketColumns | None = None
 
 
-class Chart(WireModel):
-    """``cursor``: give it to the stream as `Last-Event-ID` (or `after`), and it tells what comes after this answer."""
+class MetricsChart(WireModel):
+    """Series for a chart. ``cursor``: `Last-Event-ID` (or `after`) for the stream of later points."""
 
     series: list[ChartSeries]
-    is_cut: bool = Field(default=False, description="There are more series than one answer holds.")
+    is_cut: bool = Field(default=False, description="Whether there are more series than a response may have.")
     cursor: str = ""
 
 
 class MetricObjectView(WireModel):
-    """A histogram (``data``: edges and counts), a text (``data``), or an image, whose bytes are at ``url``."""
+    """A histogram (``data``: edges and counts), a text (``data``), or an image (content at ``url``)."""
 
     id: int
     step: int
@@ -147,20 +150,20 @@ class MetricObjectView(WireModel):
 
 
 class GpuUse(WireModel):
-    """One GPU over the window. ``is_idle``: it did nothing worth its holding."""
+    """Usage of one GPU in the window. ``is_idle``: allocated, but practically unused."""
 
     index: int
     utilisation_percent: float | None = None
     memory_bytes: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    ecc_uncorrected: float | None = Field(default=None, description="Memory errors since the driver was loaded.")
-    xid: float | None = Field(default=None, description="The newest error of driver or hardware, by NVIDIA's number.")
+    ecc_uncorrected: float | None = Field(default=None, description="Uncorrected memory errors since the driver was loaded.")
+    xid: float | None = Field(default=None, description="NVIDIA's XID of the newest driver or hardware error.")
     is_idle: bool = False
 
 
 class ReplicaUse(WireModel):
-    """What a replica used, as means over the window; ``None``: not known there."""
+    """Average resource usage of a replica in the window; ``None``: unknown."""
 
     attempt: int
     role: str
@@ -177,7 +180,7 @@ class ReplicaUse(WireModel):
 
 
 class ResourceSummary(WireModel):
-    """``notes``: what stands out, in sentences: idle GPUs, ranks that are far from the others."""
+    """Resource usage of a job. ``notes``: remarks such as idle GPUs or ranks that deviate from the others."""
 
     window_s: float
     replicas: list[ReplicaUse]

@@ -66,7 +66,7 @@ class UserShareView(WireModel):
     """A user's part of a project's share; the numbers mean what they mean of a project."""
 
     user: str
-    held: float
+    allocated: float
     usage: float
     running: int
     waiting: int
@@ -82,7 +82,7 @@ class ShareView(WireModel):
 
     project: str | None
     weight: float
-    held: float
+    allocated: float
     wanted: float
     entitlement: float
     usage: float | None = None

@@ -36,7 +36,7 @@ class Lab:
 
     def __init__(self, plane: Any) -> None:
         self.plane = plane
-        self.keeper = StudyLoop(plane.control)
+        self.study_loop = StudyLoop(plane.control)
         self.curve: Callable[[dict[str, Any]], list[tuple[int, float]]] = lambda point: [(1, point["x"])]
         self.metrics: tuple[str, ...] = ("score",)
         self.script: Callable[[dict[str, Any]], Script] = lambda _point: Script(run_for=timedelta(seconds=5))
@@ -63,7 +63,7 @@ class Lab:
 
     def restart(self) -> None:
         self.plane.start()
-        self.keeper = StudyLoop(self.plane.control)
+        self.study_loop = StudyLoop(self.plane.control)
 
     def report(self) -> None:
         """Every trial that runs tells its metric, once."""
@@ -102,7 +102,7 @@ class Lab:
             event.remove(engine, "before_cursor_execute", keep)
 
     def turn(self, seconds: float = 2.0) -> None:
-        self.keeper.keep("study-1")
+        self.study_loop.reconcile("study-1")
         self.plane.settle()
         self.report()
         self.plane.advance(seconds)

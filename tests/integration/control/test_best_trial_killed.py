@@ -29,7 +29,7 @@ from core.db.engine import make_engine, make_sessions
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
 from scheduler.control.studies import round as rounds
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 
 url, folder, now, where = sys.argv[1:]
 
@@ -69,7 +69,7 @@ control = ControlContext(
     make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), Bell(), lambda: at, "doomed", b"k" * 32, "http://api",
     Path(folder),
 )
-StudyKeeper(control).keep("study-1")
+StudyLoop(control).reconcile("study-1")
 """
 
 
@@ -93,7 +93,7 @@ def test_a_kill_at_the_end_of_a_study_leaves_one_best_trial_and_one_version(
     lab = Lab(Plane(make_sessions(engine), tmp_path))
     lab.create(winner={"model": "digits", "arguments": arguments}, budget={"trials": 2, "parallel": 2})
     for _ in range(20):
-        lab.keeper.keep("study-1")
+        lab.study_loop.reconcile("study-1")
         lab.plane.settle()
         lab.report()
         lab.plane.advance(2)
@@ -114,9 +114,9 @@ def test_a_kill_at_the_end_of_a_study_leaves_one_best_trial_and_one_version(
     assert len(lab.plane.all(ModelVersion)) == is_over
     lab.plane.engine.advance(timedelta(minutes=5))  # until the lease of the dead one is over
     lab.plane.start()
-    lab.keeper = StudyLoop(lab.plane.control)
+    lab.study_loop = StudyLoop(lab.plane.control)
     for _ in range(3):
-        lab.keeper.keep("study-1")
+        lab.study_loop.reconcile("study-1")
     ended = lab.study
     assert ended.state == "succeeded"
     (version,) = lab.plane.all(ModelVersion)

@@ -33,7 +33,7 @@ def test_no_trial_is_lost_or_doubled_and_later_ones_cost_no_more(plane: Any) -> 
     is_restarted = False
     for _ in range(200):
         with work.counted():
-            lab.keeper.keep("study-1")
+            lab.study_loop.reconcile("study-1")
         _settle(lab)
         lab.report()
         plane.engine.advance(timedelta(seconds=1))

@@ -36,7 +36,7 @@ class Lab:
         plane.engine.script_for = self._scripted
         self.alarms: list[datetime] = []
         self.rung = ""  # the key of the last alarm
-        self.keeper = self._new_keeper()
+        self.endpoint_loop = self._new_keeper()
 
     def _new_keeper(self) -> EndpointLoop:
         return EndpointLoop(self.plane.control, SERVER, self._probe, set_timer=self._set_alarm)
@@ -99,10 +99,10 @@ class Lab:
 
     def restart(self) -> None:
         self.plane.start()
-        self.keeper = self._new_keeper()
+        self.endpoint_loop = self._new_keeper()
 
     def turn(self, seconds: float = 1.0) -> None:
-        self.keeper.keep("endpoint-1")
+        self.endpoint_loop.reconcile("endpoint-1")
         self.plane.settle()
         self.plane.advance(seconds)
         self.fewest_ready = min(self.fewest_ready, len(self.targets))
@@ -320,7 +320,7 @@ def test_timer_wakeups_probe_no_ready_replica_in_any_process(lab: Lab) -> None:
         for _ in range(2):
             lab.restart()  # another process, which knows nothing of the times of the first one
             for _ in range(2):
-                lab.keeper.keep(lab.rung)
+                lab.endpoint_loop.reconcile(lab.rung)
                 lab.plane.advance(0.25)
         lab.turn(0.0)
     assert lab.asked.count(ready) == 2
@@ -387,11 +387,11 @@ def test_what_is_undeployed_or_cancelled_is_not_asked(lab: Lab) -> None:
     lab.until([1, 1])
     lab.plane.want(lab.live_jobs[0], "cancel")
     lab.asked.clear()
-    lab.keeper.keep("endpoint-1")
+    lab.endpoint_loop.reconcile("endpoint-1")
     assert len(set(lab.asked)) == 1
     lab.set(state="undeploying")
     lab.asked.clear()
-    lab.keeper.keep("endpoint-1")
+    lab.endpoint_loop.reconcile("endpoint-1")
     assert lab.asked == []
 
 
@@ -400,7 +400,7 @@ def test_a_preempted_replica_is_no_target_until_it_runs_again(lab: Lab) -> None:
     lab.until([1])
     with unit_of_work(lab.plane.sessions) as session:
         session.execute(update(Job).values(state="queued"))
-    lab.keeper.keep("endpoint-1")
+    lab.endpoint_loop.reconcile("endpoint-1")
     assert lab.targets == []
     assert [one.state for one in lab.replicas] == ["starting"]
 
@@ -429,7 +429,7 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(fence, "fenced", dying)
             try:
-                lab.keeper.keep("endpoint-1")
+                lab.endpoint_loop.reconcile("endpoint-1")
             except ProcessKilled:
                 lab.plane.engine.advance(timedelta(seconds=20))  # until its lease is over
                 patch.undo()

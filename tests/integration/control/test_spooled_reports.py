@@ -229,7 +229,7 @@ def test_a_trial_that_ended_while_the_api_was_away_has_its_result(plane):
     lab = Lab(plane)
     lab.curve = lambda _point: []
     lab.create(budget={"trials": 1})
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     plane.settle()
     attempt = plane.one(Attempt)
     keep(plane, attempt, ("metrics", {"series": [{"name": "score", "steps": [1, 2], "values": [0.25, 0.75]}]}))

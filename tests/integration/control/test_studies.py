@@ -55,16 +55,16 @@ def test_at_most_so_many_at_once_and_the_end_of_one_rings_for_the_next(lab: Lab)
     lab.create()
     rings: list[tuple[str, str]] = []
     lab.plane.notify = lambda topic, key="": rings.append((topic, key))
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     assert len(lab.trials) == 2
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     assert len(lab.trials) == 2
     lab.plane.settle()
     lab.report()
     rings.clear()
     lab.plane.advance(6)
     assert (TOPIC_STUDY, "study-1") in rings
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded", "running", "running"]
 
 
@@ -193,7 +193,7 @@ def test_a_lost_wakeup_is_made_up_for_however_many_studies_there_are(lab: Lab, m
     monkeypatch.setattr("scheduler.control.studies.study_loop._PAGE", 2)
     rings: list[tuple[str, str]] = []
     lab.plane.notify = lambda topic, key="": rings.append((topic, key))
-    lab.keeper.notify_due()
+    lab.study_loop.notify_due()
     assert rings == [(TOPIC_STUDY, f"study-{number}") for number in range(1, 8)]
 
 
@@ -223,12 +223,12 @@ def test_gpu_hours_of_a_trial_that_was_started_again_count_while_it_runs(lab: La
 def test_untried_initial_points_come_first_when_the_study_is_extended(lab: Lab) -> None:
     own = [{"x": 0.1}, {"x": 0.2}]
     lab.create(template=None, initial=own)
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     assert [one["parameters"] for one in lab.study.prefetched_points[:2]] == own
     for state in ("stopping", "running"):
         with unit_of_work(lab.plane.sessions) as session:
             session.execute(update(Study).values(state=state, generation=Study.generation + 1))
-        lab.keeper.keep("study-1")
+        lab.study_loop.reconcile("study-1")
     assert [one["parameters"] for one in lab.study.prefetched_points[:2]] == own
     assert len(lab.study.prefetched_points) > 2
 
@@ -295,10 +295,10 @@ def test_another_process_writes_nothing_while_this_one_is_at_it(lab: Lab) -> Non
         held = leases.acquire(
             session, "study:study-1", holder="test", now=lab.plane.engine.now, ttl=timedelta(seconds=15)
         )
-    other.keep("study-1")
+    other.reconcile("study-1")
     assert lab.trials == []
     lab.plane.engine.advance(timedelta(seconds=16))
-    other.keep("study-1")
+    other.reconcile("study-1")
     assert len(lab.trials) == 2
     assert held is not None
     with pytest.raises(StaleWrite), fence.fenced(lab.plane.control, held):
@@ -314,7 +314,7 @@ def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> N
             return propose(replace(question, algorithm=Algorithm.RANDOM))
 
     lab.create(algorithm="gp", budget={"trials": 30, "parallel": 2})
-    lab.keeper = StudyLoop(lab.plane.control, Slow())
+    lab.study_loop = StudyLoop(lab.plane.control, Slow())
     while lab.study.trial_count < 14:
         lab.turn()
     ahead = lab.study.prefetched_points
@@ -344,7 +344,7 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     proposers = Proposers()
     monkeypatch.setattr(proposers, "_pool", Failing())
     lab.create(algorithm="gp", budget={"trials": 14, "parallel": 2})
-    lab.keeper = StudyLoop(lab.plane.control, proposers)
+    lab.study_loop = StudyLoop(lab.plane.control, proposers)
     notes = set()
     for _ in range(40):
         lab.turn()
@@ -383,12 +383,12 @@ class KilledSession(Session):
 
 @pytest.fixture
 def killer(lab: Lab) -> Iterator[Callable[[int], None]]:
-    """``killer(n)``: the next keeper dies at its step n."""
+    """``killer(n)``: the next study_loop dies at its step n."""
     calm = lab.plane.sessions
 
     def arm(step: int) -> None:
         KilledSession.step, KilledSession.dies_at = 0, step
-        lab.keeper = StudyLoop(
+        lab.study_loop = StudyLoop(
             replace(
                 lab.plane.control,
                 sessions=sessionmaker(calm.kw["bind"], class_=KilledSession, expire_on_commit=False),
@@ -406,7 +406,7 @@ def test_killed_at_any_step_no_trial_is_lost_doubled_or_forgotten(lab: Lab, kill
     for step in [*range(1, 14)] * 2:
         killer(step)
         try:
-            lab.keeper.keep("study-1")
+            lab.study_loop.reconcile("study-1")
         except ProcessKilled:
             kills += 1
             lab.plane.engine.advance(timedelta(seconds=20))  # until its lease is over

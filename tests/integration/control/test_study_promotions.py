@@ -115,7 +115,7 @@ def test_where_the_parent_made_room_meanwhile_the_next_one_is_gone_on_from(lab: 
         lab.turn()
         for job_id in lab.reported:
             save(lab, job_id, 1)
-        lab.keeper.keep("study-1")
+        lab.study_loop.reconcile("study-1")
         heirs = [trial for trial in lab.trials if "parent" in trial.memo]
     parent = next(trial for trial in lab.trials if trial.number == heirs[0].memo["parent"])
     shutil.rmtree(folder_of(lab, parent.job_id or "") / "step-1")
@@ -153,7 +153,7 @@ class Nursery:
 
     def turn(self) -> None:
         lab = self.lab
-        lab.keeper.keep("study-1")
+        lab.study_loop.reconcile("study-1")
         lab.plane.settle()
         trials = lab.trials
         numbers = {trial.number: trial for trial in trials}
@@ -248,9 +248,9 @@ def test_no_replacement_goes_on_from_a_member_that_has_ended(lab: Lab) -> None:
     best = next(trial for trial in lab.trials if trial.number == gone.stop["parents"][0])
     with unit_of_work(lab.plane.sessions) as session:
         session.get_one(Job, best.job_id).state = "succeeded"
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     lab.plane.settle()
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     trials = lab.trials
     assert trials[gone.number - 1].state == "stopped"
     assert len(trials) > 4
@@ -274,7 +274,7 @@ def test_a_kill_between_end_and_replacement_leaves_one_replacement(lab: Lab) -> 
 def test_a_population_ends_when_its_members_have(lab: Lab) -> None:
     lab.create(**{**POPULATION, "budget": {"max_time": "1h", "parallel": 4}})
     lab.script = lambda _point: Script(run_for=timedelta(seconds=5))
-    assert isinstance(lab.keeper, StudyLoop)
+    assert isinstance(lab.study_loop, StudyLoop)
     ended = lab.run()
     assert (ended.state, ended.reason) == ("succeeded", "Its population has come to its end.")
     assert len(lab.trials) == 4

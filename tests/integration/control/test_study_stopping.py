@@ -78,7 +78,7 @@ def test_a_trial_whose_script_has_finished_is_not_stopped_early(
         finish()
     else:
         monkeypatch.setattr("scheduler.control.studies.trial_stops.judge_traces", judge)
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     bad = lab.plane.one(Job, id=lab.trials[3].job_id)
     assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.desired_state) == (
         "succeeded",
@@ -114,7 +114,7 @@ def test_a_passed_rung_is_not_judged_again_by_another_process(lab: Lab, other: s
     if other == "restarted":
         lab.restart()
     else:
-        lab.keeper = StudyLoop(replace(lab.plane.control, holder="second"))
+        lab.study_loop = StudyLoop(replace(lab.plane.control, holder="second"))
     lab.turn()
     stops = {trial.number: trial.stop and trial.stop["step"] for trial in lab.trials}
     assert stops == {1: None, 2: None, 3: None, 4: 1, 5: 1, 6: 1}
@@ -136,7 +136,7 @@ def test_a_round_sees_what_was_written_until_it_took_the_lease(lab: Lab, monkeyp
         return load_study(session, *rest)
 
     monkeypatch.setattr("scheduler.control.studies.study_loop.load_study", load)
-    lab.keeper.keep("study-1")
+    lab.study_loop.reconcile("study-1")
     assert set(held) == {lab.plane.control.holder}
 
 
@@ -159,7 +159,7 @@ def test_the_place_of_a_stopped_trial_is_the_next_ones_in_the_moment_in_which_it
         lab.plane.advance(seconds)
         while (TOPIC_STUDY, "study-1") in heard:
             heard.clear()
-            lab.keeper.keep("study-1")
+            lab.study_loop.reconcile("study-1")
             for _ in range(3):
                 lab.plane.settle()
 

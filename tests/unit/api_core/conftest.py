@@ -128,6 +128,6 @@ def reporter(app: Any, settings: Settings) -> Callable[[str], TestClient]:
 
 
 @pytest.fixture
-def keeper(sessions: SessionFactory, clock: Any) -> StudyLoop:
+def study_loop(sessions: SessionFactory, clock: Any) -> StudyLoop:
     executor = FakeExecutor(FakeEngine())
     return StudyLoop(ControlContext(sessions, executor, NoWakeup(), clock, "test", b"k" * 32))

@@ -205,13 +205,13 @@ def test_time_stands_still_while_a_study_is_paused(client: TestClient, sessions:
 
 
 def test_the_front_of_several_metrics_and_a_start_from_another_study(
-    client: TestClient, keeper: StudyLoop, clock: Any
+    client: TestClient, study_loop: StudyLoop, clock: Any
 ) -> None:
     spec = {key: item for key, item in OWN.items() if key not in ("metric", "goal")}
     spec |= {"metrics": [{"name": "loss", "goal": "minimize"}, {"name": "speed", "goal": "maximize"}]}
     study = create(client, spec)["id"]
     for number, (loss, speed) in enumerate([(1, 1), (2, 2), (3, 1), (4, 0)], start=1):
-        keeper.keep(study)
+        study_loop.reconcile(study)
         client.post(f"{URL}/{study}/suggestions").raise_for_status()
         told = {"result": {"loss": loss, "speed": speed}}
         client.post(f"{URL}/{study}/trials/{number}/complete", json=told).raise_for_status()
@@ -224,7 +224,7 @@ def test_the_front_of_several_metrics_and_a_start_from_another_study(
     clock.now += timedelta(seconds=1)
     assert client.post(URL, json={"spec": {**OWN, "warm_start": [study]}}).status_code == 422
     again = create(client, {**spec, "name": "again", "warm_start": "search"})
-    keeper.keep(again["id"])
+    study_loop.reconcile(again["id"])
     assert len(client.post(f"{URL}/again/suggestions").json()["trials"]) == 1
 
 
@@ -241,15 +241,15 @@ def test_who_has_its_name_and_goes_on_is_told(client: TestClient, sessions: Sess
     assert client.get(f"{URL}/search").json()["namesakes"] == []
 
 
-def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, keeper: StudyLoop) -> None:
+def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, study_loop: StudyLoop) -> None:
     made = create(client, {**OWN, "algorithm": "auto", "budget": {"trials": 500}})
     assert (made["algorithm"], made["algorithm_chosen"]) == ("auto", None)
-    keeper.keep(made["id"])
+    study_loop.reconcile(made["id"])
     shown = client.get(f"{URL}/{made['id']}").json()
     assert (shown["algorithm"], shown["algorithm_chosen"]) == ("auto", "tpe")
     assert "its budget has more than 250 trials" in shown["algorithm_reason"]
     chosen = create(client, {**OWN, "name": "chosen"})
-    keeper.keep(chosen["id"])
+    study_loop.reconcile(chosen["id"])
     assert client.get(f"{URL}/chosen").json()["algorithm_chosen"] is None
 
 

@@ -26,27 +26,27 @@ from tests.unit.api_core.test_studies_api import OWN, SPEC, URL, create
 
 
 def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
-    client: TestClient, keeper: StudyLoop, sessions: SessionFactory
+    client: TestClient, study_loop: StudyLoop, sessions: SessionFactory
 ) -> None:
     few = {"x": {"type": "integer", "min": 1, "max": 2}}
     study = create(client, {**OWN, "parameters": few, "algorithm": "grid", "budget": {"trials": 9, "parallel": 4}})[
         "id"
     ]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     trials = client.post(f"{URL}/search/suggestions", json={"count": 4}).json()["trials"]
     assert sorted(one["parameters"]["x"] for one in trials) == [1, 2]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert client.get(f"{URL}/search").json()["state"] == "running", "two are still being tried"
     for one in trials:
         client.post(f"{URL}/search/trials/{one['number']}/complete", json={"result": {"score": 1.0}})
-    keeper.keep(study)
+    study_loop.reconcile(study)
     ended = client.get(f"{URL}/search").json()
     assert (ended["state"], ended["reason"]) == ("succeeded", "Every point of the space was tried.")
 
 
-def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyLoop, sessions: SessionFactory) -> None:
+def test_points_are_asked_for_and_told(client: TestClient, study_loop: StudyLoop, sessions: SessionFactory) -> None:
     study = create(client, OWN)["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     asked = client.post(f"{URL}/{study}/suggestions", json={"count": 5}).json()
     assert [trial["number"] for trial in asked["trials"]] == [1, 2]
     full = client.post(f"{URL}/{study}/suggestions").json()
@@ -70,13 +70,13 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyLoop, se
     assert (failed["state"], failed["reason"]) == ("failed", "it exploded")
     assert client.post(f"{URL}/{study}/trials/2/complete", json={"reason": "it exploded"}).json() == failed
     for number in (3, 4):
-        keeper.keep(study)
+        study_loop.reconcile(study)
         client.post(f"{URL}/{study}/suggestions").raise_for_status()
         if number == 4:  # all are given, and one is being tried still
             spent = client.post(f"{URL}/{study}/suggestions").json()
             assert (spent["trials"], spent["is_over"]) == ([], True)
         client.post(f"{URL}/{study}/trials/{number}/complete", json={"result": {"score": number}}).raise_for_status()
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert client.post(f"{URL}/{study}/suggestions").json()["is_over"] is True
     ended = client.get(f"{URL}/{study}").json()
     assert (ended["state"], ended["best"]["number"], ended["best_so_far"]) == (
@@ -89,9 +89,9 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyLoop, se
     assert len({point["x"] for point in points}) == 4
 
 
-def test_a_paused_study_has_more_points_later(client: TestClient, keeper: StudyLoop) -> None:
+def test_a_paused_study_has_more_points_later(client: TestClient, study_loop: StudyLoop) -> None:
     study = create(client, OWN)["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     client.post(f"{URL}/{study}/pause").raise_for_status()
     asked = client.post(f"{URL}/{study}/suggestions").json()
     assert (asked["trials"], asked["is_over"]) == ([], False)
@@ -130,8 +130,8 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     study = create(client, {**OWN, "algorithm": "tpe", "budget": {"trials": 50, "parallel": 8}})["id"]
     asking = Asking(lambda: client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"])
     control = ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
-    keeper = StudyLoop(control, cast("Proposers", asking))
-    keeper.keep(study)
+    study_loop = StudyLoop(control, cast("Proposers", asking))
+    study_loop.reconcile(study)
     ((first, second),) = asking.answers
     with unit_of_work(sessions) as session:
         row = session.get_one(Study, study)
@@ -141,7 +141,7 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     points = [first["parameters"]["x"], second["parameters"]["x"], *(one["parameters"]["x"] for one in prepared)]
     assert len(set(points)) == len(points) == proposed
     client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1.0}}).raise_for_status()
-    keeper.keep(study)
+    study_loop.reconcile(study)
     with unit_of_work(sessions) as session:
         again = session.get_one(Study, study).prefetched_points
     # What knows of the result comes first; the others are a reserve.
@@ -154,19 +154,19 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
         assert client.post(f"{URL}/{study}/suggestions", json=ask).json()["trials"][0]["parameters"] in [
             one["parameters"] for one in again
         ]
-        keeper.keep(study)
+        study_loop.reconcile(study)
     assert asking.asked == asked
     client.post(f"{URL}/{study}/trials/2/complete", json={"result": {"score": 2.0}}).raise_for_status()
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert asking.asked == asked + 1
     with unit_of_work(sessions) as session:
         last = session.get_one(Study, study).prefetched_points
     assert (len(last), [one for one in last[:2] if one in again], last[2:]) == (16, [], again[2:])
 
 
-def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyLoop) -> None:
+def test_the_same_key_gives_the_same_trials(client: TestClient, study_loop: StudyLoop) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 6}})["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     key = {"Idempotency-Key": "once"}
     first = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key)
     again = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key)
@@ -185,10 +185,10 @@ def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyLoo
 
 
 def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own(
-    client: TestClient, keeper: StudyLoop, sessions: SessionFactory, clock: Any
+    client: TestClient, study_loop: StudyLoop, sessions: SessionFactory, clock: Any
 ) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 5}})["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     used = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers={"Idempotency-Key": "used"}).json()
     asks = [Ask(), Ask(3, key="used"), Ask(key="fresh"), Ask(2, key="used"), Ask(2, client="program"), Ask()]
     with unit_of_work(sessions) as session:
@@ -217,20 +217,20 @@ def _numbers(answer: Answer) -> list[int]:
     return [trial.number for trial in answer.suggestions.trials]
 
 
-def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: StudyLoop) -> None:
+def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, study_loop: StudyLoop) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 1}})["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     client.post(f"{URL}/{study}/suggestions").raise_for_status()
     key = {"Idempotency-Key": "once"}
     assert client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"] == []
     client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert [trial["number"] for trial in client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"]] == [2]
 
 
-def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, keeper: StudyLoop) -> None:
+def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, study_loop: StudyLoop) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 3}})["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
 
     def ask(name: str, count: int = 1) -> list[int]:
         answer = client.post(f"{URL}/{study}/suggestions", json={"client": name, "count": count})
@@ -242,7 +242,7 @@ def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, kee
     assert ask("a") == [1]
     assert ask("a", 3) == [1, 3], "what it has, and what there is room for"
     client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert ask("a") == [3]
     assert ask("c") == [4]
     assert ask("d") == []
@@ -252,17 +252,17 @@ def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, kee
 
 
 def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
-    client: TestClient, keeper: StudyLoop, clock: Any
+    client: TestClient, study_loop: StudyLoop, clock: Any
 ) -> None:
     spec = {**OWN, "budget": {"trials": 9, "parallel": 2}, "lost_after": "10m", "initial": [{"x": 0.125}]}
     study = create(client, spec)["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     client.post(f"{URL}/{study}/suggestions", json={"count": 2}).raise_for_status()
     clock.advance(400)
     alive = client.post(f"{URL}/{study}/trials/2/heartbeat")
     assert (alive.status_code, alive.json()["state"]) == (200, "running")
     clock.advance(201)
-    keeper.keep(study)
+    study_loop.reconcile(study)
     lost, kept = client.get(f"{URL}/{study}/trials").json()["items"]
     assert (lost["state"], kept["state"]) == ("failed", "running")
     assert lost["reason"].startswith("Lost: ")
@@ -276,21 +276,21 @@ def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
     assert client.post(f"{URL}/{study}/trials/9/heartbeat").status_code == 404
     # Lost once more, it is left alone: it may be the point that its programs die of.
     clock.advance(601)
-    keeper.keep(study)
+    study_loop.reconcile(study)
     trials = client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"]
     assert len(trials) == 2
     assert {"x": 0.125} not in [trial["parameters"] for trial in trials]
 
 
-def test_a_result_without_lost_after_may_take_most_of_a_day(client: TestClient, keeper: StudyLoop, clock: Any) -> None:
+def test_a_result_without_lost_after_may_take_most_of_a_day(client: TestClient, study_loop: StudyLoop, clock: Any) -> None:
     study = create(client, OWN)["id"]
-    keeper.keep(study)
+    study_loop.reconcile(study)
     client.post(f"{URL}/{study}/suggestions").raise_for_status()
     clock.advance(86_000)
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert client.get(f"{URL}/{study}").json()["trials"] == {"running": 1}
     clock.advance(400)
-    keeper.keep(study)
+    study_loop.reconcile(study)
     assert client.get(f"{URL}/{study}").json()["trials"] == {"failed": 1}
 
 

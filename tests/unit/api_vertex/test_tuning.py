@@ -39,7 +39,7 @@ def tuning(*parameters: Any, spec: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def keeper(sessions: SessionFactory, clock: Any) -> StudyLoop:
+def study_loop(sessions: SessionFactory, clock: Any) -> StudyLoop:
     return StudyLoop(ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
 
 
@@ -215,13 +215,13 @@ def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None
 
 
 def test_trials_are_told_with_what_they_came_to(
-    client: TestClient, keeper: StudyLoop, sessions: SessionFactory, clock: Any
+    client: TestClient, study_loop: StudyLoop, sessions: SessionFactory, clock: Any
 ) -> None:
     body = tuning(UNITS, KINDS, spec={"algorithm": 3})
     body["trialJobSpec"]["enableWebAccess"] = True
     told = sent(client, body, KIND)
     study_id = told["name"].rpartition("/")[2]
-    keeper.keep(study_id)
+    study_loop.reconcile(study_id)
     waiting = client.get(place(told)).json()
     assert waiting["state"] == "JOB_STATE_PENDING"
     first, second = waiting["trials"]
@@ -287,15 +287,15 @@ def test_the_client_waits_for_a_study_that_is_paused(client: TestClient, session
     assert client.get(place(told)).json()["state"] == "JOB_STATE_QUEUED"
 
 
-def test_cancel_and_delete(client: TestClient, keeper: StudyLoop) -> None:
+def test_cancel_and_delete(client: TestClient, study_loop: StudyLoop) -> None:
     told = sent(client, tuning(), KIND)
     study_id = told["name"].rpartition("/")[2]
-    keeper.keep(study_id)
+    study_loop.reconcile(study_id)
     assert "cancel it first" in error_of(client.delete(place(told)), 400, "FAILED_PRECONDITION")
     assert client.post(f"{place(told)}:cancel", json={}).json() == {}
     assert client.get(place(told)).json()["state"] == "JOB_STATE_CANCELLING"
     for _ in range(3):
-        keeper.keep(study_id)
+        study_loop.reconcile(study_id)
     ended = client.get(place(told)).json()
     assert (ended["state"], ended["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
     assert {one["state"] for one in ended["trials"]} == {"INFEASIBLE"}

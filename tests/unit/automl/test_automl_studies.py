@@ -60,24 +60,24 @@ def test_of_few_families_only_their_parameters_are_searched() -> None:
     assert "balance" not in first[1]
 
 
-def test_what_the_trainer_is_told_is_read_back_from_the_study() -> None:
+def test_the_trainers_options_are_read_back_from_the_study() -> None:
     spec = parse_study(
         study_of(order(weights="data/backbones", weights_file="net.pt", kind=IMAGES, families=["transfer"]))
     )
-    told = options_of(spec.model_dump(mode="json"))
-    assert told is not None
-    assert (told["kind"], told["metric"], told["weights"]) == (IMAGES, "accuracy", "/data/weights/net.pt")
+    given = options_of(spec.model_dump(mode="json"))
+    assert given is not None
+    assert (given["kind"], given["metric"], given["weights"]) == (IMAGES, "accuracy", "/data/weights/net.pt")
     assert spec.template is not None
     assert (spec.template.mounts[0].volume, spec.template.mounts[0].path) == ("data", "backbones")
     assert options_of({"template": {"env": {"AUTOML_OPTIONS": "{}"}}}) is None
 
 
 @pytest.mark.parametrize(("trials", "beside"), [(10, 4), (3, 3)])
-def test_a_trial_is_told_how_many_run_beside_it(trials: int, beside: int) -> None:
+def test_a_trial_gets_the_number_of_concurrent_trials(trials: int, beside: int) -> None:
     spec = parse_study(study_of(order(trials=trials, parallel=4)))
-    told = options_of(spec.model_dump(mode="json"))
-    assert told is not None
-    assert told["parallel"] == beside
+    given = options_of(spec.model_dump(mode="json"))
+    assert given is not None
+    assert given["parallel"] == beside
 
 
 def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
@@ -110,7 +110,7 @@ def test_the_task_follows_from_the_targets_values(cells: list[str], task: str, m
     assert (found.task, found.metric) == (task, metric)
 
 
-def test_who_says_the_task_is_believed() -> None:
+def test_a_given_task_is_not_overridden() -> None:
     assert profile_target(["1", "2"] * 30, "regression").metric == "rmse"
 
 
@@ -121,12 +121,12 @@ def test_the_rows_of_each_class_that_a_test_leaves_are_those_of_the_trials(
 ) -> None:
     target = np.repeat(np.arange(len(counts)), counts)
     size = max(1, round(fraction * len(target)), len(counts))
-    told = left_of(counts, fraction)
+    given = left_of(counts, fraction)
     for seed in range(3):
         trials, _ = next(StratifiedShuffleSplit(1, test_size=size, random_state=seed).split(target, target))
         left = np.bincount(target[trials], minlength=len(counts))
         assert all(
-            most - 1 <= rows <= most for rows, most in zip(left, told, strict=True)
+            most - 1 <= rows <= most for rows, most in zip(left, given, strict=True)
         )  # of equal parts chance decides
 
 

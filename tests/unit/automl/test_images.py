@@ -124,7 +124,7 @@ def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, c
             model.predict([bad], {})
 
 
-def test_the_last_figures_of_the_final_run_are_those_of_the_network_that_is_kept(
+def test_the_last_metrics_of_the_final_run_are_those_of_the_best_network(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored = iter([0.2, 0.9, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3])
@@ -142,7 +142,7 @@ def test_the_last_figures_of_the_final_run_are_those_of_the_network_that_is_kept
     assert report["validation"] == {"accuracy": 0.9}
 
 
-def test_a_network_ends_before_its_time_is_over_and_is_kept(tmp_path: Path, capsys: Any) -> None:
+def test_training_ends_before_the_time_limit_and_keeps_the_best_network(tmp_path: Path, capsys: Any) -> None:
     images.run(options(draw(tmp_path / "data"), seconds=1e-3, is_final=True))
     said = capsys.readouterr().out
     assert "The time limit ends training after 1 of 40 epochs; the network of epoch 1 is used." in said
@@ -155,7 +155,7 @@ def test_the_baseline_says_the_commonest(tmp_path: Path, capsys: Any) -> None:
     assert re.search(r"^accuracy=0\.5 seconds=\S+ step=1$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_too_few_images_of_a_class_beside_a_large_test_are_refused_with_what_to_change(tmp_path: Path) -> None:
+def test_too_few_images_of_a_class_with_a_large_test_part_are_refused(tmp_path: Path) -> None:
     for name in "abcdefg":
         (tmp_path / "data" / name).mkdir(parents=True)
         for index in range(3):

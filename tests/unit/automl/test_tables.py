@@ -64,8 +64,15 @@ HEADER: Row = ["name", "city", "age", "day", "same", "bought"]
 
 
 def options(folder: Path, **changes: Any) -> TrialOptions:
-    told = {"kind": "tabular", "task": "classification", "metric": "accuracy", "target": "bought", "seed": 3, **changes}
-    return TrialOptions(data=str(folder), output=str(folder.parent / "output"), **told)
+    given = {
+        "kind": "tabular",
+        "task": "classification",
+        "metric": "accuracy",
+        "target": "bought",
+        "seed": 3,
+        **changes,
+    }
+    return TrialOptions(data=str(folder), output=str(folder.parent / "output"), **given)
 
 
 def test_cells_of_nothing_are_none_and_delimiters_are_found(tmp_path: Path) -> None:
@@ -90,7 +97,7 @@ def test_of_more_rows_than_allowed_a_sample_is_drawn_the_same_each_time(tmp_path
 
 
 @pytest.mark.parametrize("cell", ["NA", " n/a ", "?", "", None, "NaN"])
-def test_a_cell_of_nothing_is_the_same_to_who_asks_the_model_as_in_the_table(cell: Any) -> None:
+def test_a_missing_cell_is_the_same_in_requests_and_tables(cell: Any) -> None:
     assert text_of(cell) == NOTHING
 
 
@@ -164,7 +171,7 @@ def test_some_rows_of_a_column_that_counts_are_enough_to_know_it() -> None:
     assert not of_trials.is_counter("x", ["3", "7", "9"], [2, 6, 7])
 
 
-def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_have_it(tmp_path: Path) -> None:
+def test_a_row_number_is_no_feature_unless_forced_and_requests_may_omit_it(tmp_path: Path) -> None:
     rows = [[1000 - index, *row] for index, row in enumerate(people())]
     data = tabular.load(options(write(tmp_path / "data", rows, ["user_id", *HEADER])))
     reader, notes = tabular.read_kinds(data)
@@ -190,27 +197,25 @@ def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_
         ("regression", ["2", "4"], False),
     ],
 )
-def test_a_column_that_mirrors_the_target_is_told_as_a_leak(
+def test_a_column_that_mirrors_the_target_is_reported_as_a_leak(
     tmp_path: Path, task: str, cells: list[str], is_told: bool
 ) -> None:
     rows = [[index * 7 % 11, cells[index % len(cells)], 1 + index % 2] for index in range(40)]
     folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
     metric = "accuracy" if task == "classification" else "rmse"
     _, notes = tabular.read_kinds(tabular.load(options(folder, task=task, metric=metric)))
-    told = [note for note in notes if "leaked the target" in note]
-    assert [note.split(" looks")[0] for note in told] == (["Column copy"] if is_told else [])
+    given = [note for note in notes if "leaked the target" in note]
+    assert [note.split(" looks")[0] for note in given] == (["Column copy"] if is_told else [])
 
 
-def test_a_leak_is_told_to_the_jobs_history_in_the_words_that_the_leaderboard_looks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leak_is_an_event_that_the_leaderboard_recognises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "report.jsonl"
     monkeypatch.setenv("TRAINMASTER_REPORT_FILE", str(report))
     rows = [[index * 7 % 11, "AB"[index % 2], 1 + index % 2] for index in range(40)]
     folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
     tabular.run(options(folder, parameters={"family": "baseline"}))
-    (told,) = map(json.loads, report.read_text().splitlines())
-    assert told == {"kind": "event", "reason": columns.LEAK.format(name="copy")}
+    (given,) = map(json.loads, report.read_text().splitlines())
+    assert given == {"kind": "event", "reason": columns.LEAK.format(name="copy")}
     assert columns.LEAKED == tabular.LEAKED
 
 
@@ -262,11 +267,11 @@ def test_a_bootstrap_that_collapses_gives_no_interval(metric: str) -> None:
     assert low < high
 
 
-def test_why_there_is_no_interval_is_said(tmp_path: Path, capsys: Any) -> None:
+def test_the_reason_for_a_missing_interval_is_logged(tmp_path: Path, capsys: Any) -> None:
     rows = [[index, 2 * index] for index in range(60)]
     folder = write(tmp_path / "data", [[x, "yes" if y > 60 else "no"] for x, y in rows], ["x", "bought"])
-    told = options(folder, metric="f1_macro", is_final=True, keep=["x"], parameters={"family": "forest"})
-    tabular.run(told)
+    given = options(folder, metric="f1_macro", is_final=True, keep=["x"], parameters={"family": "forest"})
+    tabular.run(given)
     said = capsys.readouterr().out
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())["test"]
     assert report["test_f1_macro"] == 1
@@ -302,8 +307,8 @@ def test_the_rows_of_the_test_are_the_same_for_every_trial_and_no_trial_reads_th
     # What is in the rows of the test changes nothing of a trial.
     spoilt = first.rows.copy()
     spoilt[first.test] = "spoilt"
-    told = [tabular.read_kinds(entry) for entry in (first, tabular.TabularData(**{**vars(first), "rows": spoilt}))]
-    assert told[0][0].kinds == told[1][0].kinds
+    given = [tabular.read_kinds(entry) for entry in (first, tabular.TabularData(**{**vars(first), "rows": spoilt}))]
+    assert given[0][0].kinds == given[1][0].kinds
 
 
 @pytest.mark.parametrize("family", ["baseline", "linear", "neighbors", "forest", "boosting"])
@@ -349,7 +354,7 @@ def test_the_final_run_tests_saves_and_what_it_saves_is_served_without_trusting_
     assert sum(without) == pytest.approx(1)
 
 
-def test_boosting_learns_beside_a_class_of_which_a_fold_has_one_row(tmp_path: Path, capsys: Any) -> None:
+def test_boosting_learns_with_a_class_of_one_row_in_a_fold(tmp_path: Path, capsys: Any) -> None:
     rows = [[index * index % 97, "rare" if index < 3 else "common"] for index in range(1300)]
     tabular.run(options(write(tmp_path / "data", rows, ["x", "bought"]), parameters={"family": "boosting"}))
     assert "step=2" in capsys.readouterr().out
@@ -358,22 +363,22 @@ def test_boosting_learns_beside_a_class_of_which_a_fold_has_one_row(tmp_path: Pa
 def test_a_quantity_is_learnt_too(tmp_path: Path, capsys: Any) -> None:
     rows = [[2 * index, index % 7, 6 * index + index % 7] for index in range(60)]
     folder = write(tmp_path / "data", rows, ["x", "y", "z"])
-    told = options(
+    given = options(
         folder, target="z", task="regression", metric="rmse", parameters={"family": "linear", "linear_c": 100.0}
     )
-    tabular.run(told)
+    tabular.run(given)
     last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rmse=")][-1]
     assert float(last.split(" ")[0].removeprefix("rmse=")) < 1
 
 
 def test_a_few_rows_whose_quantity_is_a_word_are_left_out(tmp_path: Path) -> None:
     rows: list[Row] = [[index, 3 * index] for index in range(1, 100)]
-    told = {"target": "z", "task": "regression", "metric": "rmse"}
-    data = tabular.load(options(write(tmp_path / "few", [*rows, [1, "sold"]], ["x", "z"]), **told))
+    given = {"target": "z", "task": "regression", "metric": "rmse"}
+    data = tabular.load(options(write(tmp_path / "few", [*rows, [1, "sold"]], ["x", "z"]), **given))
     assert len(data.target) == 99
     assert data.notes == ["1 rows have no number as z, such as 'sold', and are left out."]
     with pytest.raises(DataProblem, match="3 rows have something else, such as 'sold'"):
-        tabular.load(options(write(tmp_path / "many", [*rows, *([[1, "sold"]] * 3)], ["x", "z"]), **told))
+        tabular.load(options(write(tmp_path / "many", [*rows, *([[1, "sold"]] * 3)], ["x", "z"]), **given))
 
 
 @pytest.mark.parametrize(
@@ -408,14 +413,14 @@ def test_too_few_rows_and_too_rare_classes_are_refused(tmp_path: Path) -> None:
         tabular.run(options(write(tmp_path / "rare", rare, HEADER)))
 
 
-def test_too_few_rows_of_a_class_beside_a_large_test_are_refused_with_what_to_change(tmp_path: Path) -> None:
+def test_too_few_rows_of_a_class_with_a_large_test_part_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "data", [[index * index, index % 7] for index in range(21)], ["x", "bought"])
     with pytest.raises(DataProblem, match=r"With 0\.5 of the rows kept .* --test-fraction .* more rows\."):
         tabular.load(options(folder, test_fraction=0.5))
     assert len(tabular.load(options(folder, test_fraction=0.2)).test) == 7
 
 
-def test_a_trial_is_told_by_one_variable_and_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trials_options_come_from_a_variable_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         VARIABLE, json.dumps({"kind": "tabular", "task": "classification", "metric": "accuracy", "data": "v/x"})
     )

@@ -40,19 +40,19 @@ def test_threads_that_are_set_already_stay(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
-def test_torch_that_a_warm_start_has_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_imported_torch_gets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     class Torch:
-        told = 0
+        given = 0
 
         def set_num_threads(self, number: int) -> None:
-            self.told = number
+            self.given = number
 
     torch = Torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "")
     threads.limit_threads(options(parallel=4))
-    assert torch.told == 2
+    assert torch.given == 2
 
 
 @pytest.mark.parametrize(

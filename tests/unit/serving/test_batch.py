@@ -244,7 +244,7 @@ def test_replicas_of_one_process_number_share_a_folder_without_hard_links(
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_a_manifest_that_was_never_written_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_manifest_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("1\n")
     (tmp_path / "out").mkdir()
@@ -326,7 +326,7 @@ def test_of_a_large_file_pieces_from_its_beginning_to_its_end_are_read(
     assert len({digest(content), digest(b"x" + content[1:]), digest(content[:-1] + b"x")}) == 3
 
 
-def test_a_batch_that_wrote_nothing_is_in_nobodys_way(five: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_wrote_nothing_does_not_block_the_next(five: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def predict(self, instances: Any, parameters: Any) -> list[Any]:
             raise MemoryError
@@ -338,7 +338,7 @@ def test_a_batch_that_wrote_nothing_is_in_nobodys_way(five: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("content", "words"), [(None, "no batch.json"), ('{"files": 1}', "an earlier version")])
-def test_predictions_of_nobody_knows_which_model_are_left_alone(
+def test_predictions_of_an_unknown_model_are_not_mixed(
     five: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, words: str
 ) -> None:
     run_batch(monkeypatch, five)
@@ -380,8 +380,8 @@ def test_a_row_of_another_width_than_the_header_is_an_error_with_its_place(
     run_batch(monkeypatch, tmp_path, Counts())
     assert [one["prediction"] for one in lines(tmp_path, "predictions")] == [4]
     assert lines(tmp_path, "errors") == [
-        {"file": "deep/a.csv", "line": line, "instance": told, "error": f"row {row} has {has}, the header has 4"}
-        for line, row, told, has in (
+        {"file": "deep/a.csv", "line": line, "instance": instance, "error": f"row {row} has {has}, the header has 4"}
+        for line, row, instance, has in (
             (5, 3, '["1", "2", "3", "4", "5"]', "5 cells"),
             (6, 4, '["1", "2", "3"]', "3 cells"),
             (7, 5, '["1"]', "1 cell"),
@@ -428,7 +428,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content:
         rows_of(tmp_path, name)
 
 
-def test_a_huge_instance_is_cut_where_errors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_instance_is_truncated_in_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     long = json.dumps("x" * 50_000)
     (tmp_path / "in" / "a.jsonl").write_text(f"1\n{long}\nnonsense{long}\n")
@@ -438,7 +438,7 @@ def test_a_huge_instance_is_cut_where_errors_are_told(tmp_path: Path, monkeypatc
         assert error["note"].startswith("the instance is cut: it has 500")
 
 
-def test_no_instances_are_told_as_such(
+def test_an_input_without_instances_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -93,7 +93,7 @@ def test_weights_alone_are_of_no_module(tmp_path: Path) -> None:
         load_model(str(tmp_path), trust_code=True)
 
 
-def test_weights_of_another_module_are_told_as_such(tmp_path: Path) -> None:
+def test_weights_of_another_module_are_reported(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     torch.save(torch.nn.Linear(3, 1).state_dict(), tmp_path / "model.pt")
     (tmp_path / "model.py").write_text(FACTORY)

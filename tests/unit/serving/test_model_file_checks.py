@@ -52,10 +52,10 @@ def test_the_same_is_refused_in_the_same_words(
     found = refusal(
         str(tmp_path), files, file=file, framework=framework, trusts_code=trusts_code, is_torchscript=lambda _: False
     )
-    with pytest.raises(ModelProblem) as told:
+    with pytest.raises(ModelProblem) as raised:
         load_model(str(tmp_path), file, framework, trusts_code)
     assert found is not None
-    assert (found.sentence, found.field) == (str(told.value), field)
+    assert (found.sentence, found.field) == (str(raised.value), field)
 
 
 @pytest.mark.parametrize(

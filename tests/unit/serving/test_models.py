@@ -46,7 +46,7 @@ def test_a_model_is_known_by_its_name(tmp_path: Path, files: list[str], kind: st
     assert find_model(str(tmp_path))[0] == kind
 
 
-def test_several_models_or_none_are_told_by_name(tmp_path: Path) -> None:
+def test_several_models_or_none_are_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelProblem, match="holds no model: it has nothing"):
         find_model(str(tmp_path))
     (tmp_path / "a.pt").touch()
@@ -131,7 +131,7 @@ def test_it_is_ready_when_its_model_is(asked: Any) -> None:
     assert asked("GET", "/health")[0] == 503
 
 
-def test_who_is_told_to_end_while_the_model_is_read_ends_at_once() -> None:
+def test_sigterm_during_loading_ends_at_once() -> None:
     """Otherwise a replica that nobody wants any more holds its place, and its GPU, for as long as a large model is
     read.
     """
@@ -163,18 +163,18 @@ def test_it_answers_in_vertex_ais_shape(asked: Any) -> None:
     assert asked("POST", "/predict", '{"instances": []}') == (200, {"predictions": []})
 
 
-def test_what_holds_for_all_predictions_is_told_beside_them(asked: Any) -> None:
+def test_metadata_is_returned_with_the_predictions(asked: Any) -> None:
     class Chances(Doubles):
         def metadata(self, parameters: Any) -> dict[str, Any]:
             return {"classes": ["no", "yes"]} if parameters else {}
 
     asked.server.model = Chances()
-    told = asked("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}')
-    assert told == (200, {"predictions": [3], "metadata": {"classes": ["no", "yes"]}})
+    answer = asked("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}')
+    assert answer == (200, {"predictions": [3], "metadata": {"classes": ["no", "yes"]}})
     assert asked("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
 
 
-def test_who_goes_away_is_no_failure_of_the_server(asked: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_is_no_failure_of_the_server(asked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -202,7 +202,7 @@ def test_who_goes_away_is_no_failure_of_the_server(asked: Any, capsys: pytest.Ca
     ("body", "words"),
     [("nonsense", "not JSON"), ("[1]", "must be an object"), ('{"instances": ["a"]}', "takes numbers")],
 )
-def test_a_bad_request_is_told_what_is_wrong(asked: Any, body: str, words: str) -> None:
+def test_a_bad_request_gets_the_reason(asked: Any, body: str, words: str) -> None:
     asked.server.model = Doubles()
     status, answer = asked("POST", "/predict", body)
     assert status == 400

@@ -65,7 +65,7 @@ def test_a_server_that_drips_its_answer_is_given_up_at_the_deadline(serve: Serve
     assert time.monotonic() - begun < 120
 
 
-def test_headers_without_end_are_not_kept(serve: Serve) -> None:
+def test_endless_headers_are_not_stored(serve: Serve) -> None:
     address = serve(lambda stream: stream.sendall(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000))
     health = probe_health(address, "/health")
     assert not health.is_ready
@@ -90,11 +90,11 @@ def test_headers_without_end_are_not_kept(serve: Serve) -> None:
         (b"", Health(False, "its health route /h cannot be asked: it closed the connection.")),
     ],
 )
-def test_what_a_server_answers_is_told(serve: Serve, answer: bytes, health: Health) -> None:
+def test_an_answer_of_the_server_is_reported(serve: Serve, answer: bytes, health: Health) -> None:
     assert probe_health(serve(lambda stream: stream.sendall(answer)), "/h") == health
 
 
-def test_nobody_listens_yet() -> None:
+def test_a_closed_port_is_not_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert probe_health(f"127.0.0.1:{port}", "/h").words == "nothing listens at its port yet."

@@ -56,14 +56,14 @@ def test_a_folder_without_its_mark_is_no_checkpoint(output: Path) -> None:
     assert tm.latest() == older
 
 
-def test_only_the_newest_are_kept(output: Path) -> None:
+def test_only_the_newest_stay(output: Path) -> None:
     for step in (10, 20, 30, 40):
         write(step, keep=2)
 
     assert names(output) == ["step-00000030", "step-00000040"]
 
 
-def test_what_a_user_keeps_for_ever_is_kept(output: Path) -> None:
+def test_a_checkpoint_marked_by_a_user_stays(output: Path) -> None:
     (write(10, keep=2) / ".kept").touch()
     for step in (20, 30, 40):
         write(step, keep=2)
@@ -163,7 +163,7 @@ def test_the_platform_decides_where_to_start_from(output: Path, monkeypatch: pyt
     assert tm.latest() == wanted
 
 
-def test_a_resume_point_that_is_not_there_is_told_instead_of_starting_anew(
+def test_a_missing_resume_point_is_an_error_instead_of_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(100)

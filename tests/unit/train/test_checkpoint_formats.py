@@ -256,7 +256,7 @@ def test_what_the_file_system_does_not_read_is_named_and_the_one_before_is_taken
     assert f"{damaged / name}: cannot be read ({reason}); choose another checkpoint" in capsys.readouterr().err
 
 
-def test_when_every_checkpoint_is_damaged_the_training_does_not_start_anew(folder: Path) -> None:
+def test_when_every_checkpoint_is_damaged_the_training_does_not_start_afresh(folder: Path) -> None:
     path = tm.save_checkpoint({"w": torch.ones(3)}, 2) / "state.pt"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -311,7 +311,7 @@ def test_an_unfinished_file_that_the_platform_names_is_passed_over(
         tm.resume()
 
 
-def test_resuming_is_told_to_the_platform(folder: Path, tmp_path: Path) -> None:
+def test_resuming_is_reported_to_the_platform(folder: Path, tmp_path: Path) -> None:
     torch_file(folder / "model-5.pt")
     tm.resume()
 

@@ -55,7 +55,7 @@ def test_the_folder_of_the_unpacked_archive_is_found(train: Any, tmp_path: Path)
         (None, "is missing"),
     ],
 )
-def test_a_file_that_is_not_cifar_10_is_told_in_a_sentence(
+def test_a_file_that_is_not_cifar_10_gives_a_clear_error(
     train: Any, tmp_path: Path, content: bytes | None, words: str
 ) -> None:
     file = tmp_path / "data_batch_1.bin"
@@ -65,6 +65,6 @@ def test_a_file_that_is_not_cifar_10_is_told_in_a_sentence(
         train.read_all([file])
 
 
-def test_an_input_without_any_of_them_is_told_too(train: Any) -> None:
+def test_an_input_without_any_of_them_gives_an_error_too(train: Any) -> None:
     with pytest.raises(SystemExit, match="give the job the folder"):
         train.read_all([])

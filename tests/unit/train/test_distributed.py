@@ -273,7 +273,7 @@ tell(found=found)
 """
 
 
-def test_a_model_wrapped_anew_in_each_world_counts_each_step_once_and_is_freed_before_its_group(
+def test_a_model_wrapped_in_each_world_counts_each_step_once_and_is_freed_before_its_group(
     alone: Path, tmp_path: Path
 ) -> None:
     (results,) = run(tmp_path, WORLDS, world=1)
@@ -296,7 +296,7 @@ tell(size=world.size)
 """
 
 
-def test_whoever_joins_before_the_first_rank_is_there_prints_no_stack_trace(alone: Path, tmp_path: Path) -> None:
+def test_a_rank_that_joins_before_rank_0_prints_no_stack_trace(alone: Path, tmp_path: Path) -> None:
     assert run(tmp_path, LATE) == [{"size": 2}, {"size": 2}]
     assert (tmp_path / "1.err").read_text() == ""
 
@@ -338,7 +338,7 @@ except distributed.DistributedError as error:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_whose_peers_never_come_says_who_it_waited_for(alone: Path, tmp_path: Path, rank: int) -> None:
+def test_a_process_whose_peers_never_come_names_them(alone: Path, tmp_path: Path, rank: int) -> None:
     (results,) = run(tmp_path, LONELY, world=1, first_rank=rank, WORLD_SIZE="2")
 
     waited = "waited for 2 s, and rank 1 did not come: see their logs"
@@ -360,7 +360,7 @@ dist.all_reduce(torch.ones(4))  # torch itself would wait here for half an hour
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_who_waits_for_a_stopped_process_ends_and_names_it(alone: Path, tmp_path: Path, stopped: int) -> None:
+def test_a_wait_for_a_stopped_process_ends_and_names_it(alone: Path, tmp_path: Path, stopped: int) -> None:
     layout = json.dumps({"roles": {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}})
 
     run(tmp_path, STOPPED, str(stopped), exits=(None, 1) if stopped == 0 else (1, None), TRAINMASTER_LAYOUT=layout)

@@ -31,7 +31,7 @@ def test_the_first_world_is_read_and_the_process_says_that_it_stays(file: Path) 
     assert (file.parent / "keeps-0").exists()
 
 
-def test_a_world_that_does_not_come_is_told_and_an_old_one_is_none(file: Path) -> None:
+def test_a_world_that_does_not_come_is_an_error_and_an_old_one_does_not_count(file: Path) -> None:
     write(file, 3, RANK="0", WORLD_SIZE="1")
     with pytest.raises(elastic.WorldError, match=r"no world after 3 came within 0\.05 s"):
         elastic.next_world(3, 0.05)

@@ -40,7 +40,7 @@ def test_whole_gpus_have_no_limit(asked):
 
 
 @pytest.mark.parametrize("results", ["half", "0", "-1", "2", "nan"])
-def test_a_share_that_is_none_is_told(monkeypatch, results):
+def test_an_invalid_share_is_an_error(monkeypatch, results):
     monkeypatch.setenv("TRAINMASTER_GPU_FRACTION", results)
     with pytest.raises(ContextError, match="TRAINMASTER_GPU_FRACTION"):
         group._gpu_share(1)

@@ -18,7 +18,7 @@ def test_a_sign_comes_through_the_store_as_it_was() -> None:
     assert parse_heartbeat(b"null") is None
 
 
-def test_nobody_waits_where_all_move() -> None:
+def test_no_stall_while_all_make_progress() -> None:
     seen = board()
     for rank in range(3):
         seen.note(rank, sign(1, collectives=7 + rank), 60.0)
@@ -27,7 +27,7 @@ def test_nobody_waits_where_all_move() -> None:
     assert seen.silent(61.0, 60.0) == []
 
 
-def test_who_does_not_come_to_the_collective_is_named_with_its_place() -> None:
+def test_a_rank_that_does_not_come_to_the_collective_is_named_with_its_location() -> None:
     seen = board()
     for rank in (0, 2):
         seen.note(rank, sign(1, still_s=65.0), 60.0)
@@ -52,7 +52,7 @@ def test_a_sign_that_does_not_change_is_none() -> None:
     )
 
 
-def test_who_said_that_it_leaves_is_missed_by_nobody() -> None:
+def test_a_rank_that_announced_its_exit_is_not_silent() -> None:
     seen = board()
     seen.note(1, sign(1)._replace(has_left=True), 10.0)
     for rank in (0, 2):
@@ -62,7 +62,7 @@ def test_who_said_that_it_leaves_is_missed_by_nobody() -> None:
     assert seen.sentence(401.0, 60.0) == ""
 
 
-def test_all_that_stand_still_are_told_without_blaming_one() -> None:
+def test_a_stall_of_all_ranks_names_no_culprit() -> None:
     seen = board()
     for rank in range(3):
         seen.note(rank, sign(1, still_s=61.0 + rank), 60.0)
@@ -70,7 +70,7 @@ def test_all_that_stand_still_are_told_without_blaming_one() -> None:
     assert seen.sentence(61.0, 60.0) == "all 3 processes are stalled for 61 s, rank 0 at train.py:41 in train"
 
 
-def test_who_was_stopped_itself_takes_nobody_for_silent() -> None:
+def test_a_process_that_was_stopped_itself_takes_no_rank_for_silent() -> None:
     seen = board()
     seen.reset(1000.0)
 

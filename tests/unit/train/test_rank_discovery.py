@@ -70,7 +70,10 @@ def test_in_uai_mode_the_rank_is_the_nodes_and_a_script_that_starts_its_processe
         ({**TORCH, **MASTER, "RANK": "x"}, "RANK: 'x' is not a whole number"),
         ({**TORCH, **MASTER, "RANK": "4"}, "rank 4 of 4 processes is impossible"),
         (MPI, "MASTER_ADDR: Open MPI sets the ranks, but not the address of rank 0"),
-        ({"TF_CONFIG": tf_config("ps", 0, worker=["a:1"], ps=["p:3"])}, "TF_CONFIG: a ps does not train with the others"),
+        (
+            {"TF_CONFIG": tf_config("ps", 0, worker=["a:1"], ps=["p:3"])},
+            "TF_CONFIG: a ps does not train with the others",
+        ),
         ({"TF_CONFIG": "{"}, "TF_CONFIG: must be a JSON object"),
         ({"TF_CONFIG": tf_config("worker", 0, worker=["nowhere"])}, "TF_CONFIG: must map each role"),
     ],

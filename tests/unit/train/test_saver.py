@@ -121,9 +121,7 @@ def test_parameters_changed_behind_the_optimizers_back_make_no_checkpoint(
     model, optimizer = trained()
     changed = threading.Event()
     finish = StateSnapshot.finish
-    monkeypatch.setattr(
-        StateSnapshot, "finish", lambda snapshot: (changed.wait(60), finish(snapshot))[1]
-    )
+    monkeypatch.setattr(StateSnapshot, "finish", lambda snapshot: (changed.wait(60), finish(snapshot))[1])
     saver = tm.Saver()
     saver.save(state_of(model, optimizer), 1, optimizer=optimizer)
     with torch.no_grad():
@@ -202,7 +200,7 @@ def test_a_full_volume_is_named_and_the_older_checkpoint_stays(
     assert tm.latest() == folder / "step-00000003"
 
 
-def test_each_checkpoint_is_told_to_the_platform_when_it_is_complete(gate: Gate, tmp_path: Path) -> None:
+def test_each_checkpoint_is_reported_when_it_is_complete(gate: Gate, tmp_path: Path) -> None:
     with tm.Saver() as saver:
         saver.save({"w": torch.ones(2)}, 5, {"accuracy": 0.9})
         assert gate.reached.wait(60)
@@ -227,7 +225,7 @@ def test_writing_is_overlapped_and_only_the_copy_is_a_stall() -> None:
     assert sum(last.parts.values()) == pytest.approx(last.seconds)
 
 
-def test_the_best_are_kept_beside_the_newest(folder: Path) -> None:
+def test_the_best_stay_in_addition_to_the_newest(folder: Path) -> None:
     keep = tm.Keep(last=1, best=2, metric="accuracy", mode="max")
     with tm.Saver(keep=keep) as saver:
         for number, accuracy in enumerate([0.5, 0.9, float("nan"), 0.8, 0.7, 0.6], start=1):

@@ -10,7 +10,7 @@ from trainmaster_train.checkpoint import saver
 torch = pytest.importorskip("torch")
 
 
-def test_a_volume_that_hangs_is_told_of_and_holds_nobody(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volume_that_hangs_is_reported_and_blocks_no_step(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
     monkeypatch.setattr(saver, "write_state", lambda *_, **__: (freed.wait(60), alone)[1])
     hung = tm.Saver(timeout_s=0.05)

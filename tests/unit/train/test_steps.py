@@ -93,7 +93,7 @@ def test_a_claim_is_taken_out_of_compute(timer: StepTimer, clock: Clock) -> None
     assert parts(timer) == {"compute": 3, "communication": 2}
 
 
-def test_what_other_threads_do_meanwhile_is_told_apart(timer: StepTimer, clock: Clock) -> None:
+def test_work_of_other_threads_is_overlapped(timer: StepTimer, clock: Clock) -> None:
     def pull() -> None:
         with timer.part("ps_wait"):
             clock.wait(4)

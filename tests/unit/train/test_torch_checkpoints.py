@@ -135,7 +135,7 @@ def test_whole_numbers_of_any_kind_are_steps() -> None:
         assert tm.load_checkpoint(tm.save_checkpoint({}, step)).step == 7  # type: ignore[arg-type]
 
 
-def test_a_checkpoint_that_takes_the_place_of_another_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replacing_a_checkpoint_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     tm.save_checkpoint({"value": 1}, 5)
     assert capsys.readouterr().err == ""
     path = tm.save_checkpoint({"value": 2}, 5)

@@ -21,7 +21,7 @@ def platform(role: str, index: int, **more: str) -> dict[str, str]:
     return {**who, "TRAINMASTER_LAYOUT": layout, **more}
 
 
-def test_outside_the_platform_it_is_a_lone_worker_with_folders_beside_it() -> None:
+def test_outside_the_platform_it_is_a_single_worker_with_local_folders() -> None:
     context = tm.current({})
 
     assert (context.role, context.index, context.rank, context.world_size) == ("worker", 0, 0, 1)
@@ -84,7 +84,7 @@ def test_own_roles_are_ranked_by_name_where_there_is_neither_chief_nor_worker() 
     assert (context.rank, context.world_size) == (2, 3)
 
 
-def test_an_own_role_beside_workers_has_no_rank() -> None:
+def test_a_custom_role_next_to_workers_has_no_rank() -> None:
     layout = json.dumps({"roles": {"worker": ["a:1"], "loader": ["b:1"]}})
 
     assert tm.current({"TRAINMASTER_ROLE": "loader", "TRAINMASTER_LAYOUT": layout}).rank is None

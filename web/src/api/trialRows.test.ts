@@ -3,7 +3,7 @@ import type { Parameter, TrialColumns } from "./types";
 import { bestSoFar, paretoFront, mergeColumns, NO_TRIALS, sampleTrials, valueOf, withJobStates } from "./trialRows";
 import { parameterAxis } from "~/components/charts/axis";
 
-const told = (number: number[], states: string[], values: (number | null)[]): TrialColumns => ({
+const columnsOf = (number: number[], states: string[], values: (number | null)[]): TrialColumns => ({
   number,
   state: states as TrialColumns["state"],
   job: number.map(() => null),
@@ -16,19 +16,19 @@ const told = (number: number[], states: string[], values: (number | null)[]): Tr
 });
 
 describe("trials", () => {
-  const first = mergeColumns(NO_TRIALS, told([1, 2, 3], ["succeeded", "failed", "running"], [3, null, null]));
+  const first = mergeColumns(NO_TRIALS, columnsOf([1, 2, 3], ["succeeded", "failed", "running"], [3, null, null]));
 
   it("are merged into known rows, which stay the same objects without changes", () => {
     expect(first.rows.map((row) => row.parameters)).toEqual([{ x: 0.1 }, { x: 0.2 }, { x: 0.3 }]);
-    expect(mergeColumns(first, told([3], ["running"], [null])).rows).toBe(first.rows);
-    const next = mergeColumns(first, told([3, 4], ["succeeded", "stopped"], [1, 2]));
+    expect(mergeColumns(first, columnsOf([3], ["running"], [null])).rows).toBe(first.rows);
+    const next = mergeColumns(first, columnsOf([3, 4], ["succeeded", "stopped"], [1, 2]));
     expect(bestSoFar(next.rows, "loss", "minimize")).toEqual({ x: [1, 3, 4], y: [3, 1, 1] });
     expect(next.rows.map((row) => valueOf(row, "loss"))).toEqual([3, null, 1, 2]);
   });
 
   it("are queued while their jobs are", () => {
     const rows = mergeColumns(NO_TRIALS, {
-      ...told([1, 2], ["running", "succeeded"], [null, 1]),
+      ...columnsOf([1, 2], ["running", "succeeded"], [null, 1]),
       job: ["job-1", "job-2"],
     }).rows;
     const states = [
@@ -44,15 +44,15 @@ describe("trials", () => {
     const numbers = Array.from({ length: 1000 }, (_, i) => i + 1);
     const many = mergeColumns(
       NO_TRIALS,
-      told(
+      columnsOf(
         numbers,
         numbers.map(() => "succeeded"),
         numbers.map((each) => Math.abs(each - 500)),
       ),
     );
-    const kept = sampleTrials(many.rows, "loss", "minimize", 100);
-    expect(kept).toHaveLength(100);
-    expect(kept.map((row) => row.number)).toContain(500);
+    const sample = sampleTrials(many.rows, "loss", "minimize", 100);
+    expect(sample).toHaveLength(100);
+    expect(sample.map((row) => row.number)).toContain(500);
   });
 
   it("have a Pareto front", () => {

@@ -1,4 +1,4 @@
-/* Filters of lists as they are kept in the address: comma-separated values. */
+/* Filters of lists in the address: comma-separated values. */
 
 export const splitList = (value: string | undefined): string[] => (value ? value.split(",").filter(Boolean) : []);
 

@@ -6,5 +6,5 @@ it("finds the pages of paths and deployments", () => {
   expect(jobOutputAt("output/default/job-06f9s2m3k1")).toEqual({ job: "job-06f9s2m3k1", path: "" });
   expect(jobOutputAt("data/mnist")).toBeNull();
   expect(parseHolder("endpoint digits, deployed model default")).toEqual({ endpoint: "digits", deployment: "default" });
-  expect(parseHolder("somebody else")).toBeNull();
+  expect(parseHolder("another holder")).toBeNull();
 });

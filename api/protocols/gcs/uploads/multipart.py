@@ -1,4 +1,6 @@
-"""``multipart/related`` of two parts, as uploads in one request are: the object's metadata, then its bytes (RFC 2387)."""
+"""``multipart/related`` of two parts, as uploads in one request are: the object's metadata, then its bytes (RFC
+2387).
+"""
 
 from __future__ import annotations
 

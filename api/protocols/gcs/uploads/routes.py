@@ -94,7 +94,8 @@ def _bucket_for(context: AppContext, caller: Asker | None, wanted: sessions.Want
         return find_bucket(context, caller, wanted.bucket, writes=True)
     if not PACKAGE.fullmatch(wanted.name):
         raise Forbidden(
-            "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` tells how "
+            "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
+            "tells how "
             "to send one."
         )
     return open_bucket(context, wanted.bucket)

@@ -1,7 +1,8 @@
 """What is uploaded: in one request, or piece by piece to a session (resumable).
 
-A session is its address: what the upload is to become stands in ``upload_id``, signed by the platform, and what has come so
-far in a draft at the bucket's top. So any API process takes the next piece, and nothing is forgotten by a restart.
+A session is its address: what the upload is to become stands in ``upload_id``, signed by the platform, and what has
+come so far in a draft at the bucket's top. So any API process takes the next piece, and nothing is forgotten by a
+restart.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def wanted_of(bucket: str, name_told: str, condition: Condition, told: Any) -> W
 
 
 class Insertion:
-    """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's end.
+    """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's
+    end.
 
     ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
     """
@@ -193,8 +195,8 @@ def piece_of(header: str | None) -> Piece:
 class Continuation:
     """The draft of a session, held against others: ``with Continuation(…) as upload``.
 
-    ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone. What is too large, or finds no
-    room, is forgotten with all that has come of it.
+    ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone. What is too large, or
+    finds no room, is forgotten with all that has come of it.
     """
 
     def __init__(self, bucket: Bucket, wanted: Wanted, piece: Piece, meter: Meter) -> None:
@@ -228,7 +230,9 @@ class Continuation:
         return self
 
     def _demand_one_total(self) -> None:
-        """Raises ``InvalidRequest`` where an earlier piece, or the upload's beginning, told another size of the whole."""
+        """Raises ``InvalidRequest`` where an earlier piece, or the upload's beginning, told another size of the
+        whole.
+        """
         total = self._piece.total
         if total is None:
             return
@@ -256,8 +260,8 @@ class Continuation:
         self._meter.announce(least if self._total is None else self._total, there_bytes=self.size_bytes)
 
     def demand_announced(self) -> None:
-        """At the body's end. Raises ``InvalidRequest`` where it is not as long as its Content-Range says, or longer than the
-        whole; nothing of it is kept.
+        """At the body's end. Raises ``InvalidRequest`` where it is not as long as its Content-Range says, or longer
+        than the whole; nothing of it is kept.
         """
         if self._piece.length is not None and self._received != self._piece.length:
             self._refuse_length()

@@ -1,4 +1,6 @@
-"""What metadata stores hold: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores."""
+"""What metadata stores hold:
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.
+"""
 
 from __future__ import annotations
 

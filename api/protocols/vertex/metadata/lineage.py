@@ -131,7 +131,8 @@ def _graph(
 
 def _too_many(room: Room, whose: VertexRecord, what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{_name(room, whose)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and artifacts "
+        f"{_name(room, whose)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and "
+        "artifacts "
         "in pages, with the filter in_context(…), and ask for the inputs and outputs of each execution."
     )
 

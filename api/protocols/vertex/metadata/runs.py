@@ -24,8 +24,8 @@ _METRICS: Final = "_metrics"  # in a run's metadata, as the SDK keeps them
 def create_store(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
     """Who makes the default store gets it, also where it is there.
 
-    Programs that begin at the same moment all find none and make it. Over REST their client cannot tell a name that is taken
-    from any other conflict, and would end.
+    Programs that begin at the same moment all find none and make it. Over REST their client cannot tell a name that is
+    taken from any other conflict, and would end.
     """
     if path != _DEFAULT_STORE:
         return service.create(room, kind, path, message)

@@ -1,6 +1,7 @@
 """Long-running operations: only deletions take any time, until a job's last processes are gone.
 
-There is no row of an operation: it is done when its job is gone, and whoever looks at one that was begun goes on with it.
+There is no row of an operation: it is done when its job is gone, and whoever looks at one that was begun goes on with
+it.
 """
 
 from __future__ import annotations

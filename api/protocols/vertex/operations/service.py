@@ -2,7 +2,8 @@
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.operations
 
-No operation has a row: it is read off what it makes or deletes. So only what still goes on, or what it made, can be listed.
+No operation has a row: it is read off what it makes or deletes. So only what still goes on, or what it made, can be
+listed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a job's own script logs to a run shows with the job, too: an event when it begins, and its metrics among the job's."""
+"""What a job's own script logs to a run shows with the job, too: an event when it begins, and its metrics among the
+job's.
+"""
 
 from __future__ import annotations
 

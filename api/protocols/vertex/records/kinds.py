@@ -25,8 +25,8 @@ _OUTPUT: Final = frozenset({"name", "etag", "createTime", "updateTime"})
 @dataclass(frozen=True, slots=True)
 class Kind:
     """``word``: as requests and errors name one of them. ``fields``: how each is read; ``fixed``: of them, what never
-    changes. ``output``: what only the server says. ``limit``: how many one collection holds. ``is_slow``: in the real API it is made
-    by an operation, whose answer is of ``message``.
+    changes. ``output``: what only the server says. ``limit``: how many one collection holds. ``is_slow``: in the real
+    API it is made by an operation, whose answer is of ``message``.
     """
 
     noun: str
@@ -65,7 +65,8 @@ def check_id(text: str, what: str) -> str:
     """Raises ``InvalidRequest``: nothing may be called so."""
     if not _ID.fullmatch(text):
         raise InvalidRequest(
-            f"{what}: {text[:130]!r} cannot be used; an id has 1 to 128 letters, digits and . _ -, and begins with a letter or a "
+            f"{what}: {text[:130]!r} cannot be used; an id has 1 to 128 letters, digits and . _ -, and begins with a "
+            "letter or a "
             "digit.",
             field=what,
         )
@@ -111,7 +112,8 @@ def struct(message: Message, name: str) -> dict[str, Any]:
     size = len(orjson.dumps(value))
     if size > _METADATA_LIMIT:
         raise InvalidRequest(
-            f"{message.at(name)}: takes {size:,} bytes, and {_METADATA_LIMIT:,} at most are kept; keep files in a bucket.",
+            f"{message.at(name)}: takes {size:,} bytes, and {_METADATA_LIMIT:,} at most are kept; keep files in a "
+            "bucket.",
             field=message.at(name),
         )
     return dict(value)

@@ -23,7 +23,9 @@ _SCOPES: Final[dict[Role, Scope]] = {"viewer": Scope.READ, "member": Scope.WRITE
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One transaction over the records of one project in one location. ``attempt``: whose script asks; ``None``: a user."""
+    """One transaction over the records of one project in one location. ``attempt``: whose script asks; ``None``: a
+    user.
+    """
 
     work: UnitOfWork
     parent: Parent
@@ -51,7 +53,9 @@ class Visitor:
     who: Caller | AttemptId
 
     def enter(self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> Room:
-        """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no location."""
+        """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no
+        location.
+        """
         if parent.location == ANY_LOCATION:
             raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
         if isinstance(self.who, Caller):

@@ -36,8 +36,8 @@ def _list_query(
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One kind's collections. ``path``: where they lie below a location, with names in braces for what varies. ``above``: the
-    kind that they are a part of.
+    """One kind's collections. ``path``: where they lie below a location, with names in braces for what varies.
+    ``above``: the kind that they are a part of.
 
     ``show``: how some of them are answered. ``make`` and ``change``: of one.
     """

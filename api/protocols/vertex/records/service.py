@@ -27,7 +27,9 @@ def find(room: Room, kind: Kind, path: str, *, locks: bool = False) -> VertexRec
 
 
 def create(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
-    """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``, ``Conflict`` where the collection is full, ``InvalidRequest``."""
+    """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``,
+    ``Conflict`` where the collection is full, ``InvalidRequest``.
+    """
     return add(room, kind, path, read_fields(kind, message))
 
 
@@ -37,7 +39,8 @@ def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexR
     collection = path.rpartition("/")[0]
     if count_records(room.session, room.place, collection) >= kind.limit:
         raise Conflict(
-            f"{room.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that nobody needs."
+            f"{room.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that "
+            "nobody needs."
         )
     try:
         return add_record(
@@ -57,8 +60,8 @@ def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexR
 def change(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
     """Set what the client sent: the fields in ``mask``, or those that it sent.
 
-    Two programs that log to one run each send the whole of what they saw, with the ``etag`` that it had. Where another was
-    quicker, ``metadata`` is merged name by name, so that neither takes away what the other logged.
+    Two programs that log to one run each send the whole of what they saw, with the ``etag`` that it had. Where another
+    was quicker, ``metadata`` is merged name by name, so that neither takes away what the other logged.
     """
     record = find(room, kind, path, locks=True)
     only, parts = _masked(kind, mask)
@@ -115,7 +118,9 @@ def etag_of(record: VertexRecord) -> str:
 
 
 def _masked(kind: Kind, mask: str) -> tuple[frozenset[str] | None, dict[str, list[tuple[str, ...]]]]:
-    """The fields that an update names, and by field the parts of it, where it names only those. Raises ``InvalidRequest``."""
+    """The fields that an update names, and by field the parts of it, where it names only those. Raises
+    ``InvalidRequest``.
+    """
     names: set[str] = set()
     whole: set[str] = set()
     parts: dict[str, list[tuple[str, ...]]] = {}

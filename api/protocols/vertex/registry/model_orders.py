@@ -35,7 +35,9 @@ class Order:
     is_down: bool = False
 
     def page(self, wanted: AnySelect, token: str, limit: int) -> AnySelect:
-        """``wanted`` in this order, behind what ``token`` says, one row more than ``limit``. Raises ``InvalidRequest``."""
+        """``wanted`` in this order, behind what ``token`` says, one row more than ``limit``. Raises
+        ``InvalidRequest``.
+        """
         column: Any = _TIMES.get(self.field, Model.name)
         if token:
             told, value, model_id = place_of(token, (str, str, str))
@@ -60,8 +62,8 @@ class Order:
 
 
 def read_order(text: str) -> Order:
-    """``create_time desc``, as ``Model.list(order_by=…)`` sends it. Fields behind the first one say nothing: no two models are of
-    one microsecond.
+    """``create_time desc``, as ``Model.list(order_by=…)`` sends it. Fields behind the first one say nothing: no two
+    models are of one microsecond.
 
     Raises:
         InvalidRequest: no model has such a field.
@@ -81,7 +83,8 @@ def read_order(text: str) -> Order:
         )
     if fields[0] == _DISPLAY_NAME:
         raise NotServed(
-            f"order_by: models are not ordered by display_name by this platform; one of {', '.join(_TIMES)} is served, or "
+            f"order_by: models are not ordered by display_name by this platform; one of {', '.join(_TIMES)} is "
+            "served, or "
             "leave it out, and order them yourself."
         )
     return Order(fields[0], terms[0][1:] == ["desc"])

@@ -2,8 +2,8 @@
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/patch
 
-``models/<id>`` means the model, and so does ``models/<id>@-``; ``models/<id>@2`` means the version. One request changes one of
-the two.
+``models/<id>`` means the model, and so does ``models/<id>@-``; ``models/<id>@2`` means the version. One request changes
+one of the two.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _named(update_mask: str, *, is_version: bool) -> set[str]:
     named = {name for name in models.SERVED if any(name in path for path in paths)}
     if not named:
         raise InvalidRequest(
-            f"update_mask: Required field is not set: name what is to change, of a model {_listed(_OF_MODEL)}, of a version "
+            f"update_mask: Required field is not set: name what is to change, of a model {_listed(_OF_MODEL)}, of a "
+            "version "
             f"{_listed(_OF_VERSION)}.",
             field="update_mask",
         )
@@ -90,7 +91,9 @@ def _change_model(
     texts: Mapping[str, str],
     labels: dict[str, str],
 ) -> None:
-    """Labels are the default version's, too, as there: both are merged when they are shown, so the old ones would stay."""
+    """Labels are the default version's, too, as there: both are merged when they are shown, so the old ones would
+    stay.
+    """
     if "labels" in named:
         model.labels = default.labels = labels
     if "description" in named:

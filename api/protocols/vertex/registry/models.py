@@ -1,9 +1,10 @@
-"""``projects.locations.models`` over the registry of models: those that a pipeline trained, and those that were uploaded.
+"""``projects.locations.models`` over the registry of models: those that a pipeline trained, and those that were
+uploaded.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models
 
-A model's id is the registry's own; a version is named by its number or an alias: ``models/<id>@2``. What only their client says
-of a model (its display name, the serving container) is kept with the version.
+A model's id is the registry's own; a version is named by its number or an alias: ``models/<id>@2``. What only their
+client says of a model (its display name, the serving container) is kept with the version.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class Upload:
 
 
 def read_upload(message: Message, *, model_id: str, parent: str, where: str = "training_pipeline") -> Upload:
-    """A model of a pipeline or of an upload, whose message is at ``where``. Raises ``InvalidRequest`` or ``NotServed``."""
+    """A model of a pipeline or of an upload, whose message is at ``where``. Raises ``InvalidRequest`` or
+    ``NotServed``.
+    """
     message.demand_known(SERVED, absent=ABSENT)
     read_container(message)
     if (schemata := message.message("predictSchemata")) is not None:
@@ -167,8 +170,9 @@ def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | 
 
 
 def free_name(session: Session, project_id: str, upload: Upload) -> str:
-    """Of a new model. Display names may be alike there, names of ours may not: and since the numbers of a name's versions go on
-    after its model was deleted, a name that was ever used is left alone, so that a new model begins with version 1 as there.
+    """Of a new model. Display names may be alike there, names of ours may not: and since the numbers of a name's
+    versions go on after its model was deleted, a name that was ever used is left alone, so that a new model begins with
+    version 1 as there.
 
     Raises:
         Conflict: the client's own id is a model's.
@@ -326,7 +330,9 @@ def find(
 def find_named(
     session: Session, caller: Caller, parent: Parent, message: Message, field: str
 ) -> tuple[Model, ModelVersion]:
-    """The model whose name a message holds, with its version. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
+    """The model whose name a message holds, with its version. Raises ``InvalidRequest``, ``NotFound`` or
+    ``Forbidden``.
+    """
     name = message.text(field, 1_000)
     found = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
     if found is None:

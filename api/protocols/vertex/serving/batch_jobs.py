@@ -96,7 +96,8 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     server = server_of(container, table, is_plain=context.settings.executor == "process")
     if server.container is not None:
         raise NotServed(
-            f"{message.at('model')}: batch predictions by a container of one's own are not served by this platform; its own server "
+            f"{message.at('model')}: batch predictions by a container of one's own are not served by this platform; "
+            "its own server "
             "does them, for models that were uploaded with one of Google's pre-built containers."
         )
     folder = f"{prefix.rstrip('/')}/prediction-{slug(models.display_name_of(model, version))}-{at}"

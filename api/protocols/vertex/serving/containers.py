@@ -1,4 +1,5 @@
-"""A model's ``containerSpec``, and what it becomes here: an image of one's own, or the platform's server in place of Google's.
+"""A model's ``containerSpec``, and what it becomes here: an image of one's own, or the platform's server in place of
+Google's.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec
 """
@@ -112,8 +113,10 @@ def server_of(container: Container | None, table: Table, *, is_plain: bool) -> S
         return Server(None, framework or "auto", is_trusted=table.trusts_pickles)
     if is_plain and not container.command:
         raise InvalidRequest(
-            f"model.container_spec: plain processes have no images, so {container.image[:200]} cannot run here. Upload the model "
-            "with serving_container_command, with one of Google's pre-built containers, or have an administrator name the "
+            f"model.container_spec: plain processes have no images, so {container.image[:200]} cannot run here. "
+            "Upload the model "
+            "with serving_container_command, with one of Google's pre-built containers, or have an administrator "
+            "name the "
             "image under serving_images in the table (`trainmaster vertex-table`).",
             field="container_spec",
         )
@@ -135,7 +138,8 @@ def _route(told: Message, name: str) -> str:
     route = told.text(name)
     if route and not _ROUTE.fullmatch(route):
         raise InvalidRequest(
-            f"{told.at(name)}: must begin with a slash, and have no blanks and at most 500 characters, not '{route[:100]}'.",
+            f"{told.at(name)}: must begin with a slash, and have no blanks and at most 500 characters, not "
+            f"'{route[:100]}'.",
             field=told.at(name),
         )
     return route

@@ -1,4 +1,5 @@
-"""``endpoints.deployModel`` and ``undeployModel``: operations that our control loop goes on with, whoever looks at them.
+"""``endpoints.deployModel`` and ``undeployModel``: operations that our control loop goes on with, whoever looks at
+them.
 
 An operation is named by the deployed model's own id. It needs no row: how far it is, the deployed model tells.
 """
@@ -113,7 +114,9 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
 
 
 def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
-    """An operation, done when its replicas have ended. What traffic it had goes to the others, or as ``trafficSplit`` says."""
+    """An operation, done when its replicas have ended. What traffic it had goes to the others, or as ``trafficSplit``
+    says.
+    """
     message = Message(raw, "undeploy_model_request")
     message.demand_known({"endpoint", "deployedModelId", "trafficSplit"})
     name = message.text("deployedModelId", _ID)
@@ -220,7 +223,8 @@ def _demand_readable(version: ModelVersion, server: Server) -> None:
     what = _UNREAD.get(version.format)
     if server.image is None and server.container is None and what is not None:
         raise NotServed(
-            f"deployed_model.model: its files are {what}, which is not served by this platform's own server; upload a TorchScript "
+            f"deployed_model.model: its files are {what}, which is not served by this platform's own server; upload "
+            "a TorchScript "
             "program, or a container of your own."
         )
 

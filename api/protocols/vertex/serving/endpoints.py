@@ -2,8 +2,8 @@
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints
 
-An endpoint's id is our own. What only their client says of it (its display name, labels, what it calls a deployed model) is a
-row beside it; endpoints that were made otherwise are shown as well, at every location.
+An endpoint's id is our own. What only their client says of it (its display name, labels, what it calls a deployed
+model) is a row beside it; endpoints that were made otherwise are shown as well, at every location.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
     told = jobs.read_told(message)
     if endpoint_id and not re.fullmatch(NAME_PATTERN[1:-1], endpoint_id):
         raise InvalidRequest(
-            f"endpoint_id: '{endpoint_id[:100]}' is none: at most 63 lower-case letters, digits and dashes, no dash at the ends.",
+            f"endpoint_id: '{endpoint_id[:100]}' is none: at most 63 lower-case letters, digits and dashes, no dash "
+            "at the ends.",
             field="endpoint_id",
         )
     with context.write() as work:
@@ -142,7 +143,8 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
     for name, part in raw.items():
         if name not in names:
             raise InvalidRequest(
-                f"{where}: there is no deployed model '{str(name)[:100]}'; there are {', '.join(sorted(names)) or 'none'}.",
+                f"{where}: there is no deployed model '{str(name)[:100]}'; there are "
+                f"{', '.join(sorted(names)) or 'none'}.",
                 field=where,
             )
         found[name] = Message({"value": part}, f"{parts.path}[{name}]").whole("value")
@@ -247,7 +249,9 @@ def kept(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpoint:
 
 
 def deployed_to(session: Session, row: Endpoint) -> list[Deployment]:
-    """Those that there are there: one that failed before it was ever ready is none, nor one that is being undeployed."""
+    """Those that there are there: one that failed before it was ever ready is none, nor one that is being
+    undeployed.
+    """
     return [one for one in serving.live_deployments(session, [row.id]) if one.state == DeploymentState.ACTIVE]
 
 

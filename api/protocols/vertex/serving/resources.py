@@ -59,7 +59,8 @@ def read_batch(told: Message | None, table: Table, location: str) -> Resources:
     told.demand_known(
         {"machineSpec", "startingReplicaCount", "maxReplicaCount", "spot"}, absent={"flexStart": "flex-start is"}
     )
-    # The SDK always sends a bound for scaling by load, 10 unless it is told: so many are not begun with, and none is added.
+    # The SDK always sends a bound for scaling by load, 10 unless it is told: so many are not begun with, and none is
+    # added.
     replicas = told.whole("startingReplicaCount") or 1
     if not 1 <= replicas <= MAX_SERVING_REPLICAS:
         where = told.at("startingReplicaCount")

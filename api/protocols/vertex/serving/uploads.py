@@ -127,7 +127,8 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
     where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
     if not uri:
         raise NotServed(
-            f"{where}: a model without files of its own is not served by this platform; name a folder of a bucket with at least "
+            f"{where}: a model without files of its own is not served by this platform; name a folder of a bucket "
+            "with at least "
             "one file."
         )
     name, _, path = uri.removeprefix("gs://").partition("/")
@@ -149,7 +150,8 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
     room = context.volumes.find(context.settings.default_volume, context.clock())
     if room is None or room.root is None or room.is_read_only:
         raise Conflict(
-            f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, read-only, or "
+            f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, "
+            "read-only, or "
             "not seen by the control plane; an admin can change that."
         )
     demand_room(tree_of(room), files.size_bytes)

@@ -78,14 +78,16 @@ def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]
 
 
 def create_series(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
-    """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that one.
+    """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that
+    one.
 
-    Replicas of a job that log the same metric at the same moment all find none and make it. Each would log to its own, and their
-    client reads one of them.
+    Replicas of a job that log the same metric at the same moment all find none and make it. Each would log to its own,
+    and their client reads one of them.
 
     Raises:
         InvalidRequest: it has no type.
-        AlreadyExists: there is one of this display name with another type, or the client gives the new one an id: it would
+        AlreadyExists: there is one of this display name with another type, or the client gives the new one an id: it
+        would
             write to that.
     """
     if not message.has("valueType"):
@@ -141,7 +143,8 @@ def write_experiment(room: Room, path: str, message: Message) -> dict[str, Any]:
 
 
 def batch_read(room: Room, path: str, names: Sequence[str]) -> dict[str, Any]:
-    """``tensorboards:batchRead``: 1,000 scalars of each time series, or 100 tensors; fewer of each where many are asked for.
+    """``tensorboards:batchRead``: 1,000 scalars of each time series, or 100 tensors; fewer of each where many are asked
+    for.
 
     Raises ``InvalidRequest``: one tensor of each is too much already.
     """

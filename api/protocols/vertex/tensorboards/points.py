@@ -59,7 +59,8 @@ class Budget:
         self.used += size
         if self.used > self.total:
             raise InvalidRequest(
-                f"time_series: the tensors take more than {self.total // 2**20:,} MiB; ask for fewer time series at once.",
+                f"time_series: the tensors take more than {self.total // 2**20:,} MiB; ask for fewer time series at "
+                "once.",
                 field="time_series",
             )
         return chosen[::-1]
@@ -112,7 +113,8 @@ def read(
 ) -> dict[str, dict[str, Any]]:
     """The data of these time series of one run, by their ids, in order of their steps.
 
-    ``limit``: values of each, spread evenly with the last one among them. ``budget``: for the tensors. Raises ``InvalidRequest``.
+    ``limit``: values of each, spread evenly with the last one among them. ``budget``: for the tensors. Raises
+    ``InvalidRequest``.
     """
     kept = _kept(session, run, [record.name for record in series])
     found = {}

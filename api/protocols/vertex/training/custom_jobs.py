@@ -1,4 +1,6 @@
-"""``projects.locations.customJobs``: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs."""
+"""``projects.locations.customJobs``:
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs.
+"""
 
 from __future__ import annotations
 

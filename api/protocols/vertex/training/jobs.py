@@ -37,7 +37,9 @@ _LABELS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A resource with the job behind it. ``name``: its whole name. ``is_trial``: of a tuning job; its row is not in the database."""
+    """A resource with the job behind it. ``name``: its whole name. ``is_trial``: of a tuning job; its row is not in the
+    database.
+    """
 
     row: VertexResource
     job: Job

@@ -120,7 +120,9 @@ def _command(program: Program) -> list[str]:
 
 
 def _mounts(context: AppContext, caller: Caller, order: Order, table: Table) -> list[dict[str, Any]]:
-    """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a text."""
+    """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a
+    text.
+    """
     found: dict[str, dict[str, Any]] = {}
     needed = {uri.split("/", 3)[2] for pool in order.spec.pools if pool is not None for uri in pool.program.packages}
     for name, folder in _named(order.spec):

@@ -1,4 +1,5 @@
-"""``projects.locations.trainingPipelines``, of custom training alone: ``CustomTrainingJob``, ``CustomContainerTrainingJob``.
+"""``projects.locations.trainingPipelines``, of custom training alone: ``CustomTrainingJob``,
+``CustomContainerTrainingJob``.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.trainingPipelines
 """
@@ -48,7 +49,8 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     definition = message.text("trainingTaskDefinition", 1_000)
     if not definition.endswith(_CUSTOM_TASK):
         raise NotServed(
-            f"{message.at('trainingTaskDefinition')}: {definition[:200]} is not served by this platform; custom training is "
+            f"{message.at('trainingTaskDefinition')}: {definition[:200]} is not served by this platform; custom "
+            "training is "
             f"(gs://google-cloud-aiplatform/{_CUSTOM_TASK})."
         )
     upload = None

@@ -17,5 +17,6 @@ def demand_place(context: AppContext, caller: Caller, submission: Submission) ->
     reason = why_never(context, caller, submission)
     if reason is not None:
         raise NoCapacity(
-            f"The job can never start here: {reason.sentence} (scheduling.max_wait_duration lets it wait for such a node.)"
+            f"The job can never start here: {reason.sentence} (scheduling.max_wait_duration lets it wait for such a "
+            "node.)"
         )

@@ -159,7 +159,8 @@ def _scheduled(told: Message | None, pools: tuple[Pool | None, ...], base: str) 
     strategy = told.enum("strategy", _STRATEGIES)
     if strategy == "FLEX_START":
         raise NotServed(
-            f"{told.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by max_wait_duration how "
+            f"{told.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by "
+            "max_wait_duration how "
             "long the job may wait."
         )
     return CustomJobSpec(
@@ -236,7 +237,9 @@ def _package(told: Message | None) -> Program:
 
 
 def _args(told: Message) -> tuple[str, ...]:
-    """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a float."""
+    """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a
+    float.
+    """
     return Message({"args": in_words(told.raw("args"))}, told.path).texts("args")
 
 

@@ -8,8 +8,8 @@ from core.db.tables import Job
 from core.domain.jobs.exits import ExitKind
 from core.domain.jobs.states import DesiredState, JobState
 
-# Of those that there are, the ones that Google's client reads as what they are: it waits for ever for a job that is EXPIRED,
-# and takes one that is PAUSED for completed.
+# Of those that there are, the ones that Google's client reads as what they are: it waits for ever for a job that is
+# EXPIRED, and takes one that is PAUSED for completed.
 _STATES: Final = {
     JobState.QUEUED: "QUEUED",
     JobState.STARTING: "PENDING",

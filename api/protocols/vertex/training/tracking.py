@@ -35,7 +35,8 @@ def environment(
 ) -> dict[str, str]:
     """What the job's processes are told. Looks at the records that the spec names.
 
-    ``project``: ours. Raises ``InvalidRequest``, ``NotFound``: it names what is no experiment, run or TensorBoard there.
+    ``project``: ours. Raises ``InvalidRequest``, ``NotFound``: it names what is no experiment, run or TensorBoard
+    there.
     """
     wanted = (
         ("experiment", "AIP_EXPERIMENT_NAME", spec.experiment, _CONTEXT),
@@ -70,7 +71,8 @@ def environment(
 
 
 def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) -> None:
-    """Make what the new job logs to where its client did not: a run of the experiment, an experiment of the TensorBoard.
+    """Make what the new job logs to where its client did not: a run of the experiment, an experiment of the
+    TensorBoard.
 
     Both are called as the job.
     """

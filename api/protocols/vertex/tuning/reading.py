@@ -51,8 +51,8 @@ _NO_STUDY: Final = {
 
 @dataclass(slots=True)
 class Tuning:
-    """``study``: our spec's fields without name, project and template. ``places``: of a parameter, where it stands in the request;
-    ``rule``: of the stopping rule.
+    """``study``: our spec's fields without name, project and template. ``places``: of a parameter, where it stands in
+    the request; ``rule``: of the stopping rule.
     """
 
     told: Told
@@ -74,7 +74,8 @@ def read_tuning(message: Message) -> Tuning:
     tuning = Tuning(told, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
     if tuning.job.experiment:
         raise NotServed(
-            f"{message.at('trialJobSpec')}.experiment: an experiment of all trials is not served by this platform; have the "
+            f"{message.at('trialJobSpec')}.experiment: an experiment of all trials is not served by this platform; "
+            "have the "
             "script call aiplatform.init(experiment=…) and start_run itself."
         )
     tuning.study["budget"] = {
@@ -147,7 +148,8 @@ def _read_study(told: Message, tuning: Tuning) -> None:
     endless = next((name for name, one in study["parameters"].items() if one["type"] == "float"), None)
     if algorithm == "GRID_SEARCH" and endless is not None:
         raise InvalidRequest(
-            f"{told.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and {endless} is "
+            f"{told.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and "
+            f"{endless} is "
             "DOUBLE.",
             field=told.at("algorithm"),
         )
@@ -206,7 +208,8 @@ def _read_parameter(told: Message, tuning: Tuning, when: Mapping[str, list[Any]]
     given = [kind for kind in _KINDS if told.raw(kind) is not None]
     if len(given) != 1:
         raise InvalidRequest(
-            f"{told.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and discrete_value_spec "
+            f"{told.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and "
+            "discrete_value_spec "
             f"is needed for {name}.",
             field=told.path,
         )
@@ -241,7 +244,8 @@ def _add(tuning: Tuning, name: str, own: dict[str, Any], path: str) -> None:
         raise InvalidRequest(f"{path}.parameter_id: there is a parameter {name} already, at {tuning.places[name]}.")
     if before != now:
         raise NotServed(
-            f"{path}: the parameter {name} has other values under another value of its parent, which is not served by this "
+            f"{path}: the parameter {name} has other values under another value of its parent, which is not served "
+            "by this "
             "platform; give it another parameter_id."
         )
     for parent, values in more.items():

@@ -161,13 +161,13 @@ def _share_table(shares: SharesView, console: Console, *, is_roomy: bool) -> _Ta
     is_fancy = output.is_fancy(console)
     has_cpus = is_roomy or not shares.gpus
     rows: list[list[Any]] = []
-    for share in sorted(shares.projects, key=lambda each: (each.project is None, -each.held, each.project or "")):
-        is_over = share.held > share.entitlement + 0.005
+    for share in sorted(shares.projects, key=lambda each: (each.project is None, -each.allocated, each.project or "")):
+        is_over = share.allocated > share.entitlement + 0.005
         rows.append(
             [
                 f"  {share.project or _OTHERS}",
-                f"{share.held:.0%}",
-                Text(bar(share.held, share.entitlement, is_fancy=is_fancy), "yellow" if is_over else "green"),
+                f"{share.allocated:.0%}",
+                Text(bar(share.allocated, share.entitlement, is_fancy=is_fancy), "yellow" if is_over else "green"),
                 f"{share.entitlement:.0%}",
                 "–" if share.usage is None else f"{share.usage:.0%}",
                 f"{share.weight:g}",

@@ -14,7 +14,7 @@ from trainmaster.cli.terminal.completion import complete_context
 
 if TYPE_CHECKING:
     from trainmaster.errors import ServerUnreachable
-    from trainmaster.wire.admin import Identity
+    from trainmaster.wire.admin import CallerIdentity
 
 _PANEL = "Access"
 contexts_app = typer.Typer(help="The servers that this machine knows.", no_args_is_help=True)
@@ -161,7 +161,7 @@ def _name_of(base: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-") or "server"
 
 
-def _rank(me: Identity) -> str:
+def _rank(me: CallerIdentity) -> str:
     return " (platform admin)" if me.is_admin else ""
 
 

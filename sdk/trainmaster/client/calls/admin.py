@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.wire.admin import (
-    Health,
-    Identity,
+    CallerIdentity,
+    HealthView,
     LoginCodeCreated,
     LoginExchange,
     MemberSet,
@@ -38,14 +38,14 @@ from trainmaster.wire.volumes import volume_create
 VolumeKind: TypeAlias = Literal["local", "nfs", "pvc", "csi"]
 
 
-def get_health() -> Call[Health]:
+def get_health() -> Call[HealthView]:
     """The server's health; needs no token."""
-    return typed(Health, "get_health", "GET", "/health")
+    return typed(HealthView, "get_health", "GET", "/health")
 
 
-def get_me() -> Call[Identity]:
+def get_me() -> Call[CallerIdentity]:
     """The user and scopes of the token."""
-    return typed(Identity, "get_me", "GET", "/me")
+    return typed(CallerIdentity, "get_me", "GET", "/me")
 
 
 def exchange_login_code(code: str) -> Call[TokenCreated]:

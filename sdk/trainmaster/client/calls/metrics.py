@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainmaster.client.calls.build import params, path, typed
 from trainmaster.client.steps import Call, HttpRequest
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import Chart, MetricName, MetricObjectView, MetricView, ResourceSummary
+from trainmaster.wire.metrics import MetricName, MetricObjectView, MetricsChart, MetricView, ResourceSummary
 
 
 def list_metrics_page(
@@ -65,7 +65,7 @@ def chart_metrics(
     low: float | None = None,
     high: float | None = None,
     buckets: int | None = None,
-) -> Call[Chart]:
+) -> Call[MetricsChart]:
     """The job's metrics from ``low`` to ``high`` (steps, or seconds since 1970 with ``by="time"``).
 
     A series of at most ``buckets`` (500) points is complete; a longer one is downsampled to so many buckets with minimum
@@ -81,7 +81,7 @@ def chart_metrics(
         buckets=buckets,
         **{"from": low, "to": high},
     )
-    return typed(Chart, "chart_metrics", "GET", path("/jobs/{job}/metrics/chart", job=job), query=query)
+    return typed(MetricsChart, "chart_metrics", "GET", path("/jobs/{job}/metrics/chart", job=job), query=query)
 
 
 def compare_metrics(
@@ -95,7 +95,7 @@ def compare_metrics(
     low: float | None = None,
     high: float | None = None,
     buckets: int | None = None,
-) -> Call[Chart]:
+) -> Call[MetricsChart]:
     """The metrics of several jobs in one window, for comparison; see ``chart_metrics``."""
     query = params(
         job=jobs,
@@ -107,7 +107,7 @@ def compare_metrics(
         buckets=buckets,
         **{"from": low, "to": high},
     )
-    return typed(Chart, "compare_metrics", "GET", "/metrics/chart", query=query)
+    return typed(MetricsChart, "compare_metrics", "GET", "/metrics/chart", query=query)
 
 
 def list_metric_objects_page(

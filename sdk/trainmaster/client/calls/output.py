@@ -11,7 +11,7 @@ from trainmaster.wire.jobs import (
     ArchiveView,
     FileEntry,
     LogSource,
-    TensorBoardAsk,
+    TensorBoardRequest,
     TensorBoardLinkView,
 )
 
@@ -59,7 +59,7 @@ def read_file_range(job: str, file: str, *, first: int | None = None, last: int 
 
 def open_tensorboard(jobs: Sequence[str]) -> Call[TensorBoardLinkView]:
     """A URL that shows these jobs in TensorBoard; it grants access without a token, for at most a day."""
-    return typed(TensorBoardLinkView, "open_tensorboard", "POST", "/tensorboards", body=TensorBoardAsk(jobs=list(jobs)))
+    return typed(TensorBoardLinkView, "open_tensorboard", "POST", "/tensorboards", body=TensorBoardRequest(jobs=list(jobs)))
 
 
 def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:

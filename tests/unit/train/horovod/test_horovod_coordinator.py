@@ -61,7 +61,7 @@ def test_a_group_goes_only_together(coordinator):
     assert [response.names for response in taken(coordinator)] == [("a", "b")]
 
 
-def test_a_stall_names_who_is_there_and_who_is_not():
+def test_a_stall_names_ready_and_missing_ranks():
     coordinator = Coordinator(3, fusion_bytes=0)
     coordinator.take(2, [gradient("late")], 5.0)
     (stall,) = coordinator.stalls(15.0)

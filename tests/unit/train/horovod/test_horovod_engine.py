@@ -35,7 +35,7 @@ def pair():
             yield here, there
 
 
-def test_a_peer_that_stops_reading_is_named_and_holds_nobody_up_for_ever(pair):
+def test_a_peer_that_stops_reading_is_named_and_blocks_no_rank_for_ever(pair):
     engine = CollectiveEngine(1, 2, {0: ControlLink(pair[0], patience_s=0.2)}, NoBackend(), HorovodSettings())
     requests = [CollectiveRequest(f"{i:0100}", BARRIER) for i in range(10_000)]
     with ThreadPoolExecutor(1) as pool:
@@ -46,7 +46,7 @@ def test_a_peer_that_stops_reading_is_named_and_holds_nobody_up_for_ever(pair):
     engine.close()
 
 
-def test_rank_0_names_who_stopped_reading(pair):
+def test_rank_0_names_a_peer_that_stops_reading(pair):
     here, there = pair
     engine = CollectiveEngine(0, 2, {1: ControlLink(here, patience_s=0.2)}, NoBackend(), HorovodSettings())
     requests = [CollectiveRequest("x" * 1_000_000, BARRIER)]

@@ -78,11 +78,11 @@ def first_as_rank_1(address):
 
 
 @pytest.mark.parametrize("before", [silent, port_scan, garbage, first_as_rank_1])
-def test_strangers_neither_get_in_nor_hold_the_others_up(listener, before):
+def test_unauthenticated_connections_are_refused_and_delay_no_rank(listener, before):
     assert gather(listener, before, size=3) == [{"rank": rank} for rank in range(3)]
 
 
-def test_another_key_is_told_in_a_sentence_and_the_right_peer_is_waited_for(listener, capsys):
+def test_a_wrong_key_is_reported_once_and_the_right_peer_is_waited_for(listener, capsys):
     def wrong(address):
         with pytest.raises(HorovodInternalError, match="does not know the gang's key"):
             connect([address], rank=1, key=OTHER_KEY, announcement={}, timeout_s=2)
@@ -93,7 +93,7 @@ def test_another_key_is_told_in_a_sentence_and_the_right_peer_is_waited_for(list
     assert printed.count("not with this gang's key") == 1
 
 
-def test_a_false_rank_0_is_found_out_before_anything_is_told_to_it(listener):
+def test_a_false_rank_0_is_detected_before_it_gets_a_message(listener):
     received = []
 
     def play_rank_0():

@@ -1,4 +1,4 @@
-"""Operations that repeat and go unasked: when a rhythm is told, and what becomes of ranks that do not keep to it."""
+"""The response cache: when a cycle is announced, and what happens to ranks that do not follow it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def cycles_after(names, fast_path_counts=None):
     ]
 
 
-def test_a_rhythm_is_what_came_three_times():
+def test_a_cycle_is_detected_after_three_repetitions():
     assert cycles_after("aaa") == ["", "", "a"]
     assert cycles_after("xabababb") == [""] * 6 + ["ab", ""]
     assert cycles_after("abcd" * 3)[-1] == "abcd"
     assert cycles_after("abcabd" * 2) == [""] * 12
 
 
-def test_what_has_other_repeating_operations_between_is_no_rhythm_of_its_own():
+def test_operations_on_the_fast_path_in_between_reset_the_history():
     assert cycles_after("www", [5, 9, 14]) == ["", "", ""]
     assert cycles_after("www", [5, 5, 5]) == ["", "", "w"]
 
 
-def test_operations_without_names_repeat_although_each_has_a_number_of_its_own():
+def test_unnamed_operations_repeat_although_their_numbers_differ():
     cache = ResponseCache()
     results = [cache.observe(reduction(f"allreduce.noname.{number}"), 0) for number in range(1, 4)]
     assert results == [(), (), (reduction("allreduce"),)]
@@ -72,7 +72,7 @@ def wait_on_fast_path(gang, *ranks, number=0, name="a"):
         gang.report(rank, PendingOperation(number, reduction(name)))
 
 
-def test_the_rhythm_comes_with_the_answer_to_what_all_ranks_wait_for(gang):
+def test_the_cycle_is_announced_in_a_response_that_all_ranks_wait_for(gang):
     for number in range(3):
         for rank in range(3):
             gang.ask(rank, reduction("a"), blocking=True)
@@ -81,27 +81,27 @@ def test_the_rhythm_comes_with_the_answer_to_what_all_ranks_wait_for(gang):
 
 
 @pytest.mark.parametrize("request_", [CollectiveRequest("b", BROADCAST, shape=(1,)), reduction("a", device="cuda")])
-def test_only_what_ends_nowhere_before_all_have_started_it_goes_unasked(gang, request_):
+def test_only_synchronizing_operations_are_cached(gang, request_):
     for _ in range(5):
         for rank in range(3):
             gang.ask(rank, request_, blocking=True)
     assert not any(answer.cached_cycle for answer in gang.answers())
 
 
-def test_what_one_rank_does_not_wait_for_is_no_rhythm(gang):
+def test_an_operation_that_a_rank_does_not_block_on_is_not_cached(gang):
     for _ in range(5):
         for rank in range(3):
             gang.ask(rank, reduction("a", 2000), blocking=rank != 2)
     assert not any(answer.cached_cycle for answer in gang.answers())
 
 
-def test_an_operation_that_merely_takes_long_needs_no_word(gang):
+def test_a_slow_operation_that_all_have_started_needs_no_response(gang):
     wait_on_fast_path(gang, 0, 1, 2)
     assert gang.answers() == []
     assert gang.coordinator.stalls(9.0) == []
 
 
-def test_a_notice_that_comes_after_the_end_is_none(gang):
+def test_a_report_after_the_end_of_its_operation_is_ignored(gang):
     gang.started[0] = 1
     gang.report(0, ended=1)
     wait_on_fast_path(gang, 2)
@@ -109,7 +109,7 @@ def test_a_notice_that_comes_after_the_end_is_none(gang):
     assert gang.answers() == []
 
 
-def test_a_rank_that_asked_as_ever_is_sent_to_the_others_on_the_lane(gang):
+def test_a_rank_with_an_ordinary_request_is_sent_to_the_fast_path(gang):
     gang.ask(1, reduction("a"))
     wait_on_fast_path(gang, 2)
     assert gang.answers() == []
@@ -124,7 +124,7 @@ def test_a_rank_that_asked_as_ever_is_sent_to_the_others_on_the_lane(gang):
     )
 
 
-def test_who_has_done_it_and_asks_for_it_again_is_not_sent_there_twice(gang):
+def test_a_rank_that_has_started_it_is_not_sent_there_twice(gang):
     gang.started[1] = 1
     wait_on_fast_path(gang, 2)
     gang.ask(1, reduction("a"))
@@ -132,14 +132,14 @@ def test_who_has_done_it_and_asks_for_it_again_is_not_sent_there_twice(gang):
     assert gang.answers() == []
 
 
-def test_a_rank_that_joined_takes_part_on_the_lane_with_zeros(gang):
+def test_a_joined_rank_takes_part_on_the_fast_path_with_zeros(gang):
     gang.ask(1, CollectiveRequest("join", JOIN))
     wait_on_fast_path(gang, 0, 2)
     (answer,) = gang.answers()
     assert (answer.process_set, answer.zeros_like) == (FAST_PATH, (reduction("a"),))
 
 
-def test_other_shapes_are_refused_to_who_waits_on_the_lane_too(gang):
+def test_a_different_shape_is_rejected_on_the_fast_path_too(gang):
     wait_on_fast_path(gang, 0)
     gang.ask(1, reduction("a", 12))
     (answer,) = gang.answers()
@@ -147,7 +147,7 @@ def test_other_shapes_are_refused_to_who_waits_on_the_lane_too(gang):
     assert answer.error == "allreduce 'a' differs: rank 0 has shape [10], rank 1 shape [12]."
 
 
-def test_who_hears_late_that_the_lane_is_closed_disturbs_nobody(gang):
+def test_a_late_report_after_the_fast_path_closed_is_ignored(gang):
     wait_on_fast_path(gang, 0)
     gang.ask(1, reduction("a", 12))
     assert len(gang.answers()) == 1
@@ -158,7 +158,7 @@ def test_who_hears_late_that_the_lane_is_closed_disturbs_nobody(gang):
     assert (answer.process_set, answer.error) == (0, None)
 
 
-def test_a_rank_that_left_is_named_unless_it_has_done_its_part(gang):
+def test_a_departed_rank_is_named_unless_it_has_started_the_operation(gang):
     gang.started[1] = 1
     gang.report(1)
     gang.coordinator.leave(1)
@@ -169,7 +169,7 @@ def test_a_rank_that_left_is_named_unless_it_has_done_its_part(gang):
     assert answer.error == "rank 1 ended, or called hvd.shutdown(), without allreduce 'b'."
 
 
-def test_a_stall_on_the_lane_names_who_is_missing(gang):
+def test_a_stall_on_the_fast_path_names_missing_ranks(gang):
     wait_on_fast_path(gang, 0, 2)
     (stall,) = gang.coordinator.stalls(15.0)
     assert stall.sentence() == "allreduce 'a' has waited 15 s: ranks 0, 2 asked for it, rank 1 did not"

@@ -159,7 +159,7 @@ def test_tensors_that_do_not_fit_are_named_on_every_rank(run_ranks):
         assert results[4] == [2.0]
 
 
-def test_a_stall_is_told_with_name_and_missing_ranks_and_ends(run_ranks):
+def test_a_stall_is_reported_with_name_and_missing_ranks_and_ends(run_ranks):
     results = run_ranks(
         "failures.stall", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5"
     )
@@ -185,7 +185,7 @@ def test_process_sets_come_and_go_while_a_gang_works(run_ranks):
 
 
 @pytest.mark.parametrize(("environment", "what"), [({}, "add"), ({"REMOVES": "1"}, "remove")], ids=["add", "remove"])
-def test_a_process_set_that_one_rank_alone_makes_or_gives_up_is_told_and_ends(run_ranks, environment, what):
+def test_a_process_set_added_or_removed_by_one_rank_alone_ends_with_a_report(run_ranks, environment, what):
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
     for kind, sentence in run_ranks("failures.lonely_sets", 2, **limits, **environment):
         assert kind == "HorovodInternalError"
@@ -208,7 +208,7 @@ def test_a_rank_that_left_in_good_order_fails_only_what_needs_it(run_ranks):
     assert "rank 1 ended, or called hvd.shutdown()" in sentence
 
 
-def test_what_repeats_goes_unasked_and_mixes_with_everything_else(run_ranks):
+def test_repeating_operations_skip_negotiation_and_mix_with_others(run_ranks):
     results = run_ranks("repeats.repeats", 3)
     assert [rank["wrong"] for rank in results] == [[]] * 3
     # Asked for as ever, 40 operations would be 40 messages from each rank, and 80 from rank 0.
@@ -231,7 +231,7 @@ def test_a_tensor_that_suddenly_differs_is_named_on_every_rank_and_harms_nothing
         assert is_right
 
 
-def test_who_leaves_or_dies_while_operations_repeat_is_named(run_ranks):
+def test_a_rank_that_leaves_or_dies_while_operations_repeat_is_named(run_ranks):
     left = run_ranks("repeats.repeats_and_leaves", 2)[0]
     assert left[0] == "HorovodInternalError"
     assert "rank 1 ended, or called hvd.shutdown(), without allreduce 'allreduce.x'" in left[1]
@@ -240,7 +240,7 @@ def test_who_leaves_or_dies_while_operations_repeat_is_named(run_ranks):
         assert "rank 2 is gone" in sentence
 
 
-def test_who_never_comes_to_what_repeats_is_named_and_the_wait_ends(run_ranks):
+def test_a_rank_that_skips_a_repeating_operation_is_named_and_the_wait_ends(run_ranks):
     results = run_ranks(
         "repeats.repeats_and_stalls",
         3,
@@ -379,7 +379,7 @@ def test_in_an_elastic_job_a_killed_rank_is_missed_and_another_joins(run_ranks, 
     assert joiner["steps"] == [[step, 2, 3, 3] for step in (6, 7, 8, 9)]
 
 
-def test_a_lone_process_needs_nobody(monkeypatch):
+def test_a_single_process_needs_no_peers(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     import trainmaster_train.horovod.torch as hvd

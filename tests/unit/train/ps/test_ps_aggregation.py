@@ -127,7 +127,7 @@ def test_an_old_connections_end_does_not_lose_the_new_one() -> None:
     assert membership.identity_of(0) == b"new"
 
 
-def test_with_a_backup_worker_nobody_waits_for_the_slowest(cluster: Callable[..., Cluster]) -> None:
+def test_with_a_backup_worker_a_step_does_not_wait_for_the_slowest(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, Options(mode="sync", backup_workers=1), workers=3)
     membership = [job.join(rank) for rank in range(3)]
     slow_model, slow = membership[2]
@@ -194,7 +194,7 @@ def take_in_order(updates: Any, order: list[int]) -> None:
 BACKED_UP = Options(mode="sync", backup_workers=1, lost_timeout_s=1e6)
 
 
-def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callable[..., Cluster]) -> None:
+def test_workers_do_not_wait_for_a_ps_that_came_back_with_older_values(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, BACKED_UP, workers=2)
     model, servers = job.join(0)
     job.join(1)
@@ -219,7 +219,7 @@ def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callabl
 
 
 @pytest.mark.parametrize("came_back", [False, True])
-def test_who_lost_a_connection_goes_on_from_one_update_of_all_ps(
+def test_a_worker_that_lost_a_connection_continues_from_one_update_of_all_ps(
     cluster: Callable[..., Cluster], came_back: bool
 ) -> None:
     """Also when a ps came back with older values before, once all are at the same update again."""
@@ -246,7 +246,7 @@ def test_who_lost_a_connection_goes_on_from_one_update_of_all_ps(
     assert (servers.versions, others.versions) == ((1, 1), (1, 1))
 
 
-def test_nobody_waits_for_an_update_that_nobody_makes(cluster: Callable[..., Cluster]) -> None:
+def test_no_worker_waits_for_an_update_that_cannot_be_completed(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, BACKED_UP, workers=2)
     membership = [job.join(rank) for rank in range(2)]
     for _, servers in membership:
@@ -278,7 +278,7 @@ def test_ps_that_are_one_update_apart_are_at_the_same_one_after_a_step(cluster: 
     assert [server.version for server in job.servers] == [2, 2]
 
 
-def test_who_waits_for_an_update_hears_so_without_values(cluster: Callable[..., Cluster]) -> None:
+def test_a_pull_of_a_future_update_is_answered_without_values(cluster: Callable[..., Cluster]) -> None:
     job = cluster(1, BACKED_UP, workers=2)
     _, servers = job.join(0)
 
@@ -315,7 +315,7 @@ def test_in_the_warm_up_the_chief_trains_alone(cluster: Callable[..., Cluster]) 
     assert seen == [3]
 
 
-def test_it_is_told_how_a_worker_comes() -> None:
+def test_the_arrival_of_a_worker_is_described() -> None:
     membership = WorkerMembership(2, Options(), now=0.0)
     assert membership.describe_arrival(1, now=1.0) == "joined"
     membership.mark_joined(1, b"a")

@@ -18,7 +18,7 @@ from trainmaster_train.ps.wire.messages import PROTOCOL, Seal, WireError, job_ke
 from tests.unit.train.ps.loopback import KEY, WITHIN_S, Cluster, step  # noqa: E402
 
 
-def test_a_wrong_token_is_named_at_once_and_hurts_nobody(
+def test_a_wrong_token_is_named_at_once_and_disturbs_no_other(
     cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = cluster()
@@ -31,7 +31,7 @@ def test_a_wrong_token_is_named_at_once_and_hurts_nobody(
     assert "a connection with a wrong token was refused" in capfd.readouterr().out
 
 
-def test_who_passes_the_gate_without_the_key_gets_no_further(
+def test_a_peer_with_the_password_but_without_the_key_is_refused(
     cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = cluster()
@@ -111,7 +111,7 @@ def plain_sgd(model: Any) -> Any:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def test_who_sends_more_than_any_message_holds_is_cut_off(cluster: Callable[..., Cluster]) -> None:
+def test_a_peer_with_an_oversized_message_is_disconnected(cluster: Callable[..., Cluster]) -> None:
     job = cluster(workers=2)
     model, servers = job.join(0)
     _, other = job.join(1)

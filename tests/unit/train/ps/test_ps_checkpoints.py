@@ -142,7 +142,7 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
 
 @pytest.mark.parametrize("failing", ["the hold", "the folder"])
 @pytest.mark.parametrize("is_asked_for", [False, True])
-def test_nobody_stays_held_for_a_checkpoint_that_cannot_begin(
+def test_no_ps_stays_paused_for_a_checkpoint_that_cannot_begin(
     cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, failing: str, *, is_asked_for: bool
 ) -> None:
     job = cluster(2, Options(mode="sync", checkpoint_every=None if is_asked_for else 1))

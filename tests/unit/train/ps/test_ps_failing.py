@@ -56,7 +56,7 @@ def test_a_worker_that_was_busy_when_a_ps_ended_hears_why(
         step(busy, other, 1)
 
 
-def test_who_waits_for_one_ps_hears_why_another_one_ends(cluster: Callable[..., Cluster]) -> None:
+def test_a_wait_for_one_ps_ends_with_the_reason_of_another(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, Options(mode="sync"), workers=2)
     model, servers = job.join(0)
     job.join(1)  # and makes no step: ps 0 does not answer

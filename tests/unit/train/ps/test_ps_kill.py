@@ -37,7 +37,7 @@ def test_the_others_go_on_without_a_killed_worker_until_it_is_back(gang: Callabl
     assert job.processes["ps-0"].poll() is None, "a ps never ends by itself"
 
 
-def test_a_worker_that_waited_too_long_says_who_is_missing(gang: Callable[..., Gang]) -> None:
+def test_a_worker_that_waited_too_long_names_the_missing_worker(gang: Callable[..., Gang]) -> None:
     job = gang(2, mode="sync", lost_timeout_s=3600.0, step_timeout_s=8.0)
     kill_worker_1(job)
 

@@ -23,14 +23,14 @@ def test_a_ps_that_is_not_there_is_named(cluster: Callable[..., Cluster]) -> Non
     job.start(1)
 
 
-def test_without_the_chief_the_others_say_whom_they_wait_for(cluster: Callable[..., Cluster]) -> None:
+def test_without_the_chief_the_others_name_it(cluster: Callable[..., Cluster]) -> None:
     job = cluster(workers=2)
 
     with pytest.raises(DeadlineError, match=r"it waits for the first values of the chief \(worker 0\)"):
         job.join(1, join_timeout_s=3.0)
 
 
-def test_a_synchronous_step_says_who_is_missing(cluster: Callable[..., Cluster]) -> None:
+def test_a_synchronous_step_names_missing_workers(cluster: Callable[..., Cluster]) -> None:
     job = cluster(1, Options(mode="sync"), workers=3)
     model, servers = job.join(0, step_timeout_s=4.0)
     job.join(1)
@@ -42,7 +42,7 @@ def test_a_synchronous_step_says_who_is_missing(cluster: Callable[..., Cluster])
         step(model, servers, 1)
 
 
-def test_a_ps_that_nobody_visits_ends(cluster: Callable[..., Cluster]) -> None:
+def test_an_idle_ps_ends(cluster: Callable[..., Cluster]) -> None:
     job = cluster(1, Options(idle_timeout_s=0.1), workers=2)
     job.threads[0].join(WITHIN_S)
 

@@ -120,7 +120,7 @@ def test_values_stay_right_when_a_memory_is_not_to_be_had(
     torch.testing.assert_close(values_of(model), values_of(alone(make_model, sgd, 3)))
 
 
-def test_a_strangers_memory_is_never_taken() -> None:
+def test_memory_of_an_unknown_process_is_never_taken() -> None:
     model = make_model()
     whole = layout.layout_of(model, sgd(model))
     socket_name = shared_memory.FdReceiver()

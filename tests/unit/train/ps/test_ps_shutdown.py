@@ -146,7 +146,7 @@ def test_only_what_is_newer_than_the_checkpoint_is_taken_up(context: Context, le
     assert value_of(shard) == (2.0 if left_at > 10 else 1.0)
 
 
-def test_who_chose_an_older_checkpoint_gets_it(context: Context) -> None:
+def test_a_chosen_older_checkpoint_is_used(context: Context) -> None:
     older = checkpoint(10, value=1.0)
     checkpoint(20, value=1.5)
     shutdown.save_shard(shard_of(version=30, value=2.0), context)

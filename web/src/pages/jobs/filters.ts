@@ -1,4 +1,4 @@
-/* Filters, order and selection of the job list, as kept in the address. */
+/* Filters, order and selection of the job list, as stored in the address. */
 
 export interface Filters {
   q?: string;

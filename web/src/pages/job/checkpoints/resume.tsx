@@ -92,7 +92,7 @@ function Choice({ target, chosen, choose, title, children }: ChoiceProps) {
     <label className="choice">
       <input
         type="radio"
-        name="who"
+        name="target"
         className="check"
         value={target}
         checked={chosen === target}

@@ -1,18 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { ShownLine } from "./newestLines";
 import { compileFinder } from "./highlight";
-
-const line = (key: number, text = "x"): ShownLine => ({
-  key,
-  text,
-  attempt: 1,
-  role: "worker",
-  index: 0,
-  offset: key,
-  at: null,
-  rank: null,
-  local_rank: null,
-});
 
 describe("search highlighting", () => {
   it("marks RE2's matches", () => {
