@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             Supervisor(UpOptions(home, options.host, options.port, options.executor)).run()
         else:
             told = _down(home, cancel_jobs=options.jobs == "cancel")
-            print(json.dumps(told))  # read by the command line
+            print(json.dumps(told))  # noqa: T201 (read by the command line)
     except CannotStart as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
         return error.exit_code
@@ -97,7 +97,7 @@ def _down(home: Path, *, cancel_jobs: bool) -> dict[str, list[str]]:
     while is_locked(home):
         if time.monotonic() > deadline_s:
             raise CannotStart(f"Process {running['pid']} did not stop; end it with `kill -9 {running['pid']}`.")
-        time.sleep(0.05)  # polls the lock, with a deadline
+        time.sleep(0.05)  # noqa: TID251 (polls the lock, with a deadline)
     return told
 
 
@@ -125,7 +125,7 @@ def _cancel_all(url: str, home: Path) -> list[str]:
             raise CannotStart(
                 f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after {CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."
             )
-        time.sleep(0.2)  # polls the jobs' states, with a deadline
+        time.sleep(0.2)  # noqa: TID251 (polls the jobs' states, with a deadline)
 
 
 def _call(url: str, home: Path, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

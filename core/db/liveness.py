@@ -95,7 +95,7 @@ class ServerLiveness:
                 is_new, self._is_away = not self._is_away, True
             if is_new:
                 log.warning("database.away")
-            time.sleep(_KNOCK_AGAIN_S)  # polling is the only way to notice a server's return
+            time.sleep(_KNOCK_AGAIN_S)  # noqa: TID251 (polling is the only way to notice a server's return)
         with self._lock:
             was_away, self._is_away = self._is_away, False
             self._thread = None

@@ -64,7 +64,7 @@ def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict
     number = 0
     try:
         with np.errstate(all="ignore"):
-            for number, block in enumerate(blocks(tensor), 1):  # the count is used
+            for number, block in enumerate(blocks(tensor), 1):  # noqa: B007 (the count is used below)
                 check()
                 last = sums.take(block)
             if number == 1 and last is not None:

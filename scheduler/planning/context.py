@@ -21,9 +21,8 @@ class PlanningContext:
     """What a pass over the queue of ``snapshot`` works with.
 
     Attributes:
-        cluster: the schedulable nodes.
-        free: their free capacity; starts are subtracted from it.
-        shares: amounts held; starts are added to them.
+        cluster: the schedulable nodes. free: their free capacity; starts are subtracted from it. shares: amounts
+        held; starts are added to them.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:

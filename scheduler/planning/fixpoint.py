@@ -46,8 +46,8 @@ class Planning(Protocol):
         """The actions of this pass; of the wait reasons only those of jobs for which victims are stopped.
 
         Args:
-            hopeless: jobs for which nothing is preempted.
-            preemptors: how many jobs caused preemptions in earlier rounds of the same plan.
+            hopeless: jobs for which nothing is preempted. preemptors: how many jobs caused preemptions in earlier
+            rounds of the same plan.
         """
         ...
 

@@ -55,8 +55,7 @@ class PlanningPass:
     """One pass over the queue of ``snapshot``: starts and growth once, then preemption as often as it is asked for.
 
     Args:
-        watched: the job for which ``leftover`` is recorded.
-        with_order: fill in the plan's ``order``.
+        watched: the job for which ``leftover`` is recorded. with_order: fill in the plan's ``order``.
     """
 
     def __init__(self, snapshot: Snapshot, watched: JobId | None = None, *, with_order: bool = True) -> None:

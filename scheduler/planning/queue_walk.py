@@ -125,7 +125,9 @@ class QueueWalk:
     # ---- nominated jobs ----
 
     def _serve_nominations(self, priority: int) -> None:
-        """Start nominated jobs, or hold the room that their victims will free. They precede all jobs of ``priority``."""
+        """Start nominated jobs, or hold the room that their victims will free. They precede all jobs of
+        ``priority``.
+        """
         nominations = self.context.nominations
         while (job := nominations.pop_due(priority)) is not None:
             key = self.eligibility.key_of(job)
@@ -205,7 +207,8 @@ class QueueWalk:
         return self.context.snapshot.policy.takes_turns and not is_refused
 
     def _borrow(self, job: QueuedGang, key: str) -> bool:
-        """Start it in reserved room, if every holder of a reservation there may preempt it once its own room is complete.
+        """Start it in reserved room, if every holder of a reservation there may preempt it once its own room is
+        complete.
 
         Otherwise the room of a large gang would be idle until its last part is free, though a job that runs there has
         to return it after its guaranteed time.

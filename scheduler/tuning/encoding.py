@@ -20,7 +20,9 @@ Rows = NDArray[np.float64]
 
 
 class UnitCube:
-    """The space as a unit cube. A categorical parameter is encoded by the value's number instead, which has no order."""
+    """The space as a unit cube. A categorical parameter is encoded by the value's number instead, which
+    has no order.
+    """
 
     def __init__(self, space: Space) -> None:
         self.space = space

@@ -65,7 +65,9 @@ def chosen_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], 
 
 
 def gp_is_there() -> bool:
-    """Whether the dependencies of Optuna's GP are installed. Without them, our own Gaussian process serves one metric."""
+    """Whether the dependencies of Optuna's GP are installed. Without them, our own Gaussian process
+    serves one metric.
+    """
     return importlib.util.find_spec("torch") is not None
 
 

@@ -1,4 +1,4 @@
-"""One platform and one browser for all journeys: the embedded platform with real processes, and the machine's Chromium."""
+"""One embedded platform with real processes and one Chromium browser for all tests of the pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
     if report.when == "call" and report.failed:
-        report.sections += [(f"page {number}", seen.told()) for number, seen in enumerate(OPEN, 1)]
+        report.sections += [(f"page {number}", seen.summary()) for number, seen in enumerate(OPEN, 1)]
     if report.when == "teardown":
         OPEN.clear()
     return report
@@ -54,7 +54,8 @@ def accessible(page: Any, *paths: str) -> None:
         expect(page.locator("[aria-busy=true]")).to_have_count(0)
         found = page.evaluate(
             "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
-            ".then((all) => all.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`))"
+            ".then(({violations}) => violations.map("
+            "({id, nodes}) => `${id}: ${nodes.map((node) => node.html).join(' | ')}`))"
         )
         assert found == [], path
         assert not page.evaluate("document.documentElement.scrollWidth > window.innerWidth"), path
@@ -110,7 +111,7 @@ def open_browser(chromium: Any, platform: Any) -> Iterator[Callable[..., Any]]:
         dialog.dismiss()
 
     def start(*, logged_in: bool = True, **options: Any) -> Any:
-        # Without a graphics card, what turns on a page takes most of a processor; pages that stand still leave it to others.
+        # Without a GPU, animations use most of a CPU core.
         still = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
         context = chromium.new_context(base_url=platform.url, **{**still, **options})
         context.set_default_timeout(WITHIN_MS)

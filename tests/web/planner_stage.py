@@ -1,4 +1,4 @@
-"""The real planner beside the stage: it answers what is asked over the API, and starts nothing."""
+"""The real planner next to the stage: it answers questions of the API, and starts nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,16 @@ from tests.web.queue_stage import Stage, _job
 _LOOK_S = 0.03
 # What ended lately: name, project, user, GPUs, hours ago that it was submitted, hours that it ran.
 ENDED = [
-    (f"night-{n:02d}", "vision" if n % 3 else "speech", "ada" if n % 3 else "emmy", (1, 4, 8, 2)[n % 4], 46 - n, 1 + n % 5)
+    (
+        f"night-{n:02d}",
+        "vision" if n % 3 else "speech",
+        "ada" if n % 3 else "emmy",
+        (1, 4, 8, 2)[n % 4],
+        46 - n,
+        1 + n % 5,
+    )
     for n in range(40)
-]  # fmt: skip
+]
 
 
 @contextmanager
@@ -68,14 +75,21 @@ def _in_this_thread(stage: Stage, ask: Mapping[str, Any]) -> Generator[dict[str,
     yield {"answer": run_what_if(trial)}
 
 
-def _ended(
-    session: Any, now: datetime, name: str, project: str, user: str, gpus: int, ago: int, ran: int
-) -> None:  # fmt: skip
+def _ended(session: Any, now: datetime, name: str, project: str, user: str, gpus: int, ago: int, ran: int) -> None:
     created = now - timedelta(hours=ago)
     began = created + timedelta(minutes=20)
     job: Job = _job(
-        session, now, name, project, user, {"gpus": gpus, "gpu_type": "a100", "cpu": 4, "memory": "32Gi"},
-        state="succeeded", attempt_count=1, created_at=created, queued_at=created, started_at=began,
+        session,
+        now,
+        name,
+        project,
+        user,
+        {"gpus": gpus, "gpu_type": "a100", "cpu": 4, "memory": "32Gi"},
+        state="succeeded",
+        attempt_count=1,
+        created_at=created,
+        queued_at=created,
+        started_at=began,
         finished_at=min(now, began + timedelta(hours=ran)),
-    )  # fmt: skip
+    )
     job.run_s = ran * 3600.0

@@ -184,10 +184,16 @@ def furnish(session: Session, now: datetime, home: Path) -> None:
     session.add(Lease(name=TICK_DONE, holder="", token=1, expires_at=now))
     session.add(
         BookingRow(
-            id="reservation-demo", name="review-demo", project_id="project-robotics", nodes=["a100-2"],
-            begins_at=now + timedelta(minutes=110), ends_at=now + timedelta(minutes=290), created_by="user-root", created_at=now,
+            id="reservation-demo",
+            name="review-demo",
+            project_id="project-robotics",
+            nodes=["a100-2"],
+            begins_at=now + timedelta(minutes=110),
+            ends_at=now + timedelta(minutes=290),
+            created_by="user-root",
+            created_at=now,
         )
-    )  # fmt: skip
+    )
 
 
 def _nodes(session: Session, now: datetime) -> None:
@@ -195,12 +201,15 @@ def _nodes(session: Session, now: datetime) -> None:
         for number in range(count):
             session.add(
                 Node(
-                    name=f"{model}-{number}", executor="fake", labels={"pool": model},
+                    name=f"{model}-{number}",
+                    executor="fake",
+                    labels={"pool": model},
                     allocatable={"cpu_milli": 96_000, "memory_bytes": 1024 * GIB, "gpus": {model: 8}},
                     gpus=[{"id": str(gpu), "model": model, "memory_bytes": 80 * GIB} for gpu in range(8)],
-                    is_ready=True, seen_at=now,
+                    is_ready=True,
+                    seen_at=now,
                 )
-            )  # fmt: skip
+            )
 
 
 def _job(
@@ -209,28 +218,56 @@ def _job(
     parsed = parse_spec({"name": name, "project": project, "command": "python train.py", **spec})
     gang = gang_of(parsed)
     job = Job(
-        id=f"job-{name}", project_id=f"project-{project}", user_id=f"user-{user}", name=name,
-        spec=parsed.model_dump(mode="json"), gang=gang.to_json(), shape=gang.shape(), gpu_milli=gang.gpu_milli,
-        priority=parsed.priority, max_run_time_s=parsed.max_run_time, output_volume="output",
-        output_path=f"{project}/job-{name}", updated_at=now, **fields,
-    )  # fmt: skip
+        id=f"job-{name}",
+        project_id=f"project-{project}",
+        user_id=f"user-{user}",
+        name=name,
+        spec=parsed.model_dump(mode="json"),
+        gang=gang.to_json(),
+        shape=gang.shape(),
+        gpu_milli=gang.gpu_milli,
+        priority=parsed.priority,
+        max_run_time_s=parsed.max_run_time,
+        output_volume="output",
+        output_path=f"{project}/job-{name}",
+        updated_at=now,
+        **fields,
+    )
     session.add(job)
     session.flush()
     return job
 
 
 def _running(
-    session: Session, now: datetime, free: dict[str, list[int]], name: str, project: str, user: str, gpus: float,
-    workers: int, model: str, ago: int, most: int | None,
-) -> None:  # fmt: skip
+    session: Session,
+    now: datetime,
+    free: dict[str, list[int]],
+    name: str,
+    project: str,
+    user: str,
+    gpus: float,
+    workers: int,
+    model: str,
+    ago: int,
+    most: int | None,
+) -> None:
     began = now - timedelta(minutes=ago)
     spec = {"gpus": gpus, "workers": workers, "gpu_type": model, "cpu": 8, "memory": "64Gi"}
     if most is not None:
         spec["max_run_time"] = f"{most}m"
     job = _job(
-        session, now, name, project, user, spec, state="running", attempt_count=1,
-        created_at=began - timedelta(minutes=9), queued_at=began - timedelta(minutes=9), started_at=began,
-    )  # fmt: skip
+        session,
+        now,
+        name,
+        project,
+        user,
+        spec,
+        state="running",
+        attempt_count=1,
+        created_at=began - timedelta(minutes=9),
+        queued_at=began - timedelta(minutes=9),
+        started_at=began,
+    )
     attempt_id = f"attempt-{name}"
     session.add(
         Attempt(
@@ -244,34 +281,63 @@ def _running(
         devices = [str(free[node].pop(0)) for _ in range(count)]
         session.add(
             Replica(
-                id=f"replica-{name}-{index}", attempt_id=attempt_id, job_id=job.id, role="worker", index=index, rank=index,
-                state="running", node=node, gpus=devices, gpu_model=model, gpu_milli=int(gpus * 1000) if gpus < 1 else 0,
-                cpu_milli=8000, memory_bytes=64 * GIB, started_at=began,
+                id=f"replica-{name}-{index}",
+                attempt_id=attempt_id,
+                job_id=job.id,
+                role="worker",
+                index=index,
+                rank=index,
+                state="running",
+                node=node,
+                gpus=devices,
+                gpu_model=model,
+                gpu_milli=int(gpus * 1000) if gpus < 1 else 0,
+                cpu_milli=8000,
+                memory_bytes=64 * GIB,
+                started_at=began,
             )
-        )  # fmt: skip
+        )
 
 
 def _waiting(
-    session: Session, now: datetime, number: int, name: str, project: str, user: str, gpus: int, workers: int,
-    models: list[str], priority: int, start: tuple[int, int, int | None] | None, why: str,
-) -> None:  # fmt: skip
+    session: Session,
+    now: datetime,
+    number: int,
+    name: str,
+    project: str,
+    user: str,
+    gpus: int,
+    workers: int,
+    models: list[str],
+    priority: int,
+    start: tuple[int, int, int | None] | None,
+    why: str,
+) -> None:
     since = now - timedelta(minutes=90 - 3 * number)
     spec = {"gpus": gpus, "workers": workers, "priority": priority, "cpu": 8, "memory": "64Gi"}
     if models:
         spec["gpu_type"] = models
     job = _job(
-        session, now, name, project, user, spec, state="queued", created_at=since, queued_at=since,
+        session,
+        now,
+        name,
+        project,
+        user,
+        spec,
+        state="queued",
+        created_at=since,
+        queued_at=since,
         wait_reason=_reason(why, gpus, workers, models, now),
-    )  # fmt: skip
+    )
     if start is not None:
         early, likely, late = (None if minutes is None else now + timedelta(minutes=minutes) for minutes in start)
         words = f"probably at about {likely:%H:%M} UTC" if likely else "when an end is known"
-        told = {"earliest": early, "likely": likely, "latest": late, "sentence": words, "nodes": ["h100-3"]}
+        forecast = {"earliest": early, "likely": likely, "latest": late, "sentence": words, "nodes": ["h100-3"]}
     elif why != "just":
-        told = {"code": "never", "sentence": "never, as things are", "nodes": []}
+        forecast = {"code": "never", "sentence": "never, as things are", "nodes": []}
     else:
         return
-    session.add(StartForecastRow(job_id=job.id, position=number + 1, at=now, **told))
+    session.add(StartForecastRow(job_id=job.id, position=number + 1, at=now, **forecast))
 
 
 def _reason(why: str, gpus: int, workers: int, models: list[str], now: datetime) -> dict[str, Any] | None:

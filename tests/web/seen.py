@@ -26,7 +26,7 @@ class Seen:
     def _failed(self, request: Any) -> None:
         self._notes.append(f"failed: {self._open.pop(request, request.url)}: {request.failure}")
 
-    def told(self) -> str:
+    def summary(self) -> str:
         try:
             text = self._page.evaluate("document.body ? document.body.innerText.slice(0, 600) : ''")
         except Exception as error:  # noqa: BLE001 (a page that is gone, or stands still, has no text)

@@ -1,6 +1,4 @@
-"""Studies that are over, written into a platform's database as its own loop would have left them: hundreds of trials with
-their jobs, in a moment, and the same at each look.
-"""
+"""Finished studies, written into a platform's database: hundreds of trials with their jobs, quickly and reproducibly."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ class Tried:
 
 
 def put_study(home: Path, spec: Mapping[str, Any], trials: Iterable[Tried], **fields: Any) -> str:
-    """The id of a study with these trials, numbered from 1, in the platform whose home this is. ``fields``: other columns."""
+    """Create a study with these trials, numbered from 1, in the database of the platform in ``home``. ``fields``: other columns."""
     parsed = parse_study({"template": TEMPLATE, **spec})
     now = datetime.now(UTC)
     engine = make_engine(f"sqlite:///{home / 'trainmaster.sqlite3'}")
@@ -46,30 +44,55 @@ def put_study(home: Path, spec: Mapping[str, Any], trials: Iterable[Tried], **fi
         user = session.scalars(select(User).where(User.name == "admin")).one()
         began = now - timedelta(minutes=len(tried) + 10)
         of_study = {
-            "state": "succeeded", "reason": f"All {len(tried)} trials are done.", "seed": 1, "trial_count": len(tried),
-            "proposed_count": len(tried), "created_at": began, "started_at": began, "finished_at": now, "updated_at": now,
-            "spec": parsed.model_dump(mode="json"), **fields,
-        }  # fmt: skip
+            "state": "succeeded",
+            "reason": f"All {len(tried)} trials are done.",
+            "seed": 1,
+            "trial_count": len(tried),
+            "proposed_count": len(tried),
+            "created_at": began,
+            "started_at": began,
+            "finished_at": now,
+            "updated_at": now,
+            "spec": parsed.model_dump(mode="json"),
+            **fields,
+        }
         session.add(Study(id=study_id, project_id=project.id, user_id=user.id, name=parsed.name, **of_study))
         session.flush()
         for number, one in enumerate(tried, start=1):
             at = began + timedelta(minutes=number)
             order = JobSubmission(
-                id=new_id("job"), spec=trial_spec(parsed, number, one.parameters), project_id=project.id,
-                project=project.name, user_id=user.id, output_volume="output", output_path=None,
-                trial={"study_id": study_id, "study": parsed.name, "number": number, "parameters": dict(one.parameters)},
-            )  # fmt: skip
+                id=new_id("job"),
+                spec=trial_spec(parsed, number, one.parameters),
+                project_id=project.id,
+                project=project.name,
+                user_id=user.id,
+                output_volume="output",
+                output_path=None,
+                trial={
+                    "study_id": study_id,
+                    "study": parsed.name,
+                    "number": number,
+                    "parameters": dict(one.parameters),
+                },
+            )
             write_job(session, new_job(order, now=at, actor="scheduler"), None)
             job = session.get_one(Job, order.id)
             job.state, job.finished_at = ("failed" if one.state == "failed" else "succeeded"), at + timedelta(minutes=5)
             curve = [*one.curve]
-            told = {"steps": [step for step, _ in curve], "values": [value for _, value in curve]}
+            points = {"steps": [step for step, _ in curve], "values": [value for _, value in curve]}
             session.add(
                 Trial(
-                    study_id=study_id, number=number, job_id=order.id, state=one.state, parameters=dict(one.parameters),
-                    result=None if one.result is None else dict(one.result), reason=one.reason,
-                    curve={**told, "counted": curve[-1][0]} if curve else None, created_at=at, ended_at=job.finished_at,
+                    study_id=study_id,
+                    number=number,
+                    job_id=order.id,
+                    state=one.state,
+                    parameters=dict(one.parameters),
+                    result=None if one.result is None else dict(one.result),
+                    reason=one.reason,
+                    curve={**points, "counted": curve[-1][0]} if curve else None,
+                    created_at=at,
+                    ended_at=job.finished_at,
                 )
-            )  # fmt: skip
+            )
     engine.dispose()
     return study_id

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web"), pytest.mark.timeo
 DONE_MS = 600_000
 
 
-def test_the_leaderboard_shows_every_model_and_the_test_of_the_winner(page: Any, platform: Any) -> None:
+def test_the_leaderboard_shows_every_model_and_the_winners_test_score(page: Any, platform: Any) -> None:
     write_table(platform.home / "data" / "buyers.csv")
     made = platform.client.create_automl(
         "data/buyers.csv", "bought", families=["baseline", "linear"], trials=3, folds=2, budget="15m", name="shop",

@@ -1,4 +1,4 @@
-"""Endpoints in the browser: made, deployed to, asked, divided, updated, rolled back, scaled and deleted; and a batch predicted."""
+"""Endpoints in the browser: deploy, predict, split traffic, update, roll back, scale, delete; batch predictions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ask(page: Any, instances: Any, *, of: str = "") -> Any:
     return page.get_by_role("region", name="Response")
 
 
-def test_an_endpoint_is_made_empty_and_says_so(page: Any) -> None:
+def test_a_new_endpoint_has_no_deployed_models(page: Any) -> None:
     page.goto("/endpoints")
     page.get_by_role("button", name="Create an endpoint").click()
     dialog = page.get_by_role("dialog")
@@ -74,7 +74,7 @@ def test_an_endpoint_is_made_empty_and_says_so(page: Any) -> None:
     expect(page.get_by_text("The API does not respond")).to_have_count(0)  # a 503 of an endpoint is no silence
 
 
-def test_models_are_deployed_asked_divided_rolled_back_scaled_and_deleted(page: Any, platform: Any) -> None:
+def test_models_are_deployed_updated_rolled_back_scaled_and_deleted(page: Any, platform: Any) -> None:
     save_models(platform.home / "output/default/models")
     platform.client.create_endpoint("sums")
     page.goto("/endpoints/default/sums")
@@ -132,7 +132,7 @@ def test_models_are_deployed_asked_divided_rolled_back_scaled_and_deleted(page: 
     expect(page.get_by_role("link", name="sums", exact=True)).to_have_count(0, timeout=READY_MS)
 
 
-def test_a_batch_is_predicted_from_its_form_to_its_results(page: Any, platform: Any) -> None:
+def test_a_batch_prediction_runs_from_form_to_results(page: Any, platform: Any) -> None:
     output = platform.home / "output/default"
     save_models(output / "models")
     (output / "questions").mkdir()

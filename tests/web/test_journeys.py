@@ -30,7 +30,7 @@ for i in 1 2 3 4 5; do echo "loss=0.$i step=$i"; done
 """
 
 
-def test_the_first_login_is_by_a_link_that_is_good_once(open_browser: Callable[..., Any], platform: Any) -> None:
+def test_the_login_link_is_valid_once(open_browser: Callable[..., Any], platform: Any) -> None:
     code = platform.client.create_login_code().code
     page = open_browser(logged_in=False)
     page.goto(f"/login?code={code}")
@@ -43,9 +43,7 @@ def test_the_first_login_is_by_a_link_that_is_good_once(open_browser: Callable[.
     expect(stranger.get_by_role("alert")).to_contain_text("used already")
 
 
-def test_who_is_sent_to_the_login_comes_back_to_where_they_were(
-    open_browser: Callable[..., Any], platform: Any
-) -> None:
+def test_the_login_returns_to_the_requested_page(open_browser: Callable[..., Any], platform: Any) -> None:
     page = open_browser(logged_in=False)
     page.goto("/jobs?state=failed,cancelled")
     page.get_by_label("Your token").fill("tm_wrong")
@@ -63,7 +61,7 @@ def test_who_is_sent_to_the_login_comes_back_to_where_they_were(
     expect(page.get_by_role("button", name="State")).to_contain_text("2")
 
 
-def test_no_address_leads_from_the_login_to_another_server(open_browser: Callable[..., Any], platform: Any) -> None:
+def test_the_login_never_redirects_to_another_server(open_browser: Callable[..., Any], platform: Any) -> None:
     page = open_browser(logged_in=False)
     page.goto("/login?next=//elsewhere.example/jobs")
     page.get_by_label("Your token").fill(platform.token)
@@ -72,7 +70,7 @@ def test_no_address_leads_from_the_login_to_another_server(open_browser: Callabl
     assert urlsplit(page.url).netloc == urlsplit(platform.url).netloc
 
 
-def test_a_job_is_submitted_by_form_and_watched_to_its_end(page: Any) -> None:
+def test_a_job_is_submitted_by_form_and_followed_to_its_end(page: Any) -> None:
     page.goto("/submit")
     page.get_by_label("Name", exact=True).fill("Not a name!")
     expect(page.get_by_role("status").filter(has_text=re.compile("invalid|errors"))).to_be_visible()
@@ -114,7 +112,7 @@ def test_logs_are_searched_coloured_and_never_executed(page: Any, platform: Any)
     expect(page.get_by_role("alert")).to_contain_text("not a regular expression")
 
 
-def test_a_job_is_cancelled_and_what_was_said_of_it_stays_text(page: Any, platform: Any) -> None:
+def test_a_job_is_cancelled_and_user_text_is_never_markup(page: Any, platform: Any) -> None:
     job = submit(platform, "sleeper", "sleep 600")
     page.goto(f"/jobs/{job}")
     page.get_by_role("button", name="Cancel", exact=True).click()
@@ -128,7 +126,9 @@ def test_a_job_is_cancelled_and_what_was_said_of_it_stays_text(page: Any, platfo
     expect(page.get_by_text("<img src=x onerror=alert(3)>").first).to_be_visible()
 
 
-def test_many_jobs_are_filtered_chosen_and_deleted_and_the_address_remembers(page: Any, platform: Any) -> None:
+def test_many_jobs_are_filtered_selected_and_deleted_with_the_selection_in_the_address(
+    page: Any, platform: Any
+) -> None:
     for number in range(3):
         job = submit(platform, f"many-{number}", "true", labels={"team": "blue"})
         platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
@@ -153,7 +153,7 @@ def test_many_jobs_are_filtered_chosen_and_deleted_and_the_address_remembers(pag
     expect(page.get_by_text("No matching jobs")).to_be_visible()
 
 
-def test_pages_wait_for_an_api_that_is_away_and_go_on(page: Any, platform: Any) -> None:
+def test_pages_wait_for_an_unreachable_api_and_recover(page: Any, platform: Any) -> None:
     page.goto("/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     page.context.set_offline(True)
@@ -164,12 +164,12 @@ def test_pages_wait_for_an_api_that_is_away_and_go_on(page: Any, platform: Any) 
     expect(page.get_by_text("The API does not respond")).to_have_count(0)
 
 
-def test_pages_say_that_an_api_was_killed_and_go_on_with_the_next_one(page: Any, platform: Any) -> None:
+def test_pages_recover_after_the_api_is_killed_and_restarted(page: Any, platform: Any) -> None:
     victims = importlib.import_module("tests.e2e.test_chaos").victims
     page.goto("/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     (api,) = victims(platform.home)["api"]
-    # Its supervisor would start the next one at once; the socket that it holds takes connections that nobody answers.
+    # Its supervisor would restart it immediately, and its open socket accepts connections that no process answers.
     platform.process.send_signal(signal.SIGSTOP)
     try:
         os.kill(api, signal.SIGKILL)
@@ -181,7 +181,7 @@ def test_pages_say_that_an_api_was_killed_and_go_on_with_the_next_one(page: Any,
     expect(page.get_by_role("link", name="after-the-kill")).to_be_visible()  # the page was not loaded again
 
 
-# What a training tells of through TensorBoard's files, named as nobody should.
+# Metrics of a training in TensorBoard files, with hostile names.
 TELLS = r"""
 import os, struct, sys
 sys.path[:0] = %r
@@ -191,11 +191,19 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from zlib import compress, crc32
 chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
-png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)) + chunk(b"IDAT", compress(bytes([0, 9, 200, 0, 90, 3]))) + chunk(b"IEND", b"")
+header = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0))
+pixels = chunk(b"IDAT", compress(bytes([0, 9, 200, 0, 90, 3])))
+png = b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
 values = [
     Summary.Value(tag="<img src=x onerror=alert(4)>", simple_value=0.25),
-    Summary.Value(tag="<script>alert(5)</script>", image=Summary.Image(height=2, width=2, colorspace=1, encoded_image_string=png)),
-    Summary.Value(tag="weights", histo=HistogramProto(min=0, max=2, num=3, sum=3, sum_squares=5, bucket_limit=[1, 2], bucket=[1, 2])),
+    Summary.Value(
+        tag="<script>alert(5)</script>",
+        image=Summary.Image(height=2, width=2, colorspace=1, encoded_image_string=png),
+    ),
+    Summary.Value(
+        tag="weights",
+        histo=HistogramProto(min=0, max=2, num=3, sum=3, sum_squares=5, bucket_limit=[1, 2], bucket=[1, 2]),
+    ),
     Summary.Value(
         tag="said",
         metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
@@ -209,7 +217,7 @@ writer.close()
 """
 
 
-def test_images_histograms_and_texts_are_shown_and_tensorboard_is_one_click(page: Any, platform: Any) -> None:
+def test_images_histograms_texts_and_tensorboard_are_shown(page: Any, platform: Any) -> None:
     if importlib.util.find_spec("tensorboard") is None:
         pytest.skip("TensorBoard is not installed: pip install -e '.[tensorboard]'")
     job = platform.client.submit_job(
@@ -236,7 +244,7 @@ def test_images_histograms_and_texts_are_shown_and_tensorboard_is_one_click(page
     assert board.evaluate("window.opener") is None  # what it shows is users': it gets no handle on our page
 
 
-def test_keys_alone_lead_everywhere(page: Any) -> None:
+def test_all_pages_are_reachable_by_keyboard(page: Any) -> None:
     page.goto("/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     page.keyboard.press("/")
@@ -273,7 +281,7 @@ for step, moved in ((1, 1.0), (2, 5.0)):
 """
 
 
-def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platform: Any) -> None:
+def test_checkpoints_are_inspected_compared_and_cloned_from(page: Any, platform: Any) -> None:
     job = platform.client.submit_job({"name": "saver", "command": ["python3", "-c", SAVES], "workers": 1})
     platform.client.wait_for_job(job.id, timeout_s=WITHIN_MS / 1000)
     page.goto(f"/jobs/{job.id}/checkpoints")
@@ -304,11 +312,11 @@ def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platfo
     expect(page.get_by_role("link", name=job.id)).to_be_visible()  # cloned from
 
 
-# Saves as above, tells what it begins from, and stays.
+# Saves as above, prints the checkpoint it starts from, and keeps running.
 STAYS = 'echo begins at ${TRAINMASTER_RESUME_FROM:-nothing}; python3 -c "$SAVES"; echo saved; sleep 600'
 
 
-def test_a_running_job_and_a_paused_one_resume_from_a_chosen_checkpoint(page: Any, platform: Any) -> None:
+def test_a_running_and_a_paused_job_resume_from_a_chosen_checkpoint(page: Any, platform: Any) -> None:
     job = submit(platform, "stayer", STAYS, env={"SAVES": SAVES})
     page.goto(f"/jobs/{job}/logs")
     log = page.get_by_role("log")
@@ -373,14 +381,15 @@ def test_pages_are_accessible_and_fit(open_browser: Callable[..., Any], platform
         expect(page.locator("[aria-busy=true]")).to_have_count(0)
         found = page.evaluate(
             "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
-            ".then((all) => all.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`))"
+            ".then(({violations}) => violations.map("
+            "({id, nodes}) => `${id}: ${nodes.map((node) => node.html).join(' | ')}`))"
         )
         assert found == [], (path, look)
         wide = page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
         assert not wide, (path, look)
 
 
-def test_pages_have_titles_and_an_unknown_address_stands_in_the_shell(page: Any, platform: Any) -> None:
+def test_pages_have_titles_and_an_unknown_address_shows_the_shell(page: Any, platform: Any) -> None:
     job = submit(platform, "titled", "true")
     page.goto(f"/jobs/{job}/logs")
     expect(page).to_have_title(re.compile(r"^titled \(\w+\) · Logs · Jobs · Trainmaster$"))

@@ -21,17 +21,17 @@ def long_job(platform: Any) -> str:
     return job
 
 
-def test_older_lines_of_a_long_log_come_when_asked_for(page: Any, long_job: str) -> None:
+def test_older_lines_of_a_long_log_are_loaded_on_request(page: Any, long_job: str) -> None:
     page.goto(f"/jobs/{long_job}/logs")
-    told = page.get_by_role("status").filter(has_text="lines")
-    expect(told).to_contain_text(re.compile(r"last 5,0\d\d lines"))
+    status = page.get_by_role("status").filter(has_text="lines")
+    expect(status).to_contain_text(re.compile(r"last 5,0\d\d lines"))
     page.get_by_role("button", name="Show older lines").click()
-    expect(told).to_contain_text(re.compile(r"^12,0\d\d lines"))
+    expect(status).to_contain_text(re.compile(r"^12,0\d\d lines"))
     # What stood first stays in sight.
     expect(page.get_by_role("log").get_by_text(re.compile(r"^70\d\d$")).first).to_be_visible()
 
 
-def test_a_search_that_was_made_to_hurt_does_not(page: Any, long_job: str) -> None:
+def test_a_malicious_search_expression_does_no_harm(page: Any, long_job: str) -> None:
     page.goto(f"/jobs/{long_job}/logs?q=(x%2Bx%2B)%2By%7C%5Ex%7C%5E11999%24")
     log = page.get_by_role("log")
     expect(log.locator(".log-line")).to_have_count(2)
@@ -44,7 +44,7 @@ def test_a_search_that_was_made_to_hurt_does_not(page: Any, long_job: str) -> No
     assert saved[0].endswith(" 11999")
 
 
-def test_lines_are_chosen_by_time_and_rank(page: Any, long_job: str) -> None:
+def test_lines_are_filtered_by_time_and_rank(page: Any, long_job: str) -> None:
     page.goto(f"/jobs/{long_job}/logs?until=2000-01-01T00:00:00Z")
     expect(page.get_by_text("No matching lines")).to_be_visible()
     page.locator("summary", has_text="until").click()

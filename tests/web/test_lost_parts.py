@@ -28,7 +28,7 @@ def lose(page: Any, pattern: str, times: int) -> list[str]:
 
 
 @pytest.mark.parametrize("part", ["**/assets/index-*.js", "**/assets/react-dom-*.js", "**/assets/index-*.css"])
-def test_a_page_that_lost_a_part_loads_itself_again(open_browser: Callable[..., Any], part: str) -> None:
+def test_a_page_with_a_failed_script_reloads_itself(open_browser: Callable[..., Any], part: str) -> None:
     page = open_browser()
     lost = lose(page, part, 2)
     page.goto("/jobs")
@@ -37,7 +37,7 @@ def test_a_page_that_lost_a_part_loads_itself_again(open_browser: Callable[..., 
     assert len(lost) == 2
 
 
-def test_a_lazy_part_is_asked_for_again_in_place(open_browser: Callable[..., Any]) -> None:
+def test_a_failed_lazy_script_is_retried_in_place(open_browser: Callable[..., Any]) -> None:
     page = open_browser()
     page.goto("/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
@@ -49,7 +49,7 @@ def test_a_lazy_part_is_asked_for_again_in_place(open_browser: Callable[..., Any
     assert page.evaluate("window.isTheSame")
 
 
-def test_a_part_that_stays_away_is_told(open_browser: Callable[..., Any]) -> None:
+def test_a_permanently_missing_script_is_reported(open_browser: Callable[..., Any]) -> None:
     page = open_browser()
     lost = lose(page, "**/assets/index-*.js", 1000)
     page.goto("/jobs")
@@ -57,9 +57,9 @@ def test_a_part_that_stays_away_is_told(open_browser: Callable[..., Any]) -> Non
     assert 5 <= len(lost) <= 12
 
 
-def test_a_script_of_others_that_fails_is_none_of_the_applications_parts(open_browser: Callable[..., Any]) -> None:
+def test_a_failed_foreign_script_causes_no_reload(open_browser: Callable[..., Any]) -> None:
     page = open_browser(bypass_csp=True)
-    asked = lose(page, "https://elsewhere.test/**", 1000)
+    requests = lose(page, "https://elsewhere.test/**", 1000)
 
     def add(route: Any) -> None:
         answer = route.fetch()
@@ -69,5 +69,5 @@ def test_a_script_of_others_that_fails_is_none_of_the_applications_parts(open_br
     page.route("**/jobs", add)
     page.goto("/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert page.evaluate("sessionStorage.getItem('lost')") is None

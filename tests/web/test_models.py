@@ -1,4 +1,4 @@
-"""Models in the browser: registered from a job, looked into, compared, given aliases and stages, protected and deleted."""
+"""Models in the browser: registration, comparison, aliases, stages, protection and deletion."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def trained(platform: Any, name: str, accuracy: float) -> str:
     return job
 
 
-def test_a_job_becomes_a_model_whose_versions_are_looked_into_and_compared(
-    page: Any, platform: Any, tmp_path: Path
-) -> None:
+def test_a_job_is_registered_as_model_and_its_versions_are_compared(page: Any, platform: Any, tmp_path: Path) -> None:
     first, second = trained(platform, "letters-1", 0.81), trained(platform, "letters-2", 0.93)
     page.goto(f"/jobs/{first}")
     page.get_by_role("button", name="Register as model").click()
@@ -66,7 +64,7 @@ def test_a_job_becomes_a_model_whose_versions_are_looked_into_and_compared(
                "/models/default/letters/compare?versions=1,2", "/models/default/letters/history")  # fmt: skip
 
 
-def test_a_version_is_named_staged_protected_and_only_then_deleted(page: Any, platform: Any) -> None:
+def test_a_version_gets_an_alias_a_stage_and_protection_before_deletion(page: Any, platform: Any) -> None:
     job = trained(platform, "digits", 0.9)
     for _ in range(2):
         made = platform.client.register_version("default", "digits", job)
@@ -106,16 +104,16 @@ def test_a_version_is_named_staged_protected_and_only_then_deleted(page: Any, pl
     page.get_by_role("button", name="Protect version 2").click()
     expect(page.get_by_role("button", name="Unprotect version 2")).to_be_visible()
     page.get_by_role("button", name="Delete version 2").click()
-    asked = page.get_by_role("alertdialog")
-    asked.get_by_role("button", name="Delete", exact=True).click()
-    expect(asked.get_by_role("alert")).to_contain_text("is protected; take the protection off first")
-    asked.get_by_role("button", name="Keep").click()
+    dialog = page.get_by_role("alertdialog")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("is protected; take the protection off first")
+    dialog.get_by_role("button", name="Keep").click()
     page.get_by_role("button", name="Unprotect version 2").click()
     page.get_by_role("button", name="Delete version 2").click()
-    asked.get_by_role("button", name="Delete", exact=True).click()
-    expect(asked.get_by_role("alert")).to_contain_text("alias prod points to")
-    asked.get_by_label("ignore protection").check()
-    asked.get_by_role("button", name="Force delete").click()
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("alias prod points to")
+    dialog.get_by_label("ignore protection").check()
+    dialog.get_by_role("button", name="Force delete").click()
     expect(page.get_by_role("table").get_by_role("link", name="v1", exact=True)).to_be_visible()
     expect(page.get_by_role("table").get_by_role("link", name="v2", exact=True)).to_have_count(0)
     page.get_by_role("link", name="History", exact=True).click()

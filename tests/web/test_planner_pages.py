@@ -1,4 +1,4 @@
-"""What the planner says, on the pages: where a job would run while it is written, what a waiting one could ask for, orders."""
+"""The planner on the pages: placement of an edited job, alternatives of a waiting job, sorting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 MANY = (os.cpu_count() or 1) + 3
 
 
-def test_the_planner_tells_where_a_job_would_run_and_what_would_start_instead(page: Any, platform: Any) -> None:
+def test_the_submit_page_shows_placement_and_alternatives(page: Any, platform: Any) -> None:
     page.goto("/submit")
     placement = page.get_by_role("region", name="Placement")
     expect(placement).to_contain_text(re.compile("would (start|wait)"))
@@ -46,7 +46,7 @@ def test_the_planner_tells_where_a_job_would_run_and_what_would_start_instead(pa
     platform.client.cancel_job("wide")
 
 
-def test_jobs_are_put_in_order_by_the_heads_of_the_table_and_stay_live(page: Any, platform: Any) -> None:
+def test_jobs_are_sorted_by_column_headers_and_stay_live(page: Any, platform: Any) -> None:
     for name in ("order-b", "order-a"):
         submit(platform, name, "true")
     page.goto("/jobs?q=order-")

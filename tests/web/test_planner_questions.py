@@ -1,4 +1,4 @@
-"""What is asked of the planner in the browser, answered by the real one: what if, why at a time, simulations."""
+"""What-if questions, explanations and simulations in the browser, answered by the real planner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def planner(stage: Any) -> Iterator[None]:  # noqa: F811
         yield
 
 
-def test_what_if_a_waiting_job_asked_for_less_or_the_cluster_had_more(see: Callable[..., Any]) -> None:  # noqa: F811
+def test_what_if_questions_about_a_waiting_job(see: Callable[..., Any]) -> None:  # noqa: F811
     page = see("/jobs/job-world-model-xl")
     form = page.get_by_role("form", name="What if")
     form.get_by_role("button", name="Ask the planner").click()
@@ -52,7 +52,7 @@ def test_what_if_a_waiting_job_asked_for_less_or_the_cluster_had_more(see: Calla
     expect(answers).to_have_count(3)
 
 
-def test_what_if_beside_a_spec_that_is_being_written(see: Callable[..., Any]) -> None:  # noqa: F811
+def test_what_if_questions_about_an_edited_spec(see: Callable[..., Any]) -> None:  # noqa: F811
     page = see("/submit?from=job-world-model-xl")
     page.get_by_role("button", name="What if…").click()
     form = page.get_by_role("form", name="What if")
@@ -64,7 +64,7 @@ def test_what_if_beside_a_spec_that_is_being_written(see: Callable[..., Any]) ->
     expect(page.get_by_role("button", name="What if…")).to_be_focused()
 
 
-def test_why_a_job_waited_at_a_time(see: Callable[..., Any]) -> None:  # noqa: F811
+def test_explanation_of_a_past_wait(see: Callable[..., Any]) -> None:  # noqa: F811
     page = see("/jobs/job-world-model-xl")
     card = page.locator("section.card").filter(has_text="Why did it wait?")
     card.get_by_role("button", name="1 min ago").click()
@@ -75,7 +75,7 @@ def test_why_a_job_waited_at_a_time(see: Callable[..., Any]) -> None:  # noqa: F
     expect(card.get_by_role("alert")).to_contain_text("No plan of that time is kept")
 
 
-def test_a_policy_and_more_nodes_are_tried_on_the_history(see: Callable[..., Any]) -> None:  # noqa: F811
+def test_a_policy_and_additional_nodes_are_simulated_on_the_history(see: Callable[..., Any]) -> None:  # noqa: F811
     page = see("/queue")
     page.get_by_role("link", name="Simulate").click()
     form = page.get_by_role("form", name="Changes")
@@ -99,7 +99,7 @@ def test_a_policy_and_more_nodes_are_tried_on_the_history(see: Callable[..., Any
     expect(result.get_by_role("img", name=re.compile("^GPUs in use over time"))).to_be_visible()
     if AXE.exists():
         demand_accessible(page, 1440)
-    page.reload()  # its address tells it again
+    page.reload()  # the address shows the result again
     expect(result.get_by_role("row", name=re.compile("^CPUs in use"))).to_be_visible()
     member = see("/simulations", token=MEMBER_TOKEN)
     expect(member.locator("body")).to_contain_text("Only platform admins")
@@ -107,7 +107,7 @@ def test_a_policy_and_more_nodes_are_tried_on_the_history(see: Callable[..., Any
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 400])
-def test_questions_can_be_asked_by_everybody(see: Callable[..., Any], scheme: str, width: int) -> None:  # noqa: F811
+def test_planner_questions_are_accessible(see: Callable[..., Any], scheme: str, width: int) -> None:  # noqa: F811
     if not AXE.exists():
         pytest.skip("axe-core is not installed (python3 dev.py web)")
     page = see("/jobs/job-world-model-xl", color_scheme=scheme, viewport={"width": width, "height": 900})

@@ -1,4 +1,4 @@
-"""The queue in the browser: who waits and why, shares, what is expected, and an administrator's forms."""
+"""The queue in the browser: wait reasons, shares, forecast, and an administrator's forms."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def see(chromium: Any, stage: Any) -> Iterator[Callable[..., Any]]:
     assert not wrongs
 
 
-def test_the_queue_shows_order_reasons_shares_and_what_is_expected(see: Callable[..., Any]) -> None:
+def test_the_queue_shows_order_reasons_shares_and_forecast(see: Callable[..., Any]) -> None:
     page = see("/queue")
     rows = page.locator(".queue-row")
     expect(rows).to_have_count(len(WAITING))
@@ -99,7 +99,7 @@ def test_the_queue_shows_order_reasons_shares_and_what_is_expected(see: Callable
     expect(rows.first.get_by_label("Position 3")).to_be_visible()
 
 
-def test_a_member_sees_others_jobs_without_their_names_and_sets_nothing(see: Callable[..., Any]) -> None:
+def test_a_member_sees_foreign_jobs_without_names_and_cannot_change_settings(see: Callable[..., Any]) -> None:
     page = see("/queue", token=MEMBER_TOKEN)
     expect(page.locator(".queue-row").first).to_contain_text("A job of another project")
     expect(page.locator(".queue-row").nth(1)).to_contain_text("vit-large-finetune")
@@ -112,10 +112,10 @@ def test_a_member_sees_others_jobs_without_their_names_and_sets_nothing(see: Cal
     expect(page.get_by_role("button", name="Reserve nodes")).to_have_count(0)
 
 
-def test_what_cannot_be_read_is_told_once_and_read_again(see: Callable[..., Any]) -> None:
+def test_a_failed_read_is_reported_once_and_retried(see: Callable[..., Any]) -> None:
     page = see("/login")
-    told = {"code": "internal", "title": "Internal", "status": 500, "detail": "Something broke."}
-    page.route("**/api/v1/queue/running*", lambda route: route.fulfill(status=500, json=told))
+    problem = {"code": "internal", "title": "Internal", "status": 500, "detail": "Something broke."}
+    page.route("**/api/v1/queue/running*", lambda route: route.fulfill(status=500, json=problem))
     page.goto("/queue")
     expect(page.get_by_role("alert")).to_have_count(1)
     expect(page.get_by_role("alert")).to_contain_text("Something broke.")
@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_told_once_and_read_again(see: Callable[..., Any]
     expect(page.get_by_role("region", name="Running")).to_be_visible()
 
 
-def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see: Callable[..., Any]) -> None:
+def test_an_administrator_sets_policy_and_quota_and_sees_server_errors(see: Callable[..., Any]) -> None:
     page = see("/queue")
     page.get_by_role("button", name="Policy").click()
     slice_ = page.get_by_label("Time slice")
@@ -164,7 +164,7 @@ def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see:
     expect(page.locator(".quota-facts")).to_contain_text("1.5")
 
 
-def test_nodes_are_reserved_and_given_back(see: Callable[..., Any]) -> None:
+def test_nodes_are_reserved_and_released(see: Callable[..., Any]) -> None:
     page = see("/queue")
     page.get_by_role("button", name="Reservations").click()
     page.get_by_role("button", name="Reserve nodes").click()
@@ -183,7 +183,7 @@ def test_nodes_are_reserved_and_given_back(see: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 400])
-def test_the_queue_and_a_quota_can_be_used_by_everybody(see: Callable[..., Any], scheme: str, width: int) -> None:
+def test_the_queue_and_a_quota_are_accessible(see: Callable[..., Any], scheme: str, width: int) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed (python3 dev.py web)")
     for path in ("/queue", "/projects/vision"):
@@ -191,7 +191,8 @@ def test_the_queue_and_a_quota_can_be_used_by_everybody(see: Callable[..., Any],
         expect(page.locator(".queue-row, .quota-lines").first).to_be_visible()
         page.evaluate(AXE.read_text())
         found = page.evaluate(
-            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}).then(r => r.violations)"
+            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
+            ".then(({violations}) => violations)"
         )
         assert [(wrong["id"], [node["html"] for node in wrong["nodes"]][:3]) for wrong in found] == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width

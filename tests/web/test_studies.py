@@ -39,7 +39,7 @@ COUNT = 24
 
 
 def searched(platform: Any, name: str) -> str:
-    """The id of a study that is over: each sixth trial failed, each fourth was stopped early, and the last is the best."""
+    """Id of a finished study: each sixth trial failed, each fourth was stopped early, and the last is the best."""
     trials = []
     for number in range(1, COUNT + 1):
         point = {"lr": 0.001 * 1.3**number, "depth": 1 + number % 9}
@@ -80,7 +80,7 @@ def tried(platform: Any, study: str, count: int) -> None:
                 platform.client.complete_trial(study, trial.number, {"accuracy": 1 - trial.parameters["lr"]})
 
 
-def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: Any) -> None:
+def test_a_study_is_followed_inspected_and_cloned(page: Any, platform: Any) -> None:
     made = platform.client.create_study(SPEC)
     tried(platform, made.id, 20)
     page.goto("/studies")
@@ -132,7 +132,7 @@ def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: An
     )
 
 
-def test_a_study_is_made_by_form_and_the_yaml_follows(page: Any, platform: Any) -> None:
+def test_a_study_is_created_by_form_and_yaml(page: Any, platform: Any) -> None:
     page.goto("/studies/new")
     yaml = page.get_by_label("The study as YAML")
     expect(page.get_by_text("valid", exact=True)).to_be_visible()
@@ -201,10 +201,10 @@ def test_a_job_leads_to_its_trial_and_a_trial_to_its_job(page: Any, platform: An
 
 
 def test_two_trials_are_compared(page: Any, platform: Any) -> None:
-    told = 'case "$TRAINMASTER_PARAMETERS" in *\\"a\\"*) echo loss=0.31 step=1;; *) echo loss=0.72 step=1;; esac'
+    script = 'case "$TRAINMASTER_PARAMETERS" in *\\"a\\"*) echo loss=0.31 step=1;; *) echo loss=0.72 step=1;; esac'
     spec = {
         "name": "compared",
-        "template": {"command": ["sh", "-c", told], "max_restarts": 0},
+        "template": {"command": ["sh", "-c", script], "max_restarts": 0},
         # Not among the arguments: what the trials tried stands in no spec then.
         "arguments": False,
         "parameters": {
@@ -232,7 +232,7 @@ def test_two_trials_are_compared(page: Any, platform: Any) -> None:
     accessible(page, page.url)
 
 
-def test_what_more_trials_would_bring_is_told_as_far_as_it_is_known(page: Any, platform: Any) -> None:
+def test_the_forecast_of_more_trials_is_shown_if_known(page: Any, platform: Any) -> None:
     draw = random.Random(5)
     values = [round(draw.gauss(0.5, 0.1), 3) for _ in range(60)]
     ids = [
@@ -305,7 +305,7 @@ def charted(platform: Any) -> str:
     return searched(platform, "charted")
 
 
-def test_counts_parameters_and_the_best_lead_to_their_trials(page: Any, platform: Any, charted: str) -> None:
+def test_counts_parameters_and_the_best_trial_link_to_trials(page: Any, platform: Any, charted: str) -> None:
     status = page.get_by_role("status").filter(has_text="trials")
     page.goto("/studies?q=charted")
     row = page.get_by_role("row").filter(has=page.locator(f"a[href='/studies/{charted}']"))
@@ -326,7 +326,7 @@ def test_counts_parameters_and_the_best_lead_to_their_trials(page: Any, platform
     expect(page.get_by_role("heading", name="charted-24", exact=True)).to_be_visible()
 
 
-def test_jobs_of_a_study_are_its_own_not_those_of_its_namesake(page: Any, platform: Any, charted: str) -> None:
+def test_jobs_of_a_study_exclude_those_of_a_namesake(page: Any, platform: Any, charted: str) -> None:
     page.goto(f"/studies/{charted}")
     page.get_by_role("link", name="their jobs").click()
     expect(page.get_by_role("status").filter(has_text="jobs")).to_have_text(f"{COUNT} jobs")
@@ -360,7 +360,7 @@ def test_the_front_of_two_goals_is_drawn_named_and_clicked(page: Any, platform: 
     accessible(page, f"/studies/{study}", f"/studies/{study}/parameters", f"/studies/{study}/trials?trial=14")
 
 
-def test_filters_that_are_cleared_are_no_more_in_the_search_box(page: Any, platform: Any, charted: str) -> None:
+def test_cleared_filters_leave_the_search_box(page: Any, platform: Any, charted: str) -> None:
     page.goto("/studies")
     page.get_by_label("Search studies").fill("no-such-study")
     expect(page.get_by_text("No matching studies")).to_be_visible()
@@ -369,15 +369,15 @@ def test_filters_that_are_cleared_are_no_more_in_the_search_box(page: Any, platf
     expect(page.get_by_role("link", name="charted", exact=True)).to_have_count(2)
 
 
-def test_a_click_right_after_typing_is_not_called_back(page: Any, platform: Any, charted: str) -> None:
+def test_a_click_right_after_typing_is_not_undone(page: Any, platform: Any, charted: str) -> None:
     page.goto("/studies")
     link = page.locator(f"a.job-name[href='/studies/{charted}']")
     expect(link).to_be_visible()
-    held: list[Any] = []  # the next page's scripts, which are long on their way
-    page.route(re.compile(r"/assets/.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 (Playwright looks into what it is given)
+    delayed: list[Any] = []  # the next page's scripts, which are long on their way
+    page.route(re.compile(r"/assets/.*\.js$"), lambda route: delayed.append(route))  # noqa: PLW0108 (Playwright inspects it)
     page.get_by_label("Search studies").press_sequentially("cha")
     link.click()
     page.wait_for_timeout(600)  # the address follows what is typed after 0.2 s
     page.unroute_all()  # they go on
-    assert held
+    assert delayed
     expect(page.get_by_role("heading", name="charted", exact=True)).to_be_visible(timeout=60_000)

@@ -13,7 +13,7 @@ from tests.web.conftest import expect
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web")]
 
 
-def test_a_folder_becomes_a_jobs_code(page: Any, tmp_path: Path) -> None:
+def test_a_folder_is_packed_as_code(page: Any, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     (folder / "lib").mkdir(parents=True)
     (folder / "train.py").write_text("import lib.words, os\nprint(lib.words.SAY, sorted(os.listdir('/data')))\n")
@@ -35,7 +35,7 @@ def test_a_folder_becomes_a_jobs_code(page: Any, tmp_path: Path) -> None:
     expect(log).not_to_contain_text("secret.key")
 
 
-def test_a_file_that_is_no_archive_is_refused_in_words(page: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_is_refused(page: Any, tmp_path: Path) -> None:
     file = tmp_path / "code.tar.gz"
     file.write_bytes(b"PK\x03\x04")
     page.goto("/submit")

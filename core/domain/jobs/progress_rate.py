@@ -54,27 +54,27 @@ def progress_view(progress: Mapping[str, Any], *, is_running: bool) -> dict[str,
 
     Times are relative to ``at``, so that the answer does not change while nothing happens.
     """
-    told = {name: value for name, value in progress.items() if not name.startswith("_")}
+    view = {name: value for name, value in progress.items() if not name.startswith("_")}
     done = _done_and_all(progress)
     if done is None or done[1] is None:
-        return told
-    told["fraction"] = max(0.0, min(1.0, done[0] / done[1]))
+        return view
+    view["fraction"] = max(0.0, min(1.0, done[0] / done[1]))
     samples = progress.get(KEY, [])
     if len(samples) < 2 or not is_running:
-        return told
+        return view
     mean, error = _seconds_per_step(samples)
     if mean <= 0:
-        return told
+        return view
     if "step" in progress and progress.get("steps"):
-        told["steps_per_s"] = 1 / mean
+        view["steps_per_s"] = 1 / mean
     left = max(0.0, done[1] - samples[-1][1])
     for name, seconds in (("", left * mean), ("_low", left * max(0.0, mean - error)), ("_high", left * (mean + error))):
         if seconds < timedelta.max.total_seconds() / 1000:
-            told[f"remaining_s{name}"] = round(seconds, 3)
+            view[f"remaining_s{name}"] = round(seconds, 3)
             at = _time(samples[-1][0] + seconds)
             if at is not None:
-                told[f"done_at{name}"] = at
-    return told
+                view[f"done_at{name}"] = at
+    return view
 
 
 def _done_and_all(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:

@@ -37,10 +37,10 @@ class MetricSources:
     @classmethod
     def of(cls, progress: Sequence[Mapping[str, Any]]) -> MetricSources:
         """From what :func:`parse_sources` stored in the replicas' progress."""
-        told = [one[KEY] for one in progress if KEY in one]
+        reported = [one[KEY] for one in progress if KEY in one]
         found: dict[str, MetricSource] = {}
         for road in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
-            parts = [one[road] for one in told if road in one]
+            parts = [one[road] for one in reported if road in one]
             names = tuple(dict.fromkeys(name for part in parts for name in part["names"]))
             found[road] = MetricSource(
                 names,
@@ -48,7 +48,7 @@ class MetricSources:
                 sum(part["values"] for part in parts),
                 sum(part["lines"] for part in parts),
             )
-        return cls(found, bool(told))
+        return cls(found, bool(reported))
 
     def words(self, came: Collection[str], *, more: bool) -> str:
         """Each source with what it delivered. ``came``: names of the stored metrics; ``more``: there are others."""

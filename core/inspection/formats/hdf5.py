@@ -142,7 +142,7 @@ def _data(dataset: Any, tensor: Tensor, file: File | None) -> ElementSource:
     size = tensor.size_bytes or 0
     match dataset.id.layout_class:
         case 0:
-            held = bytes(dataset.id._data)  # the public API copies to an array
+            held = bytes(dataset.id._data)  # noqa: SLF001 (the public API copies to an array)
             if len(held) < size:
                 raise Unreadable("Its bytes do not fit its shape; the file is damaged.")
             return Inline(held[:size])

@@ -248,8 +248,8 @@ def find_sooner(
     """Changes with which ``job`` would probably start sooner than ``expected``, the soonest first.
 
     Args:
-        current_plan: the plan of ``snapshot``, in which the job waits.
-        known: kinds of change that are known to start it at once.
+        current_plan: the plan of ``snapshot``, in which the job waits. known: kinds of change that are known to start
+        it at once.
     """
     changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in known]
     if not changes:

@@ -109,9 +109,8 @@ def forecast_starts(
     """When the first ``most`` jobs in the queue are expected to start.
 
     Args:
-        current_plan: the plan of ``snapshot``, if there is one already.
-        only: the one job that is asked for, whatever its place; those behind it are left out.
-        is_brief: the likely projection alone, without bounds.
+        current_plan: the plan of ``snapshot``, if there is one already. only: the one job that is asked for, whatever
+        its place; those behind it are left out. is_brief: the likely projection alone, without bounds.
     """
     current_plan = plan(snapshot) if current_plan is None else current_plan
     order = [job_id for job_id in current_plan.order if job_id in current_plan.waits]

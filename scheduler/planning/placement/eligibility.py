@@ -30,8 +30,8 @@ class Eligibility:
     """The eligibility key of each job, and the demand of each key.
 
     Attributes:
-        is_open: there are no limits and no bookings: the key of every job is its shape.
-        apply_headroom: marks demands that must leave the GPU headroom free.
+        is_open: there are no limits and no bookings: the key of every job is its shape. apply_headroom: marks demands
+        that must leave the GPU headroom free.
     """
 
     def __init__(self, snapshot: Snapshot, cluster: ClusterIndex, shares: Shares) -> None:

@@ -81,9 +81,8 @@ class GpuHeadroom:
     """The headroom on the nodes of ``cluster``, computed when a gang without GPUs is first met.
 
     Args:
-        typical: the workload profile.
-        empty: decides which gangs could never run beyond the headroom.
-        as_if_free: count all GPUs of a node as free.
+        typical: the workload profile. empty: decides which gangs could never run beyond the headroom. as_if_free:
+        count all GPUs of a node as free.
     """
 
     def __init__(

@@ -45,9 +45,8 @@ class Ledger:
     """Free amounts and reservations.
 
     Attributes:
-        reservations: in the order in which they were made.
-        opens_s: the different moments at which they open, the unknown one (-1) first.
-        views: ``views[k]`` respects the reservations of the first ``k`` moments.
+        reservations: in the order in which they were made. opens_s: the different moments at which they open, the
+        unknown one (-1) first. views: ``views[k]`` respects the reservations of the first ``k`` moments.
     """
 
     __slots__ = ("_beside", "_holder", "opens_s", "reservations", "views")

@@ -64,8 +64,8 @@ class EvictionWhatIf:
     If ``base`` is a view of a parent capacity, the parent is adjusted in the same way.
 
     Args:
-        base: not modified.
-        reserved_nodes: nodes reserved for jobs ahead in the queue; evictions there free nothing for this job.
+        base: not modified. reserved_nodes: nodes reserved for jobs ahead in the queue; evictions there free nothing
+        for this job.
     """
 
     def __init__(self, base: Capacity, reserved_nodes: frozenset[int] = frozenset()) -> None:

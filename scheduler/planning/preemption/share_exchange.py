@@ -10,7 +10,9 @@ from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, model
 
 
 class ShareExchange:
-    """Compares the shares of preemptor and victim; amounts held are read from ``shares``, which may change meanwhile."""
+    """Compares the shares of preemptor and victim; amounts held are read from ``shares``, which may
+    change meanwhile.
+    """
 
     def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
         self.shares = shares

@@ -18,7 +18,8 @@ from scheduler.planning.queue.shares import amount_in
 
 
 class QuotaPreemption:
-    """Victim search for other job that is over its quota. ``preemption_policy.shares`` and ``what_if`` are restored after each
+    """Victim search for other job that is over its quota. ``preemption_policy.shares`` and ``what_if`` are restored
+    after each
     call.
     """
 

@@ -67,7 +67,7 @@ def test_an_illegal_move_is_raised_with_what_the_job_went_through(plane, monkeyp
     assert [line["kind"] for line in refused.value.history] == ["job.placed"]
     monkeypatch.undo()
     plane.settle()
-    assert plane.reconciler.reconcile(plane.one(Attempt).id).seen, "the attempt is nobody's because of it"
+    assert plane.reconciler.reconcile(plane.one(Attempt).id).fingerprint, "the attempt is nobody's because of it"
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from core.wakeups import TOPIC_MODELS
 from core.db.engine import make_engine, make_sessions
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.studies import round as rounds
+from scheduler.control.studies import study_pass
 from scheduler.control.studies.study_loop import StudyLoop
 
 url, folder, now, where = sys.argv[1:]
@@ -38,19 +38,19 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Bell:
-    def ring(self, topic, key=""):
+class KillingWakeup:
+    def notify(self, topic, key=""):
         if where == "committed" and topic == TOPIC_MODELS:
             die()
 
 
-def crown(*given):
+def register(*given):
     if where == "before":
         die()
-    found = crowned(*given)
+    found = registered(*given)
     assert found is not None
     given[0].flush()
-    if where == "crowned":
+    if where == "registered":
         die()
     return found
 
@@ -62,11 +62,11 @@ def change_study(*given, **values):
     return generation
 
 
-crowned, rounds.crown = rounds.crown, crown
-changed, rounds.studies.change_study = rounds.studies.change_study, change_study
+registered, study_pass.register_best_trial = study_pass.register_best_trial, register
+changed, study_pass.studies.change_study = study_pass.studies.change_study, change_study
 at = datetime.fromisoformat(now)
 control = ControlContext(
-    make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), Bell(), lambda: at, "doomed", b"k" * 32, "http://api",
+    make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), KillingWakeup(), lambda: at, "doomed", b"k" * 32, "http://api",
     Path(folder),
 )
 StudyLoop(control).reconcile("study-1")
@@ -77,10 +77,10 @@ StudyLoop(control).reconcile("study-1")
     ("where", "arguments"),
     [
         ("before", []),
-        ("crowned", []),
+        ("registered", []),
         ("ended", []),
         ("committed", []),
-        ("crowned", ["--final"]),
+        ("registered", ["--final"]),
         ("committed", ["--final"]),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_replica_that_leaves_while_another_returns_is_noticed(plane):
     kill(plane, job, goes.index, generation=2)
     plane.reconciler.reconcile(attempt)
     with unit_of_work(plane.sessions) as session:
-        held = plane.ticker._cache.fleet.holders(session)[attempt]
+        held = plane.ticker._cache.node_cache.holders(session)[attempt]
     assert sorted(one.node for one in held) == sorted(one.node for one in (comes, *stay))
 
 

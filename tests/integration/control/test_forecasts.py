@@ -303,7 +303,7 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
 
     monkeypatch.setattr("scheduler.control.planning.start_forecasts.forecast_starts", look)
     with monkeypatch.context() as others:
-        others.setattr("scheduler.control.planning.start_forecasts.write_outlooks", collide)
+        others.setattr("scheduler.control.planning.start_forecasts.write_start_forecasts", collide)
         writer.write()
         plane.engine.now += timedelta(seconds=20)
         writer.write()

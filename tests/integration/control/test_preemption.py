@@ -421,14 +421,14 @@ def test_locked_rows_of_one_job_do_not_stop_other_preemptions(plane, monkeypatch
     plane.settle()
     say(monkeypatch, preempts=(stop("job-one", None), stop("job-two", None)))
     plane.submit("news", gpus=64)  # so that the tick looks
-    real = tick.take
+    real = tick.preempt_for
 
     def take(session, claim, **seen):
         if claim.preempts[0].job_id == "job-one":
             raise RowsLocked("The database is away or busy; try again in a moment.")
         return real(session, claim, **seen)
 
-    monkeypatch.setattr(tick, "take", take)
+    monkeypatch.setattr(tick, "preempt_for", take)
     assert plane.ticker.tick().preempted == 1
     assert plane.one(Attempt, job_id="job-one").stop is None
     assert plane.one(Attempt, job_id="job-two").stop["cause"] == "preempt"

@@ -123,7 +123,7 @@ def test_an_error_in_taking_what_a_job_wrote_holds_up_no_end(plane, running, mon
     def fail(*_, **__):
         raise ValueError("of what nobody thought of")
 
-    monkeypatch.setattr(taking_kept, "take_report", fail)
+    monkeypatch.setattr(taking_kept, "ingest_report", fail)
     plane.advance(11)
     assert plane.state(running.job_id) == "succeeded"
 
@@ -138,7 +138,7 @@ def test_the_lease_is_renewed_while_lines_without_items_are_read(plane, running,
             left.append(plane.one(Lease, name=f"attempt:{running.id}").expires_at - plane.engine.now)
             yield lines
 
-    monkeypatch.setattr(taking_kept, "read_kept", slowly)
+    monkeypatch.setattr(taking_kept, "read_spool", slowly)
     plane.advance(11)
     assert len(left) == 11
     assert min(left) > timedelta(0)

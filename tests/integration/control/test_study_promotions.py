@@ -306,7 +306,7 @@ def test_files_are_listed_outside_of_transactions_and_the_lease_lives_through_it
         lab.plane.engine.now += lab.plane.control.lease_ttl * 0.6  # two of them take longer than the lease lives
         return []
 
-    monkeypatch.setattr(resume_sources, "all_landed", slow)
+    monkeypatch.setattr(resume_sources, "find_checkpoints", slow)
     run_halving(lab)
     assert listed
     assert set(listed) == {0}

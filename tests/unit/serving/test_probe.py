@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scheduler.control.serving.probe import Health, probe_all, probe_health
+from scheduler.control.serving.probe import ProbeResult, probe_all, probe_health
 
 Serve = Callable[[Callable[[socket.socket], object]], str]
 
@@ -59,7 +59,7 @@ def _drip(*, until_s: float) -> Callable[[socket.socket], object]:
 
 def test_a_server_that_drips_its_answer_is_given_up_at_the_deadline(serve: Serve) -> None:
     address, begun = serve(_drip(until_s=240)), time.monotonic()
-    assert probe_health(address, "/health", timeout_s=0.2) == Health(
+    assert probe_health(address, "/health", timeout_s=0.2) == ProbeResult(
         False, "its health route /health did not answer within 0.2 s."
     )
     assert time.monotonic() - begun < 120
@@ -75,22 +75,22 @@ def test_endless_headers_are_not_stored(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("answer", "health"),
     [
-        (b"HTTP/1.0 200 OK\r\n\r\n", Health(True, "ready")),
-        (b"HTTP/1.1 200\r\nContent-Length: 9\r\n\r\nwell then", Health(True, "ready")),
+        (b"HTTP/1.0 200 OK\r\n\r\n", ProbeResult(True, "ready")),
+        (b"HTTP/1.1 200\r\nContent-Length: 9\r\n\r\nwell then", ProbeResult(True, "ready")),
         (
             b"HTTP/1.1 503 Busy\r\nContent-Length: 7\r\n\r\nreading and more",
-            Health(False, "its health route /h answers 503: reading"),
+            ProbeResult(False, "its health route /h answers 503: reading"),
         ),
         (
             b'HTTP/1.1 503 Busy\r\nContent-Length: 36\r\n\r\n{"error": "the model is being read"}',
-            Health(False, "its health route /h answers 503: the model is being read"),
+            ProbeResult(False, "its health route /h answers 503: the model is being read"),
         ),
-        (b"HTTP/1.1 404 No\r\n\r\n", Health(False, "its health route /h answers 404.")),
-        (b"SSH-2.0-x\r\n\r\n", Health(False, "its health route /h cannot be asked: what it answers is not HTTP.")),
-        (b"", Health(False, "its health route /h cannot be asked: it closed the connection.")),
+        (b"HTTP/1.1 404 No\r\n\r\n", ProbeResult(False, "its health route /h answers 404.")),
+        (b"SSH-2.0-x\r\n\r\n", ProbeResult(False, "its health route /h cannot be asked: what it answers is not HTTP.")),
+        (b"", ProbeResult(False, "its health route /h cannot be asked: it closed the connection.")),
     ],
 )
-def test_an_answer_of_the_server_is_reported(serve: Serve, answer: bytes, health: Health) -> None:
+def test_an_answer_of_the_server_is_reported(serve: Serve, answer: bytes, health: ProbeResult) -> None:
     assert probe_health(serve(lambda stream: stream.sendall(answer)), "/h") == health
 
 
@@ -103,10 +103,10 @@ def test_a_closed_port_is_not_ready() -> None:
 def test_of_many_those_that_answer_in_time_are_known() -> None:
     go_on = threading.Event()
 
-    def probe(address: str, route: str) -> Health:
+    def probe(address: str, route: str) -> ProbeResult:
         if address == "slow":
             go_on.wait(120)
-        return Health(True, route)
+        return ProbeResult(True, route)
 
     asked = {"a": ("quick", "/a"), "b": ("slow", "/b"), "c": ("quick", "/c")}
     try:
@@ -115,4 +115,4 @@ def test_of_many_those_that_answer_in_time_are_known() -> None:
         assert time.monotonic() - begun < 60
     finally:
         go_on.set()
-    assert heard == {"a": Health(True, "/a"), "c": Health(True, "/c")}
+    assert heard == {"a": ProbeResult(True, "/a"), "c": ProbeResult(True, "/c")}

@@ -96,7 +96,9 @@ def test_a_spec_with_something_strange_gives_a_study_or_mistakes_with_their_fiel
     algorithm = chosen_algorithm(space, spec.algorithm, spec.goals, spec.budget.trials)
     if algorithm is Algorithm.GP or algorithm is Algorithm.CMA_ES:  # they take their time, and know no other points
         algorithm = Algorithm.RANDOM
-    asked = ProposalRequest(space=space, algorithm=algorithm, goals=spec.goals, seed=1, index=0, count=2, initial=spec.initial)
+    asked = ProposalRequest(
+        space=space, algorithm=algorithm, goals=spec.goals, seed=1, index=0, count=2, initial=spec.initial
+    )
     for proposal in propose(asked):
         assert space.fault(proposal.parameters) is None
         if spec.template is not None:

@@ -1,4 +1,4 @@
-"""Trainmaster's training library: what a training script uses inside a job, and just as well outside of one.
+"""Trainmaster's training library, for training scripts inside and outside of jobs.
 
 Needs nothing but the standard library, and pyzmq for `ps`; torch is imported only where a torch state is written or
 read.

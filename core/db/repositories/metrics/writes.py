@@ -149,12 +149,12 @@ def add_metrics(
             return added
         writers = _with_writer(writers, writer, batch)
     if is_claim or printed:
-        kept = writers.get(_CLAIMED, ())
-        claimed = frozenset(kept)
-        if is_claim and len(kept) < _CLAIMS and not claimed.issuperset(series):
+        stored = writers.get(_CLAIMED, ())
+        claimed = frozenset(stored)
+        if is_claim and len(stored) < _CLAIMS and not claimed.issuperset(series):
             # First come, first served: printed points of an evicted name would count from then on.
             new = [name for name in series if name not in claimed]
-            writers = {**writers, _CLAIMED: [*kept, *new][:_CLAIMS]}
+            writers = {**writers, _CLAIMED: [*stored, *new][:_CLAIMS]}
         # Names that the script reports in this batch count, too.
         series = {name: points for name, points in printed.items() if name not in claimed} | dict(series)
     if stream.points > _COUNTED_FROM and _sum_of_owner(session, key.owner_id, MetricStream.points) >= POINTS_OF_JOB:
@@ -261,11 +261,11 @@ def _locked_stream(session: Session, key: StreamKey, now: datetime) -> AnyRow:
 
 
 def _with_writer(writers: Mapping[str, Any], writer: str, batch: int) -> dict[str, Any]:
-    kept = {_CLAIMED: writers[_CLAIMED]} if _CLAIMED in writers else {}
+    stored = {_CLAIMED: writers[_CLAIMED]} if _CLAIMED in writers else {}
     others = {name: last for name, last in writers.items() if name not in (writer, _CLAIMED)}
     while len(others) >= _WRITERS:
         del others[next(iter(others))]
-    return {**kept, **others, writer: batch}
+    return {**stored, **others, writer: batch}
 
 
 def _series_ids(

@@ -91,7 +91,7 @@ class TransactionBatcher:
             self._run(self._advance_one_by_one)
             return
         # One thread for each pass: else a few slow ones would delay all others.
-        pool = ThreadPoolExecutor(len(passes), thread_name_prefix="look")
+        pool = ThreadPoolExecutor(len(passes), thread_name_prefix="reconcile")
         try:
             self._run(lambda: self._advance_in_parallel(pool))
         finally:

@@ -1,4 +1,4 @@
-"""One process's membership in the gang: what ``hvd.init()`` makes and ``hvd.shutdown()`` ends, for every framework."""
+"""One process's membership in the gang, from ``hvd.init()`` to ``hvd.shutdown()``, for every framework."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class CollectiveRequest(NamedTuple):
 
 
 class CollectiveResponse(NamedTuple):
-    """What all ranks of a process set do next, in the order in which they get these.
+    """The next operation of all ranks of a process set. Every rank receives the responses in the same order.
 
     ``names``: the tensors, several where they are fused. ``rows``: of each rank in the set's order, the first extent
     (allgather) or the splits (alltoall). ``zeros_like``: the requests, where ranks that joined take part with zeros.

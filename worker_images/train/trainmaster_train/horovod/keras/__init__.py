@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keras  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.tensorflow import *  # noqa: F403 (all of it goes for Keras, too)
-from trainmaster_train.horovod.tensorflow import __getattr__  # noqa: F401 (for what is not here)
+from trainmaster_train.horovod.tensorflow import *  # noqa: F403 (the whole API applies to Keras, too)
+from trainmaster_train.horovod.tensorflow import __getattr__  # noqa: F401 (for unsupported names)
 from trainmaster_train.horovod.tensorflow.callbacks import callbacks_of
 from trainmaster_train.horovod.tensorflow.elastic import elastic_of
 from trainmaster_train.horovod.tensorflow.training import ModelLoader

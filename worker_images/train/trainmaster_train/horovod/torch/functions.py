@@ -68,7 +68,7 @@ def broadcast_optimizer_state(
     for tensor in tensors:
         broadcast_(tensor, root_rank, process_set=process_set)
     if not is_root:
-        assert state is not None  # noqa: S101 (what the root sent)
+        assert state is not None  # noqa: S101 (received from the root)
         optimizer.load_state_dict(state)
 
 

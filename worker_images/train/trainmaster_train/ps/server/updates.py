@@ -53,7 +53,7 @@ class UpdateScheduler:
 
     @property
     def counts(self) -> Dict[str, Any]:
-        """Staleness and what was dropped."""
+        """Staleness, and counts of dropped gradients."""
         return self._aggregator.staleness.as_dict()
 
     @property
