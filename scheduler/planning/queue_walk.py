@@ -51,10 +51,9 @@ class QueueWalk:
         watched: the job for which ``leftover`` is recorded.
 
     Attributes:
-        starts: jobs that start, with their placements.
-        nominated: jobs for which room is held until their victims are gone, with their placements.
-        quota_holds: quota held for nominated jobs.
-        leftover: what the walk leaves to the watched job; ``None`` if its quota leaves it nothing.
+        starts: jobs that start, with their placements. nominated: jobs for which room is held until their victims are
+        gone, with their placements. quota_holds: quota held for nominated jobs. leftover: what the walk leaves to the
+        watched job; ``None`` if its quota leaves it nothing.
     """
 
     def __init__(self, context: PlanningContext, watched: JobId | None = None) -> None:

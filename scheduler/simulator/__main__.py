@@ -2,12 +2,10 @@
 """``python -m scheduler.simulator scenario.yaml [--json] [--plot FILE.svg]``
 
 A job list (.csv, .trace, .jsonl) needs ``--nodes`` and ``--gpus`` or a ``--node-list``, and ``--format`` where its
-columns
-are not ours.
+columns are not ours.
 
 With ``--more-nodes 20`` or ``--try order=shortest-first,time_slice_s=600`` (repeatable) the same jobs are simulated
-again for
-each, and the figures are shown, and plotted, side by side.
+again for each, and the figures are shown, and plotted, side by side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finished studies, written into a platform's database: hundreds of trials with their jobs, quickly and reproducibly."""
+"""Finished studies, written into a platform's database: hundreds of trials with jobs, quickly and reproducibly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tried:
 
 
 def put_study(home: Path, spec: Mapping[str, Any], trials: Iterable[Tried], **fields: Any) -> str:
-    """Create a study with these trials, numbered from 1, in the database of the platform in ``home``. ``fields``: other columns."""
+    """Create a study with these trials, numbered from 1, on the platform of ``home``. ``fields``: other columns."""
     parsed = parse_study({"template": TEMPLATE, **spec})
     now = datetime.now(UTC)
     engine = make_engine(f"sqlite:///{home / 'trainmaster.sqlite3'}")

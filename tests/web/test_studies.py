@@ -374,7 +374,7 @@ def test_a_click_right_after_typing_is_not_undone(page: Any, platform: Any, char
     link = page.locator(f"a.job-name[href='/studies/{charted}']")
     expect(link).to_be_visible()
     delayed: list[Any] = []  # the next page's scripts, which are long on their way
-    page.route(re.compile(r"/assets/.*\.js$"), lambda route: delayed.append(route))  # noqa: PLW0108 (Playwright inspects it)
+    page.route(re.compile(r"/assets/.*\.js$"), lambda route: delayed.append(route))  # noqa: PLW0108
     page.get_by_label("Search studies").press_sequentially("cha")
     link.click()
     page.wait_for_timeout(600)  # the address follows what is typed after 0.2 s

@@ -29,9 +29,8 @@ class PreemptionPolicy:
     """The preemption rules of one snapshot; amounts held are read from ``shares``, which may change meanwhile.
 
     Attributes:
-        exchange: compares shares.
-        turns: compares jobs of equal priority.
-        is_by_priority_only: no rule but larger priority applies.
+        exchange: compares shares. turns: compares jobs of equal priority. is_by_priority_only: no rule but larger
+        priority applies.
     """
 
     def __init__(self, snapshot: Snapshot, shares: Shares) -> None:

@@ -65,10 +65,9 @@ class Preemption:
     """The state of one victim search.
 
     Args:
-        nominated: nominated jobs for which room is uses already, with their placements.
-        hopeless: jobs for which no victim is stopped, since other jobs would get the room.
-        over_quota: jobs that wait for a quota of their project or user.
-        preemptors: how many jobs have victims already in earlier rounds of the same plan.
+        nominated: nominated jobs for which room is uses already, with their placements. hopeless: jobs for which no
+        victim is stopped, since other jobs would get the room. over_quota: jobs that wait for a quota of their
+        project or user. preemptors: how many jobs have victims already in earlier rounds of the same plan.
     """
 
     def __init__(

@@ -19,8 +19,7 @@ from scheduler.planning.queue.shares import amount_in
 
 class QuotaPreemption:
     """Victim search for other job that is over its quota. ``preemption_policy.shares`` and ``what_if`` are restored
-    after each
-    call.
+    after each call.
     """
 
     def __init__(

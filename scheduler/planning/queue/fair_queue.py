@@ -1,5 +1,5 @@
-"""Fair queue (WF²Q): projects by their shares, and within each project its users; :mod:`.ordering`
-describes the rule.
+"""Fair queue (WF²Q): projects by their shares, and within each project its users; :mod:`.ordering` describes the
+rule.
 """
 
 from __future__ import annotations

@@ -25,11 +25,9 @@ class JobClass:
     """Jobs of equal user, priority, shape and run time: whether one of them may start holds for all.
 
     Attributes:
-        first: one of the jobs.
-        job_family: classes of other run times.
-        max_hold_s: longest time in seconds that one of the jobs holds its resources.
-        is_aged: the jobs may starve, so each has a position of its own among other jobs.
-        is_idle: no job of the class may start, whatever is free; stays so for the rest of the plan.
+        first: one of the jobs. job_family: classes of other run times. max_hold_s: longest time in seconds that one
+        of the jobs holds its resources. is_aged: the jobs may starve, so each has a position of its own among other
+        jobs. is_idle: no job of the class may start, whatever is free; stays so for the rest of the plan.
     """
 
     first: QueuedGang

@@ -76,9 +76,9 @@ class Shares:
     """Held amounts and shares; updated by :meth:`add` while a plan is built.
 
     Attributes:
-        totals: by resource, the amounts of the whole cluster, unschedulable nodes included.
-        held_by_project: project -> amounts held; ``held_by_user``: (project, user) -> the same.
-        changes: project -> how often its amounts have changed.
+        totals: by resource, the amounts of the whole cluster, unschedulable nodes included. held_by_project: project
+        -> amounts held; ``held_by_user``: (project, user) -> the same. changes: project -> how often its amounts have
+        changed.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -124,7 +124,7 @@ def run(options: TrialOptions) -> None:
         else _train(images, fit, held_out, options)
     )
     if options.is_final:
-        _finish(options, images, network, fit, held_out, test)
+        _final_run(options, images, network, fit, held_out, test)
 
 
 def _split(indices: Any, labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
@@ -244,7 +244,7 @@ def _score(network: torch.nn.Module, images: ImageData, indices: Any, options: T
     return score(options.metric, images.labels[indices], probabilities.argmax(1), probabilities, classes)
 
 
-def _finish(
+def _final_run(
     options: TrialOptions, images: ImageData, network: torch.nn.Module, fit: Any, held_out: Any, test: Any
 ) -> None:
     counts = {"fit": len(fit), "validation": len(held_out), "test": len(test)}

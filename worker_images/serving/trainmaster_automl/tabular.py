@@ -62,7 +62,7 @@ def run(options: TrialOptions) -> None:
         if LEAKED in message:
             report_event(message)
     if options.is_final:
-        _finish(options, data, reader, [*data.notes, *notes])
+        _final_run(options, data, reader, [*data.notes, *notes])
     else:
         _validate(options, data, reader)
 
@@ -255,7 +255,7 @@ def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
     return predicted, probabilities
 
 
-def _finish(options: TrialOptions, data: TabularData, reader: RowReader, notes: list[str]) -> None:
+def _final_run(options: TrialOptions, data: TabularData, reader: RowReader, notes: list[str]) -> None:
     """Fit, test and save the model; the tested model is saved, without fitting it to the test rows."""
     classes = np.unique(data.target) if options.task == "classification" else None
     model = make_model(reader, options.task, options.parameters, data.target[data.trials], options.seed)

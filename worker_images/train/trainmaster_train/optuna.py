@@ -321,14 +321,14 @@ def _run(command: List[str]) -> int:
     program: Optional[subprocess.Popen[bytes]] = None
     early: List[int] = []
 
-    def hand_on(number: int, _frame: object) -> None:
+    def forward_signal(number: int, _frame: object) -> None:
         if program is None:  # still starting
             early.append(number)
         else:
             program.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, hand_on)
+        signal.signal(number, forward_signal)
     try:
         program = subprocess.Popen(command)
     except OSError as error:

@@ -304,11 +304,11 @@ def _known(name: str) -> str:
     return name
 
 
-def forget_after_fork() -> None:
+def reset_after_fork() -> None:
     """Reset in a forked child: its steps are not its parent's."""
     global _timer  # noqa: PLW0603 (the same)
     _timer = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget_after_fork)
+    os.register_at_fork(after_in_child=reset_after_fork)

@@ -52,7 +52,7 @@ def resume(
     """
     if into is not None:
         return sharded.on_all_ranks(
-            lambda: _newest_undamaged(directory, verify=verify), lambda found: _fill(found, into)
+            lambda: _newest_undamaged(directory, verify=verify), lambda found: _load_into(found, into)
         )
     problem: Optional[CheckpointError] = None
     for found in _candidates(directory):
@@ -135,7 +135,7 @@ def _newest_undamaged(directory: Optional[Union[str, Path]], *, verify: bool) ->
     return None
 
 
-def _fill(found: FoundCheckpoint, into: Dict[str, Any]) -> Checkpoint:
+def _load_into(found: FoundCheckpoint, into: Dict[str, Any]) -> Checkpoint:
     sharded.load_sharded(into, found.path)
     meta = read_meta(found.path) if found.format == "trainmaster" else {}
     _report_resume(found)

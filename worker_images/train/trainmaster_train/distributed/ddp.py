@@ -155,14 +155,14 @@ def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T
         if is_last or number % every == 0:
             yield batch, True
         else:
-            with _unexchanged(model):
+            with _without_sync(model):
                 yield batch, False
         if following:
             batch = following[0]
 
 
 @contextmanager
-def _unexchanged(model: Any) -> Iterator[None]:
+def _without_sync(model: Any) -> Iterator[None]:
     if hasattr(model, "no_sync"):
         with model.no_sync():
             yield

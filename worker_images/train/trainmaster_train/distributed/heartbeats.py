@@ -42,7 +42,7 @@ class HeartbeatTable:
         self._heartbeats: Dict[int, Heartbeat] = {}
         self._received_at = dict.fromkeys(range(size), now_s)
 
-    def note(self, rank: int, heartbeat: Optional[Heartbeat], now_s: float) -> None:
+    def record(self, rank: int, heartbeat: Optional[Heartbeat], now_s: float) -> None:
         """Store a heartbeat of ``rank``; a repeated one is ignored."""
         known = self._heartbeats.get(rank)
         if heartbeat is not None and (known is None or heartbeat.sequence != known.sequence):

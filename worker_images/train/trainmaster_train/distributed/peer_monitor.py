@@ -100,7 +100,7 @@ class PeerMonitor:
     def _gather(self, sequence: int) -> None:
         for rank in range(self._size):
             heartbeat = parse_heartbeat(self._store.get(heartbeat_key(rank)))
-            self._table.note(rank, heartbeat, time.monotonic())
+            self._table.record(rank, heartbeat, time.monotonic())
         now = time.monotonic()
         silent = self._table.silent(now, self._silence_s)
         verdict = {"sequence": sequence, "stall": self._table.sentence(now, self._warn_after_s), "silent": silent}

@@ -146,7 +146,7 @@ class Coordinator:
         response, request = self._ready.popleft()
         if request is None or not self._is_fusable(request):
             return response
-        return self._fused(response, request)
+        return self._fuse(response, request)
 
     def stalls(self, now_s: float) -> List[Stall]:
         """Operations that some ranks wait for, the longest wait first."""
@@ -179,12 +179,12 @@ class Coordinator:
         members = self._members.get(process_set)
         first = next(iter(pending.by_rank.values()))
         if members is None or process_set in self._removed:
-            self._refuse(key, f"{first.kind} {name!r}: process set {process_set} was removed")
+            self._reject(key, f"{first.kind} {name!r}: process set {process_set} was removed")
             return
         absent = [r for r in members if r not in pending.by_rank]
         departed = [r for r in absent if r in self._departed]
         if departed:
-            self._refuse(key, _departure_reason(departed, first))
+            self._reject(key, _departure_reason(departed, first))
             return
         joined = [r for r in absent if r in self._joined]
         if len(joined) < len(absent):
@@ -192,7 +192,7 @@ class Coordinator:
         # Zeros in an Adasum would halve the result.
         if joined and (first.kind not in _JOINABLE or first.op == ADASUM):
             what = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
-            self._refuse(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
+            self._reject(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
             return
         self._negotiate(key, pending, members, is_joined=bool(joined))
 
@@ -202,7 +202,7 @@ class Coordinator:
         rank, first = next(iter(pending.by_rank.items()))
         for other, request in pending.by_rank.items():
             if request != first and (problem := _disagreement(first, request)) is not None:
-                self._refuse(
+                self._reject(
                     key, f"{first.kind} {name!r} differs: rank {rank} has {problem[0]}, rank {other} {problem[1]}"
                 )
                 return
@@ -251,7 +251,7 @@ class Coordinator:
         if len(waiting) >= request.group_size:
             self._ready.extend(self._groups.pop(group))
 
-    def _refuse(self, key: Key, why: str) -> None:
+    def _reject(self, key: Key, why: str) -> None:
         pending = self._pending.pop(key)
         process_set, name = key
         kind = next(iter(pending.by_rank.values())).kind
@@ -305,7 +305,7 @@ class Coordinator:
             and request.size_bytes < min(UNFUSED_BYTES, self._fusion_bytes)
         )
 
-    def _fused(self, response: CollectiveResponse, request: CollectiveRequest) -> CollectiveResponse:
+    def _fuse(self, response: CollectiveResponse, request: CollectiveRequest) -> CollectiveResponse:
         """``response`` fused with other ready ones that fit its buffer. The order of the rest stays."""
         names, zeros_like = [response.names[0]], list(response.zeros_like)
         remaining: Deque[Tuple[CollectiveResponse, Optional[CollectiveRequest]]] = deque()

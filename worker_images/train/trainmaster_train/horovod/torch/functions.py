@@ -61,10 +61,10 @@ def broadcast_optimizer_state(
     is_root = rank() == root_rank
     state = optimizer.state_dict() if is_root else None
     tensors: List[torch.Tensor] = []
-    plan = broadcast_object(_take_out(state, tensors) if is_root else None, root_rank, process_set=process_set)
+    plan = broadcast_object(_extract_tensors(state, tensors) if is_root else None, root_rank, process_set=process_set)
     if not is_root:
         tensors = []
-        state = _put_in(plan, tensors)
+        state = _insert_tensors(plan, tensors)
     for tensor in tensors:
         broadcast_(tensor, root_rank, process_set=process_set)
     if not is_root:
@@ -119,26 +119,26 @@ class _Tensor:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
 
 
-def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
+def _extract_tensors(value: Any, tensors: List[torch.Tensor]) -> Any:
     """``value`` with placeholders for its tensors, which are appended to ``tensors``."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach().cpu())
         return _Tensor(value)
     if isinstance(value, dict):
-        return {key: _take_out(item, tensors) for key, item in value.items()}
+        return {key: _extract_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_take_out(item, tensors) for item in value)
+        return type(value)(_extract_tensors(item, tensors) for item in value)
     return value
 
 
-def _put_in(value: Any, tensors: List[torch.Tensor]) -> Any:
+def _insert_tensors(value: Any, tensors: List[torch.Tensor]) -> Any:
     """The inverse: new tensors for the placeholders, in the same order."""
     if isinstance(value, _Tensor):
         # On the CPU: load_state_dict takes each to its parameter's device.
         tensors.append(torch.empty(value.shape, dtype=value.dtype))
         return tensors[-1]
     if isinstance(value, dict):
-        return {key: _put_in(item, tensors) for key, item in value.items()}
+        return {key: _insert_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_put_in(item, tensors) for item in value)
+        return type(value)(_insert_tensors(item, tensors) for item in value)
     return value

@@ -34,7 +34,7 @@ class Staleness:
     too_stale: int = 0
     late: int = 0
 
-    def note(self, staleness: int) -> None:
+    def record(self, staleness: int) -> None:
         self.pushes += 1
         self.total += staleness
         self.largest = max(self.largest, staleness)
@@ -105,12 +105,12 @@ class GradientAggregator:
                 self.staleness.late += 1
             else:
                 self._gather(push)
-                self.staleness.note(0)
+                self.staleness.record(0)
             return None
         if self.options.max_staleness is not None and staleness > self.options.max_staleness:
             self.staleness.too_stale += 1
             return PushResult(push.worker, "too_stale", staleness)
-        self.staleness.note(staleness)
+        self.staleness.record(staleness)
         scale = 1.0 / staleness if self.options.scale_by_staleness and staleness > 1 else 1.0
         self.shard.apply(push.gradients, push.rows, scale, on_updated)
         return PushResult(push.worker, "applied", staleness)

@@ -42,7 +42,7 @@ class PullResponses:
                 if session.memory is not None:
                     session.memory.write(session.slot, piece, self._shard.values)
                 else:
-                    self._send_piece(session, session.pending_push, piece, self._snapshots.coming())
+                    self._send_piece(session, session.pending_push, piece, self._snapshots.upcoming())
                 session.are_pieces_sent = True
 
         return on_updated
@@ -69,9 +69,9 @@ class PullResponses:
         session.are_pieces_sent = False
         self._send_with(session, {**header, "first": last.start}, last, copy)
 
-    def forget(self) -> None:
+    def invalidate_snapshots(self) -> None:
         """Discard snapshots: the values were set without an update."""
-        self._snapshots.forget()
+        self._snapshots.invalidate()
 
     def _send_piece(self, session: WorkerSession, number: int, piece: range, copy: SnapshotBuffer) -> None:
         self._send_with(session, {"re": number, "first": piece.start, "more": True}, piece, copy)

@@ -225,7 +225,7 @@ class ParameterServer:
         before = self._membership.mark_joined(worker, request.session.identity)
         if before is not None:  # a lost connection that was not noticed yet
             self._sessions.pop(before, None)
-        self._updates.forget(worker)
+        self._updates.drop_pushes(worker)
         print(
             f"ps {self._shard.ps}: {request.session.peer_name} {describe_arrival} at update {self._shard.version}.",
             flush=True,
@@ -384,7 +384,7 @@ class ParameterServer:
     def _drop_connection(self, identity: bytes) -> None:
         session = self._sessions.pop(identity, None)
         if session is not None and self._membership.mark_lost(session.worker, identity, time.monotonic()):
-            self._updates.forget(session.worker)
+            self._updates.drop_pushes(session.worker)
             print(
                 f"ps {self._shard.ps}: {session.peer_name} is gone at update {self._shard.version}; it may come back.",
                 flush=True,

@@ -24,20 +24,20 @@ class SnapshotPool:
 
     def current(self) -> "SnapshotBuffer":
         """The values of the current version."""
-        return self._of(self._shard.version)
+        return self._snapshot_of(self._shard.version)
 
-    def coming(self) -> "SnapshotBuffer":
+    def upcoming(self) -> "SnapshotBuffer":
         """The values of the version that is being computed. Only blocks that are updated already may be taken from
         it.
         """
-        return self._of(self._shard.version + 1)
+        return self._snapshot_of(self._shard.version + 1)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Discard the newest snapshot: the values were set without a new version."""
         if self._newest is not None:
             self._newest.version = -1
 
-    def _of(self, version: int) -> "SnapshotBuffer":
+    def _snapshot_of(self, version: int) -> "SnapshotBuffer":
         if self._newest is None or self._newest.version != version:
             if self._newest is not None:
                 self._free.append(self._newest)

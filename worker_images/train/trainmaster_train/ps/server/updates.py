@@ -63,7 +63,7 @@ class UpdateScheduler:
     def mark_initialised(self) -> None:
         """Note that the first values have arrived."""
         self.is_initialised = True
-        self._responses.forget()
+        self._responses.invalidate_snapshots()
         self.answer_pulls()
 
     def push(self, push: Push) -> None:
@@ -71,7 +71,7 @@ class UpdateScheduler:
         self._ready.append(push)
         self.proceed()
 
-    def forget(self, worker: int) -> None:
+    def drop_pushes(self, worker: int) -> None:
         """Drop pushes of ``worker``, whose connection is lost: they may lie in memory that it reuses."""
         self._ready = [push for push in self._ready if push.worker != worker]
 

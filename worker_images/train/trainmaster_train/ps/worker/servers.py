@@ -126,7 +126,7 @@ class Servers:
     def zero_grad(self) -> None:
         """Clear all gradients of the model."""
         if self._gradients.is_begun:  # of a push that was never finished
-            self._forget_push()
+            self._abandon_push()
         self.model.zero_grad(set_to_none=True)
 
     def step(self, **metrics: Any) -> int:
@@ -144,7 +144,7 @@ class Servers:
             with self._timer.part(steps.COMMUNICATION):
                 self._push()
         except NonFiniteGradientError as error:
-            self._forget_push()
+            self._abandon_push()
             raise self._with_context(error) from error
         waited = self._shards.end_push()
         if self.options.prefetch:
@@ -235,7 +235,7 @@ class Servers:
                     try:
                         self._gradients.take(name, parameter.grad, self._shards.push_blocks)
                     except NonFiniteGradientError as error:
-                        self._forget_push()
+                        self._abandon_push()
                         raise self._with_context(error) from error
 
             return after
@@ -255,10 +255,10 @@ class Servers:
             self._gradients.begin()
             self._shards.begin_push()
 
-    def _forget_push(self) -> None:
+    def _abandon_push(self) -> None:
         """Drop an unfinished push; a ps drops its part when the next push arrives."""
         self._gradients.begin()
-        self._shards.forget_push()
+        self._shards.abandon_push()
 
     def _push(self) -> None:
         self._begin()
@@ -281,7 +281,7 @@ class Servers:
             self.staleness.too_stale += "too_stale" in dropped
         elif outcomes:
             stalest = max(outcome["staleness"] for outcome in outcomes)
-            self.staleness.note(stalest)
+            self.staleness.record(stalest)
             self._timer.add_staleness(stalest)
 
     def _finish_all(self) -> None:

@@ -148,7 +148,7 @@ class ShardConnections:
             return set()
         return {ps for ps, version in enumerate(self.versions) if version == newest}
 
-    def forget_push(self) -> None:
+    def abandon_push(self) -> None:
         """Abandon an unfinished push; a ps drops its part when the next push arrives."""
         self._push_ids = [None] * len(self)
 
@@ -177,7 +177,7 @@ class ShardConnections:
     def end_push(self) -> List[Optional[int]]:
         """End the push; returns the request numbers to wait for."""
         numbers = list(self._push_ids)
-        self.forget_push()
+        self.abandon_push()
         return numbers
 
     def _send_push(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> None:
