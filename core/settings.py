@@ -53,7 +53,8 @@ class Settings(BaseSettings):
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
     first_volumes: str = Field(
         default="",
-        description="Volumes of a new installation, as a JSON list of {name, kind, root, config}; empty: output and data, "
+        description="Volumes of a new installation, as a JSON list of {name, kind, root, config}; empty: output and "
+        "data, "
         "folders under home.",
     )
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
@@ -113,31 +114,38 @@ class Settings(BaseSettings):
     )
     tensorflow_serving_image: str = Field(
         default="",
-        description="The same for models of TensorFlow. Empty: serving_image where that is stated, else trainmaster/serving:tensorflow.",
+        description="The same for models of TensorFlow. Empty: serving_image where that is stated, else "
+        "trainmaster/serving:tensorflow.",
     )
     predict_limit_bytes: int = Field(default=32 * 2**20, gt=0, description="Largest body of a request to an endpoint.")
     predict_open_limit: int = Field(
         default=1000,
         ge=2,
-        description="Requests to endpoints that one API process has open at once, at most; an endpoint gets no more than are free "
+        description="Requests to endpoints that one API process has open at once, at most; an endpoint gets no more "
+        "than are free "
         "besides.",
     )
     predict_unread_s: float = Field(
         default=60.0,
         gt=0,
-        description="A model's response is cut off if the client reads none of it for so long: it takes the room of other requests.",
+        description="A model's response is cut off if the client reads none of it for so long: it takes the room of "
+        "other requests.",
     )
     region: str = Field(default="local", description="Value of CLOUD_ML_REGION in jobs.")
     vertex: str = Field(
         default="",
-        description="What Vertex AI's machine types, accelerators, images and locations are here, as a JSON object, laid over "
-        "the built-in one, and below the one that administrators store while the platform runs (`trainmaster vertex-table`): "
+        description="What Vertex AI's machine types, accelerators, images and locations are here, as a JSON object, "
+        "laid over "
+        "the built-in one, and below the one that administrators store while the platform runs (`trainmaster "
+        "vertex-table`): "
         "docs/howto/vertex.md.",
     )
     vertex_open_staging: Literal["loopback", "anywhere", "never"] = Field(
         default="loopback",
-        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, which it cannot "
-        "send in CustomJob.from_local_script: from this machine, unless a proxy stands in between; from anywhere; or never.",
+        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, which "
+        "it cannot "
+        "send in CustomJob.from_local_script: from this machine, unless a proxy stands in between; from anywhere; or "
+        "never.",
     )
     log_level: str = "INFO"
 
@@ -155,7 +163,8 @@ class Settings(BaseSettings):
     job_uid: int = Field(
         default_factory=lambda: os.geteuid() or _JOB_ID,
         ge=0,
-        description="User id of containers; 0: what the image says. Default: the platform's own, 1000 where that is root.",
+        description="User id of containers; 0: what the image says. Default: the platform's own, 1000 where that is "
+        "root.",
     )
     job_gid: int = Field(default_factory=lambda: os.getegid() if os.geteuid() else _JOB_ID, ge=0)
     docker_gpus: str = Field(
@@ -164,7 +173,8 @@ class Settings(BaseSettings):
     )
     host_paths: str = Field(
         default="",
-        description="Folders of the nodes that volumes of kind local may lie under, separated by colons; / is all of them. "
+        description="Folders of the nodes that volumes of kind local may lie under, separated by colons; / is all of "
+        "them. "
         "Empty: none on Kubernetes, any on a Docker engine.",
     )
     kubernetes_context: str = Field(default="", description="Context of the kubeconfig; empty: its current one.")
@@ -187,7 +197,8 @@ class Settings(BaseSettings):
     )
     kubernetes_pod_security: Literal["auto", "restricted", "baseline", "privileged", ""] = Field(
         default="auto",
-        description="Pod security level of namespaces that the platform makes; auto: the strictest that lets their jobs "
+        description="Pod security level of namespaces that the platform makes; auto: the strictest that lets their "
+        "jobs "
         "run; empty: the cluster's default.",
     )
     kubernetes_network_policy: bool = Field(
@@ -216,7 +227,8 @@ class Settings(BaseSettings):
     def _no_fake_by_accident(self) -> Self:
         if self.executor == "fake" and not self.test_fake_executor:
             raise ValueError(
-                "TRAINMASTER_EXECUTOR=fake runs no job, it only simulates that jobs run; choose process, docker or kubernetes "
+                "TRAINMASTER_EXECUTOR=fake runs no job, it only simulates that jobs run; choose process, docker or "
+                "kubernetes "
                 "(tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
             )
         return self

@@ -34,8 +34,8 @@ def main(argv: list[str] | None = None) -> int:
             _log_to(home)
             Supervisor(UpOptions(home, options.host, options.port, options.executor)).run()
         else:
-            told = _down(home, cancel_jobs=options.jobs == "cancel")
-            print(json.dumps(told))  # noqa: T201 (read by the command line)
+            outcome = _down(home, cancel_jobs=options.jobs == "cancel")
+            print(json.dumps(outcome))  # noqa: T201 (read by the command line)
     except CannotStart as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
         return error.exit_code
@@ -91,14 +91,14 @@ def _down(home: Path, *, cancel_jobs: bool) -> dict[str, list[str]]:
     if running is None:
         raise CannotStart(f"The platform on {home} is just starting; try again in a moment.")
     url = running["url"]
-    told = {"cancelled": _cancel_all(url, home)} if cancel_jobs else {"live": _live(url, home)}
+    outcome = {"cancelled": _cancel_all(url, home)} if cancel_jobs else {"live": _live(url, home)}
     os.kill(int(running["pid"]), signal.SIGTERM)
     deadline_s = time.monotonic() + STOP_WITHIN_S + 10
     while is_locked(home):
         if time.monotonic() > deadline_s:
             raise CannotStart(f"Process {running['pid']} did not stop; end it with `kill -9 {running['pid']}`.")
         time.sleep(0.05)  # noqa: TID251 (polls the lock, with a deadline)
-    return told
+    return outcome
 
 
 def _live(url: str, home: Path) -> list[str]:
@@ -123,7 +123,8 @@ def _cancel_all(url: str, home: Path) -> list[str]:
                 asked[job["id"]] = job["name"]
         if time.monotonic() > deadline_s:
             raise CannotStart(
-                f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after {CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."
+                f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after "
+                f"{CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."
             )
         time.sleep(0.2)  # noqa: TID251 (polls the jobs' states, with a deadline)
 

@@ -14,7 +14,7 @@ from embedded.errors import AlreadyRuns, CannotStart
 
 @dataclass(slots=True)
 class HomeLock:
-    """An advisory lock on the data folder. The kernel releases it when the process dies, so that no stale lock remains."""
+    """An advisory lock on the data folder. The kernel releases it when the process dies, so that none is left stale."""
 
     path: Path
     fd: int

@@ -21,7 +21,7 @@ async def get_liveness() -> Alive:
 
 
 @router.get(
-    "/health", operation_id="get_health", summary="HealthView of the platform's parts", openapi_extra={"security": []}
+    "/health", operation_id="get_health", summary="Health of the platform's parts", openapi_extra={"security": []}
 )
 async def get_health(context: AppContextDep) -> HealthView:
     """Always 200; `status` is `ok` or `degraded`, and `parts` has the state of each part."""

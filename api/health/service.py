@@ -1,4 +1,4 @@
-"""HealthView checks of the platform's parts."""
+"""Health checks of the platform's parts."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def create_login_code(caller: Writer, context: AppContextDep, response: Response
     status_code=201,
     openapi_extra={"security": []},
 )
-async def open_session(body: SessionOpen, request: Request, context: AppContextDep, response: Response) -> CallerIdentity:
+async def open_session(
+    body: SessionOpen, request: Request, context: AppContextDep, response: Response
+) -> CallerIdentity:
     """For a token or a one-time code. The session is an HttpOnly cookie; the response has no token. It is valid for 30
     days, at most as long as the token, and is revoked with it.
 

@@ -1,4 +1,4 @@
-"""Lines of logs as events of the wire, some ten thousand a second: what the lines of one process share is written once."""
+"""Fast encoding of log lines as server-sent events: the fields that lines of one process share are encoded once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class LineEvents:
         self._is_time = False
 
     def write(self, line: MergedLine, event_id: str) -> bytes:
-        """One event. ``event_id``: empty, and the event has none."""
+        """One event; an empty ``event_id`` writes none."""
         place = b"id: " + event_id.encode() + b"\n" if event_id else b""
         return place + b"event: line\ndata: " + self._data(line) + b"\n\n"
 
     def write_all(self, lines: Sequence[MergedLine], event_id: str) -> bytes:
-        """All of them as one ``lines`` event: a browser takes an event for itself in a task of its own."""
+        """All lines as one ``lines`` event: browsers handle each event in a task of its own."""
         data = b",".join([self._data(line) for line in lines])
         return b"id: " + event_id.encode() + b"\nevent: lines\ndata: [" + data + b"]\n\n"
 
@@ -43,11 +43,11 @@ class LineEvents:
         at, text = b"null", raw
         if self._has_time(raw):
             at, text = b'"' + raw[: STAMP_BYTES - 1] + b'+00:00"', raw[STAMP_BYTES + 1 :]
-        told = orjson.dumps(text.rstrip(b"\r").decode("utf-8", "replace"))
-        return b'%b,"offset":%d,"at":%b,"text":%b}' % (head, line.offset, at, told)
+        quoted = orjson.dumps(text.rstrip(b"\r").decode("utf-8", "replace"))
+        return b'%b,"offset":%d,"at":%b,"text":%b}' % (head, line.offset, at, quoted)
 
     def _has_time(self, raw: bytes) -> bool:
-        """As ``parse_line`` finds it, which is asked once for each second."""
+        """Whether the line begins with a time. ``parse_line`` is called only once for each second."""
         if stamp_of(raw) is None or raw[_SECOND] != ord(".") or not raw[_SECOND + 1 : STAMP_BYTES - 1].isdigit():
             return False
         if raw[:_SECOND] != self._second:
@@ -57,13 +57,13 @@ class LineEvents:
 
 
 class Cursors:
-    """The cursor behind each of the lines that follow ``place``; as ``write_cursor`` writes it, without all of it anew."""
+    """The cursor after each line that follows ``place``: like ``write_cursor``, but incremental."""
 
     def __init__(self, place: LogPosition) -> None:
         self._attempt = place.attempt
         self._parts = {name: f"{name}={offset}" for name, offset in sorted(place.offsets.items())}
 
-    def behind(self, line: MergedLine) -> str:
+    def after(self, line: MergedLine) -> str:
         if line.file.attempt != self._attempt:
             self._attempt, self._parts = line.file.attempt, {}
         name = line.file.name

@@ -1,4 +1,4 @@
-"""Logs: what there is, ranges of one file, and all ranks as one stream."""
+"""Logs: the list of files, ranges of one file, and all ranks as one stream."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from core.storage.logs.search import PATTERN_LIMIT, LineSearch
 
 router = new_router("logs")
 
-# Disk reads of all streams of this process together; a stream holds one for some milliseconds.
+# Concurrent disk reads of all streams of this process; a read takes some milliseconds.
 _READERS: Final = 16
 _TAIL_LIMIT: Final = 100_000
 
 AttemptQuery = Annotated[int | None, Query(ge=1, le=10**9, description="Number of the attempt.")]
-TailQuery = Annotated[int | None, Query(ge=0, le=_TAIL_LIMIT, description="Only so many last lines of each file.")]
+TailQuery = Annotated[int | None, Query(ge=0, le=_TAIL_LIMIT, description="Only the last lines of each file, so many.")]
 
 
 @router.get("/jobs/{job}/logs", operation_id="list_logs", summary="The log files of all attempts")
@@ -55,8 +55,8 @@ def list_logs(job: JobViewer, context: AppContextDep, page: PageParams) -> Page[
     summary="All replicas' lines in order of time, as server-sent events",
     response_class=Response,
     responses=stream_document(
-        "`line` (a LogLine; with `batch`, `lines`: a list of them), `state` (the job's state changed), `error` (a problem), `end` (all is told). Go on after a "
-        "break with the last `id` as Last-Event-ID."
+        "`line` (a LogLine; with `batch`, `lines`: a list of them), `state` (the job's state changed), `error` (a "
+        "problem), `end` (no more lines). Resume with the last `id` as Last-Event-ID."
     ),
 )
 async def stream_logs(
@@ -64,25 +64,25 @@ async def stream_logs(
     job: JobViewer,
     context: AppContextDep,
     attempt: AttemptQuery = None,
-    rank: Annotated[int | None, Query(ge=0, le=10**7, description="Of one process, counted over all replicas.")] = None,
+    rank: Annotated[int | None, Query(ge=0, le=10**7, description="Only this process, counted over all replicas.")] = None,
     role: Annotated[RoleName | None, Query()] = None,
     index: Annotated[int | None, Query(ge=0, le=10**6)] = None,
     search: Annotated[
         str | None, Query(max_length=PATTERN_LIMIT, description="Regular expression (RE2) that a line must contain.")
     ] = None,
     level: Annotated[
-        Level | None, Query(description="Only lines at least this grave, as their own words tell.")
+        Level | None, Query(description="Only lines of at least this severity, as detected in their text.")
     ] = None,
     since: Annotated[AwareDatetime | None, Query(description="Only lines from this time on.")] = None,
     until: Annotated[AwareDatetime | None, Query(description="Only lines up to this time.")] = None,
-    follow: Annotated[bool, Query(description="Go on until the job has ended, over its following attempts.")] = False,
+    follow: Annotated[bool, Query(description="Continue until the job has ended, over its later attempts.")] = False,
     tail_lines: TailQuery = None,
     batch: Annotated[
-        bool, Query(description="Lines that were read together come in one event, for who draws them together.")
+        bool, Query(description="Send lines that were read together as one event, for clients that render in batches.")
     ] = False,
-    last_event_id: Annotated[str | None, Header(description="Go on after this id.")] = None,
+    last_event_id: Annotated[str | None, Header(description="Resume after this id.")] = None,
 ) -> Response:
-    """Begins with the newest attempt unless `attempt` says another; with `follow` goes on with those after it."""
+    """Starts with the newest attempt unless `attempt` is given; with `follow`, continues with later attempts."""
     finder = LineSearch(search) if search else None
     resume = read_cursor(last_event_id) if last_event_id else None
     view = await run_in_threadpool(service.open_logs, context, job)
@@ -104,7 +104,7 @@ async def stream_logs(
         place = await run_in_threadpool(newest_position, view.logs, selection, tail_lines=tail_lines)
     shutdown: GracefulShutdown = request.app.state.shutdown
 
-    async def look() -> service.JobLook:
+    async def look() -> service.JobStatus:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
         caller = await authenticate(request, context)
         return await run_in_threadpool(service.look, context, replace(job, caller=caller))
@@ -116,7 +116,7 @@ async def stream_logs(
         wait=watch.wait,
         shutdown=shutdown,
         limiter=_limiter(request),
-        first_look=view.look,
+        first_status=view.look,
         follow=follow,
         in_batches=batch,
     )
@@ -146,12 +146,13 @@ def read_log(
     limit_bytes: Annotated[int | None, Query(ge=1, le=2**40)] = None,
     tail_lines: TailQuery = None,
 ) -> Response:
-    """The bytes as they were written, from the newest attempt unless `attempt` says another.
+    """The bytes as they were written, of the newest attempt unless `attempt` is given.
 
-    `X-Next-Offset` is where to go on. `Range` counts from `offset`. `tail_lines` begins so many lines before the end.
+    `X-Next-Offset` is the offset to continue from. `Range` counts from `offset`. `tail_lines` starts so many lines before
+    the end.
     """
     if tail_lines is not None and offset:
-        raise InvalidRequest("Give offset or tail_lines, not both.", field="tail_lines")
+        raise InvalidRequest("State offset or tail_lines, not both.", field="tail_lines")
     logs = service.open_logs(context, job).logs
     number = attempt if attempt is not None else service.newest_attempt_with(logs, name).attempt
     fd = logs.open(number, name)

@@ -1,4 +1,4 @@
-"""Where a job's logs are, and which of their lines are asked for."""
+"""A job's log files, its ranks, and its status for log streams."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from core.storage.outputs import job_output
 
 
 @dataclass(frozen=True, slots=True)
-class JobLook:
-    """What a stream tells of the job itself."""
+class JobStatus:
+    """The state of the job that a log stream reports."""
 
     job_id: str
     state: JobState
@@ -35,8 +35,8 @@ class JobLook:
     exit: Mapping[str, Any] | None
 
     @property
-    def told(self) -> dict[str, Any]:
-        view = exit_view(self.exit)  # what the control loop keeps for itself stays there
+    def as_json(self) -> dict[str, Any]:
+        view = exit_view(self.exit)  # without the control loop's internal fields
         return {
             "state": self.state.value,
             "attempt_count": self.attempt_count,
@@ -46,15 +46,15 @@ class JobLook:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """A job's logs, and what is needed to choose among them."""
+    """A job's logs, its status, and the first rank and number of processes of each replica."""
 
-    look: JobLook
+    look: JobStatus
     logs: JobLogs
     ranks: Mapping[tuple[str, int], tuple[int, int]]
 
 
 def open_logs(context: AppContext, access: JobAccess) -> LogView:
-    """Raises ``NotFound``, ``Forbidden``, ``Conflict`` (the control plane does not see the volume)."""
+    """Raises ``NotFound``, ``Forbidden``, ``Conflict`` (the control plane cannot read the volume)."""
     with context.read() as work:
         job = access.load(work.session)
         return LogView(
@@ -62,8 +62,8 @@ def open_logs(context: AppContext, access: JobAccess) -> LogView:
         )
 
 
-def look(context: AppContext, access: JobAccess) -> JobLook:
-    """The job's state now; raises ``NotFound`` when it was deleted or the caller may not see it any more."""
+def look(context: AppContext, access: JobAccess) -> JobStatus:
+    """The job's state now; raises ``NotFound`` when it was deleted or the caller has lost access."""
     with context.read() as work:
         return _look_at(access.load(work.session))
 
@@ -92,8 +92,8 @@ def newest_attempt_with(logs: JobLogs, name: str) -> LogFile:
 
 
 def ranks_of(spec: JobSpec) -> dict[tuple[str, int], tuple[int, int]]:
-    """(first rank, processes) of each replica that has ranks, as its processes are told them; a ps has none."""
-    # Where the replicas are does not matter to their ranks, so this holds for attempts without a layout, too.
+    """(first rank, processes) of each replica that has ranks, equal to those in its environment; a ps has none."""
+    # Ranks do not depend on addresses, so this is valid for attempts without a layout, too.
     addresses = tuple(
         ReplicaAddress(name, index, "", Ports(), "", processes=role.process_count)
         for name, role in spec.ordered_roles()
@@ -106,16 +106,16 @@ def ranks_of(spec: JobSpec) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def demand_rank(view: LogView, rank: int) -> None:
-    """Raises ``InvalidRequest`` when no process of the job has this rank; nothing would ever come of it."""
+    """Raises ``InvalidRequest`` when no process of the job has this rank: the stream would stay empty."""
     count = sum(processes for _, processes in view.ranks.values())
     if rank >= count:
         has = "no ranks" if not count else "1 rank" if count == 1 else f"{count} ranks"
         raise InvalidRequest(
-            f"rank: the job has {has}, from 0; processes that the command starts by itself (torchrun, mpirun) count as "
-            "one for each replica.",
+            f"rank: the job has {has}, from 0; processes that the command itself starts (torchrun, mpirun) count as one "
+            "per replica.",
             field="rank",
         )
 
 
-def _look_at(job: Job) -> JobLook:
-    return JobLook(job.id, JobState(job.state), job.attempt_count, job.exit)
+def _look_at(job: Job) -> JobStatus:
+    return JobStatus(job.id, JobState(job.state), job.attempt_count, job.exit)

@@ -1,4 +1,4 @@
-"""Logs as server-sent events: a line each, resumable at any of them, over all attempts until the job is done."""
+"""Log lines as server-sent events, resumable at each line, over all attempts until the job has ended."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from api.logs.cursor import write_cursor
 from api.logs.lines import Cursors, LineEvents
-from api.logs.service import JobLook
+from api.logs.service import JobStatus
 from core.domain.errors import Unavailable
 from core.storage.logs.merge import LogMerge, LogPosition, MergedLine
 
-# Seconds between two looks at the files: quick while something happens, slower the longer nothing did.
+# Poll interval of the files: short while there are new lines, longer the longer there are none.
 _POLL_S: Final = 0.2
 _POLL_IDLE_S: Final = 1.0
 _IDLE_AFTER_S: Final = 10.0
-# Seconds between two looks at the job: soon after something happened anywhere, and now and then in any case, since they
-# also tell whether the caller may still read.
-_LOOK_SOON_S: Final = 0.25
-_LOOK_S: Final = 2.0
-# With more files than this a cursor is longer than a line: then only a batch's last line carries one. A client that
-# goes on after a break drops what it has by the lines' offsets.
+# Poll interval of the job's status: short after any new event of the platform; else longer, since the poll also checks
+# whether the caller may still read.
+_STATUS_SOON_S: Final = 0.25
+_STATUS_S: Final = 2.0
+# With more files than this, a cursor is longer than a line: then only a batch's last line carries one. A client that
+# resumes drops lines that it has by their offsets.
 _FILES_PER_ID: Final = 16
 _BATCH: Final = 500
 
@@ -37,64 +37,64 @@ T = TypeVar("T")
 class LogStream:
     """One client's stream.
 
-    ``look``: the job's state, raising when the caller may not see it any more. ``wait``: returns after so many seconds,
-    or true before, when the platform's history has gone on. ``limiter``: threads for disk reads
-    that all streams share, so that they never take the request handlers' threads. ``in_batches``: lines that were read
-    together come in one ``lines`` event instead of a ``line`` each.
+    ``look``: reads the job's status; raises when the caller has lost access. ``wait``: returns after so many seconds, or
+    earlier with true when the platform has new events. ``limiter``: threads for disk reads, shared by all streams, so
+    that they never take the request handlers' threads. ``in_batches``: lines that were read together are sent as one
+    ``lines`` event instead of a ``line`` event each.
     """
 
     merge: LogMerge
-    look: Callable[[], Awaitable[JobLook]]
+    look: Callable[[], Awaitable[JobStatus]]
     wait: Callable[[float], Awaitable[bool]]
     shutdown: GracefulShutdown
     limiter: CapacityLimiter
-    first_look: JobLook
+    first_status: JobStatus
     follow: bool
     in_batches: bool = False
-    _told: JobLook | None = field(default=None, init=False)
+    _reported: JobStatus | None = field(default=None, init=False)
     _id: str = field(default="", init=False)
     _lines: LineEvents = field(default_factory=LineEvents, init=False)
 
     def events(self) -> AsyncIterator[bytes]:
-        """Chunks of the stream. Ends when all is told, when the server goes down, or with an ``error`` event."""
+        """Chunks of the stream. Ends after the last line, when the server shuts down, or with an ``error`` event."""
         return guarded(self._events())
 
     async def _events(self) -> AsyncIterator[bytes]:
-        now_look = self.first_look
-        looked_at = quiet_since = spoke_at = anyio.current_time()
-        has_news = False
+        status = self.first_status
+        looked_at = quiet_since = sent_at = anyio.current_time()
+        has_changed = False
         while not self.shutdown.is_stopping:
-            if now_look != self._told:
-                self._told = now_look
-                spoke_at = anyio.current_time()
-                yield event("state", now_look.told)
-            # The state was read before the files: whatever a job that has ended wrote is seen by now.
-            is_final = now_look.state.is_terminal or not self.follow
+            if status != self._reported:
+                self._reported = status
+                sent_at = anyio.current_time()
+                yield event("state", status.as_json)
+            # The status was read before the files, so all lines of an ended job are included.
+            is_final = status.state.is_terminal or not self.follow
             async for chunk in self._read_all(is_final=is_final):
-                quiet_since = spoke_at = anyio.current_time()
+                quiet_since = sent_at = anyio.current_time()
                 yield chunk
             if is_final:
-                yield event("end", now_look.told)
+                yield event("end", status.as_json)
                 return
             now = anyio.current_time()
-            if now - spoke_at >= KEEP_ALIVE_S:
-                spoke_at = now
+            if now - sent_at >= KEEP_ALIVE_S:
+                sent_at = now
                 yield ALIVE
-            pause = _LOOK_SOON_S if has_news else _pause(now - quiet_since)
-            has_news = await self.wait(pause) or has_news
+            pause = _STATUS_SOON_S if has_changed else _pause(now - quiet_since)
+            has_changed = await self.wait(pause) or has_changed
             since = anyio.current_time() - looked_at
-            if since >= (_LOOK_SOON_S if has_news else _LOOK_S):
-                has_news = False
+            if since >= (_STATUS_SOON_S if has_changed else _STATUS_S):
+                has_changed = False
                 looked_at = anyio.current_time()
-                now_look = await self._look_again(now_look)
-                if now_look != self._told:
+                status = await self._read_status(status)
+                if status != self._reported:
                     quiet_since = looked_at
 
-    async def _look_again(self, before: JobLook) -> JobLook:
+    async def _read_status(self, before: JobStatus) -> JobStatus:
         try:
             return await self.look()
         except Unavailable:
-            return before  # the database is away: the lines go on
+            return before  # the database is away: continue with the lines
 
     async def _read_all(self, *, is_final: bool) -> AsyncIterator[bytes]:
         await self._in_thread(self.merge.refresh)
@@ -113,19 +113,19 @@ class LogStream:
         chunk = b""
         if lines:
             self._id = cursor
-            chunk = self._lines.write_all(lines, cursor) if self.in_batches else self._one_by_one(lines, before, cursor)
+            chunk = self._lines.write_all(lines, cursor) if self.in_batches else self._line_events(lines, before, cursor)
         elif cursor != self._id and self.merge.has_more:
-            # Searching on without a find: an id alone moves the client's place and dispatches nothing.
+            # No match in this part of the search: an id alone moves the client's position and dispatches no event.
             self._id = cursor
             chunk = b"id: " + cursor.encode() + b"\n\n"
         return chunk, self.merge.has_more
 
-    def _one_by_one(self, lines: Sequence[MergedLine], before: LogPosition, cursor: str) -> bytes:
+    def _line_events(self, lines: Sequence[MergedLine], before: LogPosition, cursor: str) -> bytes:
         cursors = Cursors(before)
         has_ids = self.merge.source_count <= _FILES_PER_ID
         chunk = bytearray()
         for line in lines[:-1]:
-            chunk += self._lines.write(line, cursors.behind(line) if has_ids else "")
+            chunk += self._lines.write(line, cursors.after(line) if has_ids else "")
         return bytes(chunk) + self._lines.write(lines[-1], cursor)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Metrics on their way out: as plain values that JSON can carry, without a model for each number."""
+"""Metrics as plain JSON values, without a pydantic model for each number."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def series_fields(series: StoredSeries, job: str) -> Plain:
 
 
 def chart_fields(chart: ChartData) -> Plain:
-    """The two columns of a ``ChartSeries`` that differ by how much there is."""
+    """The fields of a ``ChartSeries``: all points, or buckets if there are too many."""
     return {
         "points": None if chart.points is None else point_fields(chart.points),
         "buckets": None if chart.digests is None else _bucket_fields(chart.digests),

@@ -1,4 +1,4 @@
-"""How far a client has followed some series, as text, good as an SSE id: ``1a:3k,1b:3k``, series and points in base 36."""
+"""A metric stream's position as text, used as SSE id: ``1a:3k,1b:3k``, series ids and point counts in base 36."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def write_cursor(series: Iterable[StoredSeries]) -> str:
-    return of_counts({one.id: one.count for one in series})
+    return of_counts({item.id: item.count for item in series})
 
 
 def of_counts(counts: Mapping[int, int]) -> str:
@@ -22,10 +22,10 @@ def of_counts(counts: Mapping[int, int]) -> str:
 
 
 def read_cursor(text: str) -> dict[int, int]:
-    """Points that the client has, by series. Raises ``InvalidRequest``: not one of ours."""
+    """Number of points that the client has, by series. Raises ``InvalidRequest`` for an invalid cursor."""
     if not _CURSOR.match(text):
         raise InvalidRequest(
-            "Last-Event-ID is not an id of this stream; leave it out to begin anew.", field="last-event-id"
+            "Last-Event-ID is not an id of this stream; omit it to start from the beginning.", field="last-event-id"
         )
     pairs = [part.split(":") for part in text.split(",") if part]
     return {int(number, 36): int(count, 36) for number, count in pairs}

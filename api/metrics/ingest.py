@@ -1,4 +1,4 @@
-"""Batches of metrics that processes of a replica send by themselves."""
+"""Ingestion of metric batches that a replica's processes send themselves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from core.domain.ids import AttemptId
 from core.reports.points import columns_of, objects_of
 
 BATCH_POINTS: Final = 200_000
-_FAULTS: Final = 20
-# Built once: this is asked with each batch.
+_FAULT_LIMIT: Final = 20
+# Built once: each batch runs this query.
 _FIND_REPLICA: Final = (
     select(Attempt.job_id, Attempt.number, Attempt.ended_at, Job.deleted_at)
     .join(Replica, Replica.attempt_id == Attempt.id)
@@ -25,18 +25,18 @@ _FIND_REPLICA: Final = (
 )
 
 
-def take_batch(work: UnitOfWork, attempt_id: AttemptId, batch: MetricsBatch) -> MetricsAnswer:
+def ingest_batch(work: UnitOfWork, attempt_id: AttemptId, batch: MetricsBatch) -> MetricsAnswer:
     """Add a batch that a process of the attempt sent.
 
     Raises:
         NotFound: the attempt has no such replica.
         AttemptEnded: it has ended, or its job was deleted.
-        InvalidRequest: more points than one batch may hold.
+        InvalidRequest: the batch has too many points.
     """
     if sum(len(series.values) for series in batch.series) > BATCH_POINTS:
-        raise InvalidRequest(f"A batch has at most {BATCH_POINTS:,} points; send more, smaller ones.", field="series")
-    place = {"attempt": attempt_id, "role": batch.role, "index": batch.index}
-    row = work.session.execute(_FIND_REPLICA, place).one_or_none()
+        raise InvalidRequest(f"A batch has at most {BATCH_POINTS:,} points; send more and smaller batches.", field="series")
+    replica_key = {"attempt": attempt_id, "role": batch.role, "index": batch.index}
+    row = work.session.execute(_FIND_REPLICA, replica_key).one_or_none()
     if row is None:
         raise NotFound(f"There is no replica {batch.role[:40]}-{batch.index} in attempt {attempt_id}.")
     if row.ended_at is not None or row.deleted_at is not None:
@@ -55,5 +55,5 @@ def take_batch(work: UnitOfWork, attempt_id: AttemptId, batch: MetricsBatch) -> 
         points=added.points,
         objects=added.objects,
         is_repeated=added.is_repeated,
-        faults=[*faults, *added.faults][:_FAULTS],
+        faults=[*faults, *added.faults][:_FAULT_LIMIT],
     )

@@ -1,4 +1,4 @@
-"""What replicas use, from the samples of their runtimes, and what stands out: GPUs that idle, ranks far from the others."""
+"""Resource usage of replicas from the samples of their runtimes, with notes on idle GPUs and on stragglers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_
 from core.db.tables import MetricStream
 from core.domain.metrics.limits import SERIES_OF_JOB, SYSTEM
 
-# A GPU below this did not compute: a training that waits for its data all the time still shows more.
+# A GPU below this is idle: even a training that always waits for its data has a higher utilisation.
 IDLE_PERCENT: Final = 5.0
-# A replica so many percent of a GPU (or of its peers' CPU use) away from the median of its role holds it up, or idles.
+# A replica whose utilisation differs by more from the median of its role slows the role down, or idles.
 FAR_PERCENT: Final = 30.0
 _GPU: Final = re.compile(
     r"^system/gpu\.([0-9]{1,3})/(utilisation_percent|memory_bytes|power_w|temperature_c|ecc_uncorrected|xid)$"
 )
-# Counts and codes: their newest value says what a mean does not.
+# Counts and codes: their newest value counts, not their mean.
 _NEWEST: Final = frozenset({"ecc_uncorrected", "xid"})
 _OWN: Final = frozenset(
     {
@@ -37,8 +37,7 @@ _OWN: Final = frozenset(
         "network_sent_bytes_s",
     }
 )
-# Fewer samples than this tell of a moment only: no GPU is called idle for it.
-_SAMPLES: Final = 6
+_MIN_IDLE_SAMPLES: Final = 6  # fewer samples cover too short a time to call a GPU idle
 
 
 def summarise(context: AppContext, access: JobAccess, *, attempt: int | None, window_s: float) -> ResourceSummary:
@@ -51,14 +50,14 @@ def summarise(context: AppContext, access: JobAccess, *, attempt: int | None, wi
         by_replica: defaultdict[tuple[str, int], list[StoredSeries]] = defaultdict(list)
         for series in found:
             by_replica[series.role, series.index].append(series)
-        since = {one.id: begin for own in by_replica.values() for begin in [_begin(own, window_s)] for one in own}
-        values = values_since(work.session, [one for one in found if _is_shown(one.name)], since)
+        since = {item.id: begin for own in by_replica.values() for begin in [_begin(own, window_s)] for item in own}
+        values = values_since(work.session, [item for item in found if _is_shown(item.name)], since)
         replicas = [_use(series, values) for series in by_replica.values()]
     return ResourceSummary(window_s=window_s, replicas=replicas, notes=notes_of(replicas))
 
 
 def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
-    """Sentences about what a person should look at; none when all is as it should be."""
+    """Sentences about problems that a user should check; empty when there are none."""
     notes = []
     for replica in replicas:
         idle = [gpu.index for gpu in replica.gpus if gpu.is_idle]
@@ -70,7 +69,7 @@ def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
             )
             notes.append(
                 f"{replica.role}-{replica.index}: {which} (below {IDLE_PERCENT:g} %); "
-                "ask for fewer GPUs, or look whether the data comes too slowly."
+                "request fewer GPUs, or check whether the input pipeline is too slow."
             )
         notes += [f"{replica.role}-{replica.index}: {fault}" for gpu in replica.gpus for fault in _faults(gpu)]
     by_role: defaultdict[str, dict[int, float]] = defaultdict(dict)
@@ -79,7 +78,7 @@ def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
         if load is not None:
             by_role[replica.role][replica.index] = load
     for role, loads in by_role.items():
-        notes += _far(role, loads)
+        notes += _straggler_notes(role, loads)
     return notes
 
 
@@ -87,17 +86,17 @@ def _faults(gpu: GpuUse) -> list[str]:
     found = []
     if gpu.xid:
         found.append(
-            f"GPU {gpu.index} reported Xid {gpu.xid:.0f}, an error of its driver or hardware; an admin should look."
+            f"GPU {gpu.index} reported Xid {gpu.xid:.0f}, an error of its driver or hardware; an admin should check it."
         )
     if gpu.ecc_uncorrected:
         found.append(
-            f"GPU {gpu.index} has {gpu.ecc_uncorrected:.0f} memory errors that could not be corrected; "
-            "results may be wrong: an admin should look at the node."
+            f"GPU {gpu.index} has {gpu.ecc_uncorrected:.0f} uncorrected memory errors; "
+            "results may be wrong: an admin should check the node."
         )
     return found
 
 
-def _far(role: str, loads: Mapping[int, float]) -> list[str]:
+def _straggler_notes(role: str, loads: Mapping[int, float]) -> list[str]:
     if len(loads) < 2:
         return []
     middle = median(loads.values())
@@ -126,7 +125,7 @@ def _begin(series: Sequence[StoredSeries], window_s: float) -> int:
 
 
 def _newest(series: Sequence[StoredSeries]) -> int:
-    return max((one.last_time or 0) for one in series)
+    return max((item.last_time or 0) for item in series)
 
 
 def _is_shown(name: str) -> bool:
@@ -139,21 +138,21 @@ def _use(series: Sequence[StoredSeries], values: Mapping[int, Sequence[float]]) 
     gpus: defaultdict[int, dict[str, float | None]] = defaultdict(dict)
     idle: set[int] = set()
     peak = None
-    for one in series:
-        name = one.name.removeprefix(SYSTEM)
-        match = _GPU.match(one.name)
-        if not _is_shown(one.name):
+    for item in series:
+        name = item.name.removeprefix(SYSTEM)
+        match = _GPU.match(item.name)
+        if not _is_shown(item.name):
             continue
-        known = values[one.id]
+        known = values[item.id]
         mean, count = (sum(known) / len(known) if known else None), len(known)
         if match is None:
             own[name] = mean
             if name == "memory_bytes":
-                peak = one.high
+                peak = item.high
             continue
         number = int(match[1])
-        gpus[number][match[2]] = one.last_value if match[2] in _NEWEST else mean
-        if match[2] == "utilisation_percent" and mean is not None and mean < IDLE_PERCENT and count >= _SAMPLES:
+        gpus[number][match[2]] = item.last_value if match[2] in _NEWEST else mean
+        if match[2] == "utilisation_percent" and mean is not None and mean < IDLE_PERCENT and count >= _MIN_IDLE_SAMPLES:
             idle.add(number)
     return ReplicaUse(
         attempt=first.attempt,
@@ -161,6 +160,6 @@ def _use(series: Sequence[StoredSeries], values: Mapping[int, Sequence[float]]) 
         index=first.index,
         at_s=_newest(series) / 1000,
         memory_peak_bytes=peak,
-        gpus=[GpuUse(index=number, is_idle=number in idle, **told) for number, told in sorted(gpus.items())],
+        gpus=[GpuUse(index=number, is_idle=number in idle, **usage) for number, usage in sorted(gpus.items())],
         **own,
     )

@@ -1,4 +1,4 @@
-"""Metrics of jobs: what series there are, charts of any window, new points as they come, and what machines did."""
+"""Metrics of jobs: series, charts of any window, streams of new points, and resource usage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import MetricsChart, MetricKind, MetricName, MetricObjectView, MetricView, ResourceSummary
+from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView, MetricsChart, MetricView, ResourceSummary
 
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContextDep
@@ -32,26 +32,26 @@ from core.domain.metrics.limits import NAME_LIMIT, STEP_LIMIT, SYSTEM
 
 router = new_router("metrics")
 
-_NAMES: Final = 50
-_JOBS: Final = 20
+_NAME_COUNT_LIMIT: Final = 50
+_JOB_COUNT_LIMIT: Final = 20
 
 Names = Annotated[
     list[Annotated[str, Query(max_length=NAME_LIMIT)]],
-    Query(description="Names of metrics, each given again; left out: all.", max_length=_NAMES),
+    Query(description="Names of metrics; may be repeated. Unstated: all.", max_length=_NAME_COUNT_LIMIT),
 ]
 AttemptQuery = Annotated[int | None, Query(ge=1, le=10**9, description="Number of the attempt.")]
 RoleQuery = Annotated[RoleName | None, Query()]
 IndexQuery = Annotated[int | None, Query(ge=0, le=10**6)]
-PrefixQuery = Annotated[str, Query(max_length=NAME_LIMIT, description="Only names that begin so.")]
-SystemQuery = Annotated[bool, Query(description="With what the platform measures itself (system/…).")]
-ByQuery = Annotated[By, Query(description="The window and the buckets are of steps, or of seconds since 1970.")]
+PrefixQuery = Annotated[str, Query(max_length=NAME_LIMIT, description="Only names with this prefix.")]
+SystemQuery = Annotated[bool, Query(description="Include the platform's own measurements (system/…).")]
+ByQuery = Annotated[By, Query(description="The unit of the window and the buckets: steps, or seconds since 1970.")]
 LowQuery = Annotated[float | None, Query(alias="from", allow_inf_nan=False, description="Start of the window.")]
 HighQuery = Annotated[float | None, Query(alias="to", allow_inf_nan=False, description="End of the window, included.")]
-BucketQuery = Annotated[int, Query(ge=1, le=5000, description="Points or buckets of each series at most.")]
+BucketQuery = Annotated[int, Query(ge=1, le=5000, description="Maximum of points or buckets per series.")]
 
 
 class MetricQuery(PageQuery):
-    """Which series to list."""
+    """Filter of series."""
 
     name: Names = []  # noqa: RUF012 (a model's default is copied)
     prefix: PrefixQuery = ""
@@ -63,7 +63,7 @@ class MetricQuery(PageQuery):
 
 
 class NameQuery(PageQuery):
-    """Which names to list."""
+    """Filter of names."""
 
     prefix: PrefixQuery = ""
     kind: MetricKind | None = None
@@ -72,7 +72,7 @@ class NameQuery(PageQuery):
 
 
 class ObjectQuery(PageQuery):
-    """Which series' objects to list."""
+    """The series whose objects to list."""
 
     name: Annotated[str, Field(max_length=NAME_LIMIT)]
     kind: MetricKind | None = None
@@ -89,14 +89,14 @@ class ObjectQuery(PageQuery):
     response_model=Page[MetricView],
 )
 def list_metrics(job: JobViewer, context: AppContextDep, query: Annotated[MetricQuery, Query()]) -> Response:
-    """By attempt, role, index and name."""
+    """In order of attempt, role, index and name."""
     only = _only(query.name, query.prefix, query.attempt, query.role, query.index, system=query.system, kind=query.kind)
     return _json(service.list_metrics(context, job, only, limit=query.limit, cursor=query.cursor))
 
 
-@router.get("/jobs/{job}/metrics/names", operation_id="list_metric_names", summary="What a job's series are called")
+@router.get("/jobs/{job}/metrics/names", operation_id="list_metric_names", summary="The names of a job's series")
 def list_metric_names(job: JobViewer, context: AppContextDep, query: Annotated[NameQuery, Query()]) -> Page[MetricName]:
-    """Each name once for each kind, by name: of a gang of many replicas far fewer than there are series."""
+    """Each name once per kind, in order of name: far fewer than the series of a gang with many replicas."""
     only = _only([], query.prefix, None, None, None, system=query.system, kind=query.kind)
     return service.list_names(context, job, only, limit=query.limit, cursor=query.cursor)
 
@@ -120,7 +120,7 @@ def chart_metrics(
     high: HighQuery = None,
     buckets: BucketQuery = 500,
 ) -> Response:
-    """All points where there are few; else so many buckets of equal width, with the lowest and highest value of each."""
+    """All points if there are few; else buckets of equal width, with the lowest and highest value of each."""
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
     return _json(service.chart(context, [job], ChartQuery(only, _window(by, low, high), buckets)))
 
@@ -136,7 +136,7 @@ def compare_metrics(
     context: AppContextDep,
     job: Annotated[
         list[Annotated[str, Query(max_length=100)]],
-        Query(description="Ids or names of jobs, each given again.", min_length=1, max_length=_JOBS),
+        Query(description="Ids or names of jobs; may be repeated.", min_length=1, max_length=_JOB_COUNT_LIMIT),
     ],
     name: Names = [],  # noqa: B006 (never changed)
     prefix: PrefixQuery = "",
@@ -147,7 +147,7 @@ def compare_metrics(
     high: HighQuery = None,
     buckets: BucketQuery = 500,
 ) -> Response:
-    """Like a job's chart, for jobs to be laid over each other."""
+    """Like a job's chart, to compare several jobs."""
     only = _only(name, prefix, None, role, index, system=True, kind="scalar")
     accesses = [JobAccess(caller, ref, "viewer") for ref in dict.fromkeys(job)]
     return _json(service.chart(context, accesses, ChartQuery(only, _window(by, low, high), buckets)))
@@ -159,8 +159,8 @@ def compare_metrics(
     summary="A job's new points, as server-sent events",
     response_class=Response,
     responses=stream_document(
-        "`points` (a MetricView with `points`, columns of what is new), `error` (a problem), `end` (the job is over). Go on "
-        "after a break with the last `id` as Last-Event-ID; begin with a chart's `cursor`."
+        "`points` (a MetricView with `points`, columns of the new points), `error` (a problem), `end` (the job has ended). "
+        "Resume with the last `id` as Last-Event-ID; begin with a chart's `cursor`."
     ),
 )
 async def stream_metrics(
@@ -173,11 +173,11 @@ async def stream_metrics(
     role: RoleQuery = None,
     index: IndexQuery = None,
     after: Annotated[str | None, Query(max_length=8000, description="A chart's `cursor`.")] = None,
-    last_event_id: Annotated[str | None, Header(max_length=8000, description="Go on after this id.")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=8000, description="Resume after this id.")] = None,
 ) -> Response:
-    """What comes after `after`; without it, what comes from now on. Of at most 200 series."""
+    """Points after `after`; without it, points from now on. Of at most 200 series."""
     since = last_event_id if last_event_id is not None else after
-    seen = None if since is None else read_cursor(since)
+    position = None if since is None else read_cursor(since)
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
     job_id, _ = await run_in_threadpool(_state, context, job)
     shutdown: GracefulShutdown = request.app.state.shutdown
@@ -188,7 +188,13 @@ async def stream_metrics(
         return JobState((await run_in_threadpool(_state, context, replace(job, caller=caller)))[1]).is_terminal
 
     stream = MetricStreamer(
-        context=context, job_id=job_id, only=only, look=is_over, run=run_in_threadpool, shutdown=shutdown, seen=seen
+        context=context,
+        job_id=job_id,
+        only=only,
+        look=is_over,
+        run=run_in_threadpool,
+        shutdown=shutdown,
+        position=position,
     )
     return stream_response(stream.events())
 
@@ -199,7 +205,7 @@ async def stream_metrics(
 def list_metric_objects(
     job: JobViewer, context: AppContextDep, query: Annotated[ObjectQuery, Query()]
 ) -> Page[MetricObjectView]:
-    """Oldest first, of the newest attempt that has any. Of each series about a hundred are kept, spread over its time."""
+    """Oldest first, of the newest attempt that has any. About a hundred objects per series are stored, evenly thinned."""
     only = _only([query.name], "", query.attempt, query.role, query.index, system=True, kind=query.kind)
     return Page[MetricObjectView](**service.objects(context, job, only, limit=query.limit, cursor=query.cursor))
 
@@ -216,7 +222,7 @@ def read_metric_image(
 ) -> Response:
     """The file as it was sent."""
     media_type, data = service.image(context, job, image)
-    # A job's bytes: shown as an image or not at all.
+    # A job's bytes: browsers must display them as an image or not at all.
     headers = {
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -225,16 +231,14 @@ def read_metric_image(
     return Response(data, media_type=media_type, headers=headers)
 
 
-@router.get(
-    "/jobs/{job}/resources", operation_id="summarise_resources", summary="What each replica uses, and what stands out"
-)
+@router.get("/jobs/{job}/resources", operation_id="summarise_resources", summary="Resource usage of each replica")
 def summarise_resources(
     job: JobViewer,
     context: AppContextDep,
     attempt: AttemptQuery = None,
-    window_s: Annotated[float, Query(ge=10, le=86_400, description="Means of the last so many seconds.")] = 300,
+    window_s: Annotated[float, Query(ge=10, le=86_400, description="Seconds to average over.")] = 300,
 ) -> ResourceSummary:
-    """Of the newest attempt unless `attempt` says another. GPUs that idle and ranks far from the others are told in `notes`."""
+    """Of the newest attempt unless `attempt` is given. `notes` reports idle GPUs and stragglers."""
     return resources.summarise(context, job, attempt=attempt, window_s=window_s)
 
 
@@ -265,7 +269,7 @@ def _window(by: By, low: float | None, high: float | None) -> ChartWindow:
     scale = 1 if by == "step" else 1000
     for name, end in (("from", low), ("to", high)):
         if end is not None and abs(end * scale) > STEP_LIMIT:
-            raise InvalidRequest(f"{name} is beyond all that a chart holds.", field=name)
+            raise InvalidRequest(f"{name} is out of range.", field=name)
     if low is not None and high is not None and low > high:
         raise InvalidRequest("from is larger than to.", field="from")
     return ChartWindow(by, None if low is None else round(low * scale), None if high is None else round(high * scale))
@@ -278,5 +282,5 @@ def _state(context: AppContextDep, access: JobAccess) -> tuple[str, str]:
 
 
 def _json(answer: Plain) -> Response:
-    # Our own columns, of up to 100,000 buckets: a model for each number would take longer than reading them.
+    # Up to 100,000 buckets: a pydantic model for each number would take longer than reading them.
     return Response(as_json(answer), media_type="application/json")

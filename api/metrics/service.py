@@ -28,16 +28,16 @@ from core.db.repositories.metrics.reads import (
 from core.db.tables import MetricObject
 from core.domain.errors import InvalidRequest, NotFound
 
-# Of one answer: so many series, and so many buckets in all of them together.
+# Of one response: series, and buckets of all series together.
 SERIES_LIMIT: Final = 200
-_CELLS: Final = 100_000
+_BUCKET_LIMIT: Final = 100_000
 _BUCKETS_MIN: Final = 50
-_OBJECT_BYTES: Final = 4 * 2**20  # of histograms and texts in one answer
+_OBJECT_LIMIT_BYTES: Final = 4 * 2**20  # of histograms and texts in one answer
 
 
 @dataclass(frozen=True, slots=True)
 class ChartQuery:
-    """``buckets``: of each series at most; fewer where there are very many series."""
+    """``buckets``: the maximum per series; fewer if there are very many series."""
 
     only: SeriesFilter
     window: ChartWindow
@@ -61,7 +61,7 @@ def list_metrics(
 def list_names(
     context: AppContext, access: JobAccess, only: SeriesFilter, *, limit: int, cursor: str | None
 ) -> Page[MetricName]:
-    """A page of what the job's series are called."""
+    """A page of the names of the job's series."""
     after = read_cursor(cursor, (int,))[0] if cursor is not None else None
     with context.read() as work:
         job = access.load(work.session)
@@ -73,15 +73,15 @@ def list_names(
 
 
 def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:
-    """The series of these jobs that the filter takes, each in the window."""
+    """The series of these jobs that match the filter, each in the window."""
     with context.read() as work:
         jobs = {access.load(work.session).id: None for access in accesses}
         found = find_series(work.session, list(jobs), query.only, limit=SERIES_LIMIT + 1)
         shown = found[:SERIES_LIMIT]
-        buckets = max(_BUCKETS_MIN, min(query.buckets, _CELLS // max(1, len(shown))))
+        buckets = max(_BUCKETS_MIN, min(query.buckets, _BUCKET_LIMIT // max(1, len(shown))))
         series = [
-            {**series_fields(one, one.owner_id), **chart_fields(read_chart(work.session, one, query.window, buckets))}
-            for one in shown
+            {**series_fields(item, item.owner_id), **chart_fields(read_chart(work.session, item, query.window, buckets))}
+            for item in shown
         ]
     return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}
 
@@ -93,27 +93,27 @@ def objects(
 
     Raises:
         NotFound: there is no such series.
-        InvalidRequest: several series are meant; or the cursor is none.
+        InvalidRequest: several series match; or the cursor is invalid.
     """
     after = read_cursor(cursor, (int,))[0] if cursor is not None else 0
     with context.read() as work:
         job = access.load(work.session)
-        found = [one for one in find_series(work.session, [job.id], only, limit=100) if one.kind != "scalar"]
+        found = [series for series in find_series(work.session, [job.id], only, limit=100) if series.kind != "scalar"]
         if not found:
             raise NotFound(
                 "There are no histograms, images or texts of this name; `GET …/metrics` lists what there is."
             )
-        one = found[-1]
-        if any((other.role, other.index, other.kind) != (one.role, one.index, one.kind) for other in found):
-            raise InvalidRequest("Several series have this name: say role, index and kind.", field="name")
-        rows = list_objects(work.session, one, after=after, limit=limit + 1)
+        series = found[-1]
+        if any((other.role, other.index, other.kind) != (series.role, series.index, series.kind) for other in found):
+            raise InvalidRequest("Several series have this name: state role, index and kind.", field="name")
+        rows = list_objects(work.session, series, after=after, limit=limit + 1)
     items: list[MetricObjectView] = []
     size = 0
     for row in rows[:limit]:
-        size += 0 if one.kind == "image" else len(row.data)
-        if size > _OBJECT_BYTES and items:
+        size += 0 if series.kind == "image" else len(row.data)
+        if size > _OBJECT_LIMIT_BYTES and items:
             break
-        items.append(_object(row, job.id, one))
+        items.append(_object(row, job.id, series))
     is_last = len(items) == len(rows)
     return {"items": items, "next_cursor": None if is_last else make_cursor(items[-1].id)}
 
@@ -124,7 +124,7 @@ def image(context: AppContext, access: JobAccess, object_id: int) -> tuple[str, 
         job = access.load(work.session)
         found = work.session.get(MetricObject, object_id)
         if found is None or not found.media_type.startswith("image/") or not _is_of(work, found, job.id):
-            raise NotFound(f"The job has no image {object_id}; the oldest go when many have come.")
+            raise NotFound(f"The job has no image {object_id}; the oldest are deleted when there are many.")
         return found.media_type, found.data
 
 
@@ -140,18 +140,18 @@ def _is_of(work: UnitOfWork, found: MetricObject, job_id: str) -> bool:
     return stream is not None and stream.owner_id == job_id
 
 
-def _object(row: Any, job_id: str, one: StoredSeries) -> MetricObjectView:
+def _object(row: Any, job_id: str, series: StoredSeries) -> MetricObjectView:
     data: Any = None
-    if one.kind == "histogram":
+    if series.kind == "histogram":
         data = orjson.loads(row.data)
-    elif one.kind == "text":
+    elif series.kind == "text":
         data = row.data.decode("utf-8", "replace")
     return MetricObjectView(
         id=row.id,
         step=row.step,
         time_s=row.time / 1000,
-        kind=cast("MetricKind", one.kind),
+        kind=cast("MetricKind", series.kind),
         media_type=row.media_type,
         data=data,
-        url=f"/api/v1/jobs/{job_id}/metrics/images/{row.id}" if one.kind == "image" else None,
+        url=f"/api/v1/jobs/{job_id}/metrics/images/{row.id}" if series.kind == "image" else None,
     )

@@ -1,4 +1,4 @@
-"""The right to one model, as ``api.auth`` has it for jobs."""
+"""Access to one model, like ``api.auth.JobAccess`` for jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core.registry.versions import Author
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """The right to one model of a project with at least ``role`` there; ``load`` proves it."""
+    """Access to one model of a project with at least ``role`` there; ``load`` checks it."""
 
     project: ProjectAccess
     name: str
@@ -41,11 +41,11 @@ class ModelAccess:
 
 def model_of(role: Role) -> Callable[..., Awaitable[ModelAccess]]:
     """A dependency for routes with ``{project}`` and ``{model}``."""
-    asked = project_of(role)
+    authorised = project_of(role)
 
     async def access(
         model: Annotated[str, Path(description="Name of the model.", max_length=100)],
-        project: ProjectAccess = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
+        project: ProjectAccess = Depends(authorised),  # noqa: B008 (an annotation cannot see the local name)
     ) -> ModelAccess:
         return ModelAccess(project, model)
 

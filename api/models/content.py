@@ -1,4 +1,4 @@
-"""A version's files to take along: one of them, or all as a tar, each from any byte on. They never change, so both go on after a break."""
+"""Downloads of a version's files: one file, or all as a tar, both with ranges: the files are immutable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file_answer(tree: Tree, file: ReadyFile) -> Response:
 
 
 def archive_answer(tree: Tree, version: ReadyVersion, request: Request) -> Response:
-    """All files as a tar below a folder of the model's name; the same bytes each time."""
+    """All files as a tar in a folder with the model's name; always the same bytes, so that downloads can be resumed."""
     above = f"{version.model}-{version.version}"
     pieces = list(_pieces(version, above))
     size = sum(piece.size for piece in pieces)
@@ -56,7 +56,7 @@ def archive_answer(tree: Tree, version: ReadyVersion, request: Request) -> Respo
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes of the archive: its own, or a file's."""
+    """Bytes of the archive: a header or padding (``data``), or a file's content (``path``)."""
 
     size: int
     data: bytes = b""
@@ -64,7 +64,7 @@ class _Piece:
 
 
 def _pieces(version: ReadyVersion, above: str) -> Iterator[_Piece]:
-    mtime = 0  # of the registry no file has a time that tells anything
+    mtime = 0  # modification times of files in the registry have no meaning
     for file in version.manifest:
         head = _head(f"{above}/{file.path}", file, mtime)
         yield _Piece(len(head), head)
@@ -111,7 +111,7 @@ def _of_file(tree: Tree, path: str, start: int, end: int) -> Iterator[bytes]:
         while start < end:
             data = os.pread(fd, min(_CHUNK, end - start), start)
             if not data:
-                # Broken off, so that nobody takes it for whole.
+                # Abort, so that the client does not take the archive for complete.
                 raise ConnectionAbortedError("a file is shorter than it was")
             start += len(data)
             yield data

@@ -1,4 +1,4 @@
-"""Models of all projects in one list: filters as they come in the query, pages by cursor."""
+"""The list of models of all projects: query filters, and pages by cursor."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from api.models.views import model_views
 from core.db.tables import Model, ModelVersion
 from core.domain.model_versions import VersionState
 
-_MANY: Final = 50
+_VALUE_LIMIT: Final = 50
 
 Text = Annotated[str, Field(max_length=300)]
 
 
 class ModelsQuery(PageQuery):
-    """The filters of a list of models. A repeated one means any of its values."""
+    """The filters of a list of models. A repeated filter matches any of its values."""
 
-    project: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Names of projects.")] = ()
+    project: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="Names of projects.")] = ()
     stage: Annotated[tuple[Stage, ...], Field(max_length=4, description="Of any of the model's versions.")] = ()
     job: Annotated[str | None, Field(max_length=100, description="With a version of this job, by its id.")] = None
-    search: Annotated[str, Field(max_length=100, description="A part of the name, whatever its case.")] = ""
+    search: Annotated[str, Field(max_length=100, description="Part of the name, case-insensitive.")] = ""
 
 
 def find_page(work: UnitOfWork, caller: Caller, query: ModelsQuery) -> Page[ModelView]:
     """One page of the models that the caller may see, by name.
 
     Raises:
-        NotFound: a project that the caller may not know of.
-        InvalidRequest: the cursor cannot be read.
+        NotFound: a project of the filter is hidden from the caller, or does not exist.
+        InvalidRequest: the cursor is invalid.
     """
     rows = select(Model).where(Model.deleted_at.is_(None))
     if query.project:

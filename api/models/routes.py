@@ -32,16 +32,16 @@ from core.storage.volumes import tree_of
 router = new_router("models")
 
 _ALL = "/projects/{project}/models"
-_ONE = f"{_ALL}/{{model}}"
+_MODEL = f"{_ALL}/{{model}}"
 
 AliasName = Annotated[wire.Alias, Field(max_length=128)]
 _CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 _TAR = {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}
-_FORCE = Query(description="Also where it is protected, named by an alias or deployed: admins of the project alone.")
+_FORCE = Query(description="Also if it is protected, has an alias, or is deployed. Only for admins of the project.")
 
 
 class ModelQuery(PageQuery):
-    search: Annotated[str, Field(max_length=100, description="A part of the name.")] = ""
+    search: Annotated[str, Field(max_length=100, description="Part of the name.")] = ""
 
 
 class VersionQuery(PageQuery):
@@ -51,14 +51,14 @@ class VersionQuery(PageQuery):
 
 class FileQuery(PageQuery):
     limit: Annotated[int, Field(ge=1, le=1000)] = 200
-    cursor: Annotated[str | None, Field(max_length=8192, description="`next_cursor` of the page before.")] = None
+    cursor: Annotated[str | None, Field(max_length=8192, description="`next_cursor` of the previous page.")] = None
 
 
 @router.post(_ALL, operation_id="create_model", summary="Create a model without versions", status_code=201)
 def create_model(
     body: wire.ModelCreate, project: ProjectMember, context: AppContextDep, key: IdempotencyKey = None
 ) -> wire.ModelView:
-    """Registering a version makes the model, too."""
+    """Registering a version also creates its model."""
     with context.write() as work:
         return model_views(work.session, [service.create(work, project, body, key)])[0]
 
@@ -82,19 +82,19 @@ def find_models(caller: Reader, context: AppContextDep, query: Annotated[ModelsQ
         return find_page(work, caller, query)
 
 
-@router.get(_ONE, operation_id="get_model", summary="One model with its aliases")
+@router.get(_MODEL, operation_id="get_model", summary="One model with its aliases")
 def get_model(model: ModelViewer, context: AppContextDep) -> wire.ModelView:
     with context.read() as work:
         return model_views(work.session, [model.load(work.session)])[0]
 
 
-@router.patch(_ONE, operation_id="change_model", summary="Change a model's description, labels or protection")
+@router.patch(_MODEL, operation_id="change_model", summary="Change a model's description, labels or protection")
 def change_model(body: wire.ModelChanges, model: ModelMember, context: AppContextDep) -> wire.ModelView:
     with context.write() as work:
         return model_views(work.session, [service.change_model(work, model, body)])[0]
 
 
-@router.delete(_ONE, operation_id="delete_model", summary="Delete a model with all its versions", status_code=204)
+@router.delete(_MODEL, operation_id="delete_model", summary="Delete a model with all its versions", status_code=204)
 def delete_model(model: ModelMember, context: AppContextDep, force: Annotated[bool, _FORCE] = False) -> Response:
     """Refused while it or a version is protected, an alias points to a version, or one is deployed."""
     with context.write() as work:
@@ -102,9 +102,9 @@ def delete_model(model: ModelMember, context: AppContextDep, force: Annotated[bo
     return Response(status_code=204)
 
 
-@router.get(f"{_ONE}/history", operation_id="list_model_changes", summary="What was changed, newest first")
-def list_model_changes(model: ModelViewer, context: AppContextDep, page: PageParams) -> Page[wire.ModelChange]:
-    """Aliases, stages, protection, versions: who changed them and when."""
+@router.get(f"{_MODEL}/history", operation_id="list_model_changes", summary="Changes of a model, newest first")
+def list_model_changes(model: ModelViewer, context: AppContextDep, page: PageParams) -> Page[wire.ModelChangeView]:
+    """Changes of aliases, stages, protection and versions, with actor and time."""
     with context.read() as work:
         wanted = select(ModelChange).where(ModelChange.model_id == model.load(work.session).id)
         if page.cursor is not None:
@@ -114,17 +114,17 @@ def list_model_changes(model: ModelViewer, context: AppContextDep, page: PagePar
         return Page(items=[change_view(row) for row in rows[: page.limit]], next_cursor=cursor)
 
 
-@router.put(f"{_ONE}/aliases/{{alias}}", operation_id="set_model_alias", summary="Point an alias to a version")
+@router.put(f"{_MODEL}/aliases/{{alias}}", operation_id="set_model_alias", summary="Point an alias to a version")
 def set_model_alias(
     alias: AliasName, body: wire.AliasRequest, model: ModelMember, context: AppContextDep
 ) -> wire.ModelView:
-    """In one step: whoever asks by the alias gets the one version or the other."""
+    """Atomic: a request by the alias gets either the old or the new version."""
     with context.write() as work:
         return model_views(work.session, [service.set_alias(work, model, alias, body)])[0]
 
 
 @router.delete(
-    f"{_ONE}/aliases/{{alias}}", operation_id="remove_model_alias", summary="Remove an alias", status_code=204
+    f"{_MODEL}/aliases/{{alias}}", operation_id="remove_model_alias", summary="Remove an alias", status_code=204
 )
 def remove_model_alias(alias: AliasName, model: ModelMember, context: AppContextDep) -> Response:
     with context.write() as work:
@@ -136,7 +136,7 @@ def remove_model_alias(alias: AliasName, model: ModelMember, context: AppContext
 
 
 @router.post(
-    f"{_ONE}/versions", operation_id="register_version", summary="Register a version from a job", status_code=201
+    f"{_MODEL}/versions", operation_id="register_version", summary="Register a version from a job", status_code=201
 )
 def register_version(
     body: wire.VersionRegister,
@@ -145,8 +145,8 @@ def register_version(
     context: AppContextDep,
     key: IdempotencyKey = None,
 ) -> wire.VersionDetail:
-    """Its files are copied into the registry by and by: the version is `registering`, then `ready`, or `failed` with the
-    reason. The model is made where there is none yet.
+    """Its files are copied into the registry in the background: the version is `registering`, then `ready`, or `failed`
+    with the reason. The model is created if it does not exist.
     """
     before = service.earlier(context, project, model, body, key)
     if before is not None:
@@ -159,7 +159,7 @@ def register_version(
         )
 
 
-@router.get(f"{_ONE}/versions", operation_id="list_versions", summary="Versions of a model, newest first")
+@router.get(f"{_MODEL}/versions", operation_id="list_versions", summary="Versions of a model, newest first")
 def list_versions(
     model: ModelViewer, context: AppContextDep, query: Annotated[VersionQuery, Query()]
 ) -> Page[wire.VersionView]:
@@ -177,14 +177,14 @@ def list_versions(
         return Page(items=version_views(work.session, row, rows[: query.limit]), next_cursor=cursor)
 
 
-@router.get(f"{_ONE}/versions/{{version}}", operation_id="get_version", summary="One version with its lineage")
+@router.get(f"{_MODEL}/versions/{{version}}", operation_id="get_version", summary="One version with its lineage")
 def get_version(version: Version, model: ModelViewer, context: AppContextDep) -> wire.VersionDetail:
     with context.read() as work:
         return version_detail(work.session, *model.load_version(work.session, version))
 
 
 @router.patch(
-    f"{_ONE}/versions/{{version}}",
+    f"{_MODEL}/versions/{{version}}",
     operation_id="change_version",
     summary="Change a version's description, labels or protection",
 )
@@ -197,7 +197,7 @@ def change_version(
 
 
 @router.post(
-    f"{_ONE}/versions/{{version}}/stage", operation_id="set_version_stage", summary="Move a version to a stage"
+    f"{_MODEL}/versions/{{version}}/stage", operation_id="set_version_stage", summary="Move a version to a stage"
 )
 def set_version_stage(
     version: Version, body: wire.StageRequest, model: ModelMember, context: AppContextDep
@@ -207,7 +207,7 @@ def set_version_stage(
 
 
 @router.delete(
-    f"{_ONE}/versions/{{version}}", operation_id="delete_version", summary="Delete a version", status_code=204
+    f"{_MODEL}/versions/{{version}}", operation_id="delete_version", summary="Delete a version", status_code=204
 )
 def delete_version(
     version: Version, model: ModelMember, context: AppContextDep, force: Annotated[bool, _FORCE] = False
@@ -218,11 +218,13 @@ def delete_version(
     return Response(status_code=204)
 
 
-@router.get(f"{_ONE}/versions/{{version}}/files", operation_id="list_version_files", summary="Files with their hashes")
+@router.get(
+    f"{_MODEL}/versions/{{version}}/files", operation_id="list_version_files", summary="Files with their hashes"
+)
 def list_version_files(
     version: Version, model: ModelViewer, context: AppContextDep, query: Annotated[FileQuery, Query()]
-) -> Page[wire.ModelFile]:
-    """By path. Empty while they are being copied."""
+) -> Page[wire.VersionFileView]:
+    """In order of path. Empty while the files are being copied."""
     with context.read() as work:
         _, row = model.load_version(work.session, version)
         wanted = select(ModelFile).where(ModelFile.version_id == row.id, ModelFile.sha256.is_not(None))
@@ -232,24 +234,24 @@ def list_version_files(
             wanted = wanted.where(ModelFile.path > plain(query.cursor))
         rows = work.session.scalars(wanted.order_by(ModelFile.path).limit(query.limit + 1)).all()
         items = [
-            wire.ModelFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256 or "")
+            wire.VersionFileView(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256 or "")
             for file in rows[: query.limit]
         ]
         return Page(items=items, next_cursor=items[-1].path if len(rows) > query.limit else None)
 
 
 @router.get(
-    f"{_ONE}/versions/{{version}}/files/content",
+    f"{_MODEL}/versions/{{version}}/files/content",
     operation_id="download_version_file",
     summary="The bytes of a version's file, or a range of them",
     response_class=Response,
     responses={200: _CONTENT, 206: {**_CONTENT, "description": "The range."}},
 )
-@router.head(f"{_ONE}/versions/{{version}}/files/content", include_in_schema=False)
+@router.head(f"{_MODEL}/versions/{{version}}/files/content", include_in_schema=False)
 def download_version_file(
     version: Version, model: ModelViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]
 ) -> Response:
-    """`X-Content-SHA256` tells the hash of the whole file."""
+    """`X-Content-SHA256` has the hash of the whole file."""
     with context.read() as work:
         project_id = model.member(work.session).project_id
         found = versions.ready_file(work.session, project_id, model.name, version, path)
@@ -258,15 +260,15 @@ def download_version_file(
 
 
 @router.get(
-    f"{_ONE}/versions/{{version}}/archive",
+    f"{_MODEL}/versions/{{version}}/archive",
     operation_id="download_version",
     summary="All files of a version as a tar, or a range of it",
     response_class=Response,
     responses={200: _TAR, 206: {**_TAR, "description": "The range."}},
 )
-@router.head(f"{_ONE}/versions/{{version}}/archive", include_in_schema=False)
+@router.head(f"{_MODEL}/versions/{{version}}/archive", include_in_schema=False)
 def download_version(request: Request, version: Version, model: ModelViewer, context: AppContextDep) -> Response:
-    """The same bytes each time, so that a download that broke off goes on with a range."""
+    """Always the same bytes, so that an interrupted download can be resumed with a range."""
     tree, found = _ready(context, model, version)
     return content.archive_answer(tree, found, request)
 
@@ -280,5 +282,5 @@ def _ready(context: AppContext, access: ModelAccess, ref: str) -> tuple[Tree, Re
 def _volume(work: UnitOfWork, name: str) -> Volume:
     volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
     if volume is None:
-        raise NotFound(f"The registry's volume {name!r} is not registered any more.")
+        raise NotFound(f"The registry's volume {name!r} is no longer registered.")
     return volume

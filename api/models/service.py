@@ -1,4 +1,4 @@
-"""Registering versions, and what users ask of those that are there."""
+"""Registration of model versions, and changes of models and versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHOWN: Final = 5
 
 
 def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key: str | None) -> Model:
-    """A model without versions. Raises ``Conflict``: there is one of this name."""
+    """Create a model without versions. Raises ``Conflict``: the project already has a model of this name."""
     project = access.load(work.session)
     by = by_of(access.caller)
     row = Model(
@@ -48,13 +48,13 @@ def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key:
     if before is not None:
         found = work.session.get(Model, before)
         if found is None or found.deleted_at is not None:
-            raise Conflict("The model that this Idempotency-Key made was deleted; use a fresh key.")
+            raise Conflict("The model of this Idempotency-Key was deleted; use a new key.")
         return found
     try:
         with work.session.begin_nested():
             work.session.add(row)
     except IntegrityError:
-        raise Conflict(f"There is a model {body.name!r} already; choose another name.", field="name") from None
+        raise Conflict(f"Model {body.name!r} already exists; choose another name.", field="name") from None
     versions.record_change(work.session, work.now, row, by, "model.created")
     return row
 
@@ -63,27 +63,27 @@ def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What may be registered; found without an open transaction."""
+class RegistrationDraft:
+    """A checked registration, prepared without an open transaction."""
 
     job_id: str
     member: ProjectMembership
-    asked: SourceRequest
+    source: SourceRequest
 
 
-def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister) -> Draft:
-    """Prove that there is what is to be registered. Looks at the job's output; no session is open meanwhile.
+def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister) -> RegistrationDraft:
+    """Check that the files to register exist. Reads the job's output; no database session is open meanwhile.
 
     Raises:
-        NotFound: the job, which must be of the project, or what is to be registered.
-        Conflict: the job still writes, the checkpoint is not complete, or the control plane does not see the output.
-        InvalidRequest, PayloadTooLarge, InsufficientStorage: of the files.
+        NotFound: the job (of this project) or the files do not exist.
+        Conflict: the job still writes, the checkpoint is incomplete, or the control plane cannot read the output.
+        InvalidRequest, PayloadTooLarge, InsufficientStorage: the files cannot be registered.
     """
     if body.path is not None and body.checkpoint is not None:
-        raise InvalidRequest("Give a path or a checkpoint, one of the two.", field="checkpoint")
+        raise InvalidRequest("State either a path or a checkpoint, not both.", field="checkpoint")
     if body.when_done and body.checkpoint is not None:
-        raise InvalidRequest("A checkpoint is registered at once; leave when_done out.", field="when_done")
-    asked = SourceRequest(body.path, body.checkpoint)
+        raise InvalidRequest("A checkpoint is registered at once; omit when_done.", field="when_done")
+    source = SourceRequest(body.path, body.checkpoint)
     if body.path is not None:
         split_path(body.path)
     with context.read() as work:
@@ -94,29 +94,29 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
         if body.when_done and has_ended and state is not JobState.SUCCEEDED:
             raise Conflict(f"Job {job.name!r} has not succeeded: it is {state.value}.", field="job")
         tree = job_output(work.session, job)
-        told = set(work.session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id)))
+        reported = set(work.session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id)))
         trial = (job.trial or {}).get("number")
     volume = context.volumes.find(context.settings.default_volume, context.clock())
     if volume is None or volume.root is None or volume.is_read_only:
         raise Conflict(
-            f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, read-only, or "
-            "not seen by the control plane; an admin can change that."
+            f"The registry's volume {context.settings.default_volume!r} is not registered, read-only, or not accessible to "
+            "the control plane; an admin can change that."
         )
-    if has_ended or asked.checkpoint is not None:
-        found = find_source(tree, asked, reported=told, trial=trial, limit_bytes=context.settings.model_limit_bytes)
+    if has_ended or source.checkpoint is not None:
+        found = find_source(tree, source, reported=reported, trial=trial, limit_bytes=context.settings.model_limit_bytes)
         demand_room(tree_of(volume), found.size_bytes)
-    return Draft(job.id, member, asked)
+    return RegistrationDraft(job.id, member, source)
 
 
 def earlier(
     context: AppContext, access: ProjectAccess, model: str, body: wire.VersionRegister, key: str | None
 ) -> wire.VersionDetail | None:
-    """What an equal request has registered, if one came: its files may be gone from the job's output since."""
+    """The version that an equal earlier request registered; its files may be gone from the job's output by now."""
     if key is None:
         return None
     with context.read() as work:
         access.load(work.session)
-        before = find_key(work.session, _claim_of(access.caller, key, _asked_for(access, model, body)))
+        before = find_key(work.session, _claim_of(access.caller, key, _request_content(access, model, body)))
         return None if before is None else version_detail(work.session, *_made(work.session, before))
 
 
@@ -124,7 +124,7 @@ def register(
     work: UnitOfWork,
     access: ProjectAccess,
     model: str,
-    draft: Draft,
+    draft: RegistrationDraft,
     body: wire.VersionRegister,
     *,
     volume: str,
@@ -132,11 +132,11 @@ def register(
 ) -> tuple[Model, ModelVersion]:
     """Write the version; the control loop copies its files."""
     version_id = new_id("version")
-    before = _claim(work, access.caller, key, _asked_for(access, model, body), version_id)
+    before = _claim(work, access.caller, key, _request_content(access, model, body), version_id)
     if before is not None:
         return _made(work.session, before)
     row = versions.register_from_job(
-        work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller), draft.asked,
+        work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller), draft.source,
         volume=volume, metadata=VersionMetadata(body.description, body.labels, body.aliases, Stage(body.stage)),
         when_done=body.when_done, version_id=version_id,
     )  # fmt: skip
@@ -144,28 +144,28 @@ def register(
     return _made(work.session, row.id)
 
 
-def _asked_for(access: ProjectAccess, model: str, body: wire.VersionRegister) -> dict[str, object]:
+def _request_content(access: ProjectAccess, model: str, body: wire.VersionRegister) -> dict[str, object]:
     return {"project": access.name, "model": model, **body.model_dump(mode="json")}
 
 
-def _claim_of(caller: Caller, key: str, asked_for: dict[str, object]) -> KeyClaim:
-    return KeyClaim(caller.user_id, key, digest_of("model", asked_for))
+def _claim_of(caller: Caller, key: str, content: dict[str, object]) -> KeyClaim:
+    return KeyClaim(caller.user_id, key, digest_of("model", content))
 
 
-def _claim(work: UnitOfWork, caller: Caller, key: str | None, asked_for: dict[str, object], made_id: str) -> str | None:
-    return None if key is None else claim_key(work.session, _claim_of(caller, key, asked_for), made_id, work.now)
+def _claim(work: UnitOfWork, caller: Caller, key: str | None, content: dict[str, object], made_id: str) -> str | None:
+    return None if key is None else claim_key(work.session, _claim_of(caller, key, content), made_id, work.now)
 
 
 def _made(session: Session, version_id: str) -> tuple[Model, ModelVersion]:
     row = session.get(ModelVersion, version_id)
     model = None if row is None else session.get(Model, row.model_id)
     if row is None or model is None or row.state == VersionState.DELETING:
-        raise Conflict("The version that this Idempotency-Key made was deleted; use a fresh key.")
+        raise Conflict("The version of this Idempotency-Key was deleted; use a new key.")
     return model, row
 
 
 def _job(session: Session, member: ProjectMembership, ref: str) -> Job:
-    """Of this project alone: what other projects have is not told."""
+    """A job of this project only: jobs of other projects must not be disclosed."""
     own = select(Job).where(Job.project_id == member.project_id, Job.deleted_at.is_(None))
     job = session.execute(own.where(Job.id == ref)).scalar_one_or_none()
     if job is None:
@@ -217,7 +217,7 @@ def _change(
 
 
 def set_stage(work: UnitOfWork, access: ModelAccess, ref: str, body: wire.StageRequest) -> tuple[Model, ModelVersion]:
-    """Any stage may follow any other; the history says who and when."""
+    """Any stage may follow any other; the history records user and time."""
     model = _locked(work, access)
     row = versions.find_version(work.session, model, ref)
     if row.stage != body.stage:
@@ -231,11 +231,11 @@ def set_stage(work: UnitOfWork, access: ModelAccess, ref: str, body: wire.StageR
 
 
 def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.AliasRequest) -> Model:
-    """Have the alias point to a version, in one step.
+    """Point the alias to a version, atomically.
 
     Raises:
         NotFound: there is no such version.
-        Conflict: it is not ready; or the alias does not point to ``expected``.
+        Conflict: the version is not ready; or the alias does not point to ``expected``.
     """
     model = _locked(work, access)
     row = versions.find_version(work.session, model, body.version)
@@ -246,7 +246,7 @@ def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.Alia
     current = models.aliases_of(work.session, [model.id])[model.id].get(alias)
     if body.expected is not None and body.expected != (current or 0):
         points = f"points to version {current}" if current else "does not exist"
-        raise Conflict(f"Alias {alias!r} {points} by now; look again.", field="expected")
+        raise Conflict(f"Alias {alias!r} now {points}; read the model again.", field="expected")
     if current == row.number:
         return model
     before = models.point_alias(work.session, model, alias, row, work.now)
@@ -286,11 +286,11 @@ def _drop_aliases(work: UnitOfWork, access: ModelAccess, model: Model, aliases: 
 
 
 def delete_version(work: UnitOfWork, access: ModelAccess, ref: str, *, force: bool) -> None:
-    """Forget it; its files are removed soon.
+    """Delete a version; its files are removed in the background.
 
     Raises:
-        Conflict: it is protected, an alias points to it, or it is deployed, without ``force``.
-        Forbidden: ``force`` by somebody who is no admin of the project.
+        Conflict: without ``force``: it is protected, an alias points to it, or it is deployed.
+        Forbidden: ``force``, but the caller is not an admin of the project.
     """
     _demand_admin(work, access, force=force)
     model = _locked(work, access)
@@ -301,13 +301,13 @@ def delete_version(work: UnitOfWork, access: ModelAccess, ref: str, *, force: bo
 
 
 def delete_model(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
-    """Forget it with all its versions; its name is free again. Raises as ``delete_version``."""
+    """Delete a model with all its versions; its name becomes free. Raises like ``delete_version``."""
     _demand_admin(work, access, force=force)
     model = _locked(work, access)
     rows = work.session.scalars(models.versions_of(model.id).order_by(ModelVersion.number)).all()
     if not force:
         if model.is_protected:
-            raise Conflict(f"Model {model.name!r} is protected; take the protection off first.")
+            raise Conflict(f"Model {model.name!r} is protected; remove the protection first.")
         for row in rows:
             _demand_free(work, model, row)
     for row in rows:
@@ -328,23 +328,23 @@ def _delete(work: UnitOfWork, access: ModelAccess, model: Model, row: ModelVersi
 def _demand_free(work: UnitOfWork, model: Model, row: ModelVersion) -> None:
     what = f"Version {row.number} of model {model.name!r}"
     if row.is_protected:
-        raise Conflict(f"{what} is protected; take the protection off first.")
+        raise Conflict(f"{what} is protected; remove the protection first.")
     aliases = [
         name for name, number in models.aliases_of(work.session, [model.id])[model.id].items() if number == row.number
     ]
     if aliases:
         shown = ", ".join(aliases[:_SHOWN])
-        raise Conflict(f"{what} is what alias {shown} points to; move or remove the alias first.")
+        raise Conflict(f"{what} has the alias {shown}; move or remove the alias first.")
     holders = models.holders_of(work.session, [row.id])[row.id]
     if holders:
         raise Conflict(
-            f"{what} is deployed or may be taken back to: {', '.join(holders[:_SHOWN])}; take it down there first."
+            f"{what} is deployed, or a rollback target, at {', '.join(holders[:_SHOWN])}; undeploy it first."
         )
 
 
 def _demand_admin(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
     if force and not has_role(access.member(work.session).role, "admin"):
-        raise Forbidden("Only an admin of the project deletes by force; ask one, or clear what stands in the way.")
+        raise Forbidden("Only an admin of the project can delete with force; ask an admin, or undeploy and unprotect it.")
 
 
 def _locked(work: UnitOfWork, access: ModelAccess) -> Model:

@@ -1,4 +1,4 @@
-"""Models and versions as the wire shows them."""
+"""REST views of models and versions."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _newest(row: ModelVersion) -> wire.NewestVersion:
 
 
 def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) -> list[wire.VersionView]:
-    """Of versions of one model."""
+    """Views of versions of one model."""
     ids = [row.id for row in rows]
-    held, serving = models.holders_of(session, ids), servers_of_versions(session, ids)
+    holders, serving = models.holders_of(session, ids), servers_of_versions(session, ids)
     aliases = models.aliases_of(session, [model.id])[model.id]
     projects = _names(session, Project, {model.project_id})
     users = _names(session, User, {row.user_id for row in rows})
@@ -71,7 +71,7 @@ def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) 
             stage=cast("wire.Stage", row.stage),
             aliases=[name for name, number in aliases.items() if number == row.number],
             is_protected=row.is_protected,
-            used_by=held[row.id],
+            used_by=holders[row.id],
             served_by=serving[row.id],
             description=row.description,
             labels=row.labels,
@@ -105,8 +105,8 @@ def version_detail(session: Session, model: Model, row: ModelVersion) -> wire.Ve
     )
 
 
-def change_view(row: ModelChange) -> wire.ModelChange:
-    return wire.ModelChange(
+def change_view(row: ModelChange) -> wire.ModelChangeView:
+    return wire.ModelChangeView(
         at=row.at,
         user=row.user,
         what=row.kind,

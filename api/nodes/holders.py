@@ -1,4 +1,4 @@
-"""Who holds what on the nodes: the picture that the sums of ``NodeView`` are made of."""
+"""Allocations of replicas on nodes; their sums are the usage in ``NodeView``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.db.tables import Job, Project, Replica
 
 
 def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[HolderView]:
-    """In order of the replicas' ids. What the caller may not know of is there without its names."""
+    """In order of the replicas' ids. Replicas of projects hidden from the caller have no names."""
     query = (
         select(
             Replica.node, Replica.gpus, Replica.gpu_model, Replica.gpu_milli, Replica.cpu_milli, Replica.memory_bytes, Replica.role,

@@ -1,4 +1,4 @@
-"""Why nodes take no new work by themselves, in the words for each caller: jobs of others are not named."""
+"""Quarantines and suspicions of nodes as the caller may see them: jobs of other projects are not named."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from core.domain.sharing.quarantine import NodeFailureFact, describe_causes
 
 
 def hidden_jobs(work: UnitOfWork, caller: Caller, nodes: Iterable[Node]) -> frozenset[str]:
-    """Of the jobs that are to blame nodes, those whose names are not for ``caller``."""
+    """The ids of jobs in the causes of quarantines and suspicions that are hidden from ``caller``."""
     if caller.is_admin:
         return frozenset()
     jobs = {
-        cause.job_id for node in nodes for kept in (node.quarantine, node.suspicion) for cause in _causes(node, kept)
+        cause.job_id for node in nodes for stored in (node.quarantine, node.suspicion) for cause in _causes(node, stored)
     }
     if not jobs:
         return frozenset()
@@ -51,22 +51,23 @@ def suspicion(node: Node, hidden: frozenset[str]) -> SuspicionView | None:
 
 
 def lift(node: Node, now: datetime) -> None:
-    """It is as one that never failed: the next quarantine is the first in a row. ``now`` may be before a quarantine that this had
-    to wait for: what that was for counts no more either.
+    """Lift the quarantine and forget the failures: the next quarantine counts as the first in a row.
+
+    ``now`` may be before a quarantine that was set while this waited for the lock; its causes are forgotten, too.
     """
     now = now if node.quarantined_at is None else max(now, node.quarantined_at)
     node.quarantine = node.quarantined_at = node.quarantined_until = node.suspicion = None
     node.trusted_since, node.quarantine_count = now, 0
 
 
-def _causes(node: Node, kept: Mapping[str, Any] | None) -> list[NodeFailureFact]:
-    return [NodeFailureFact.from_json(node.name, one) for one in (kept or {}).get("causes", ())]
+def _causes(node: Node, stored: Mapping[str, Any] | None) -> list[NodeFailureFact]:
+    return [NodeFailureFact.from_json(node.name, cause) for cause in (stored or {}).get("causes", ())]
 
 
 def _jobs(causes: Iterable[NodeFailureFact], hidden: frozenset[str]) -> list[QuarantineJob]:
     return [
-        QuarantineJob(at=one.at, error=one.error)
-        if one.job_id in hidden
-        else QuarantineJob(job_id=one.job_id, job=one.job, at=one.at, error=one.error)
-        for one in causes
+        QuarantineJob(at=cause.at, error=cause.error)
+        if cause.job_id in hidden
+        else QuarantineJob(job_id=cause.job_id, job=cause.job, at=cause.at, error=cause.error)
+        for cause in causes
     ]

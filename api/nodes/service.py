@@ -1,4 +1,4 @@
-"""Nodes, what is used on them, and what admins say of them: cordons, drains, releases and labels."""
+"""Nodes, their usage, and the actions of admins: cordon, drain, release, labels, removal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from core.domain.errors import Conflict, NotFound
 from core.domain.jobs.states import ReplicaState
 from core.domain.sharing.resources import Amounts
 
-# The scheduler looks every few seconds. A ready node that it has not seen for so long belongs to an executor that is
-# not used any more, or the scheduler is down and adds it again when it is back.
+# The scheduler observes nodes every few seconds. A ready node that it has not observed for so long belongs to an executor
+# no longer in use; or the scheduler is down, and adds the node again when it is back.
 UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
@@ -43,12 +43,12 @@ def get_node(work: UnitOfWork, caller: Caller, name: str) -> NodeView:
 
 
 def cordon(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
-    """No new replica is placed here; those that run go on. Again: the reason is replaced."""
+    """Close the node to new replicas; running ones continue. Repeating replaces the reason."""
     return _close(work, caller, name, reason, kind="node.cordoned")
 
 
 def drain(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
-    """No new replica is placed here, and jobs that run here are stopped, to go on elsewhere from their last checkpoint."""
+    """Close the node to new replicas, and stop its jobs, which resume elsewhere from their last checkpoint."""
     return _close(work, caller, name, reason, kind="node.draining")
 
 
@@ -58,9 +58,9 @@ def uncordon(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeVi
 
 
 def release(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
-    """Lift its quarantine, or dismiss what it is suspected of. What failed there before counts no more. Again: nothing."""
-    # What the scheduler decides of it in this moment comes wholly before this or after it: a mixture of both would leave the
-    # node closed, with nothing that says since how many times.
+    """Lift the node's quarantine or suspicion, and forget its failures. Idempotent."""
+    # Locked: the scheduler's decision is applied wholly before or after this. A mixture would leave the node closed without
+    # a quarantine count.
     node = _load(work, name, is_locked=True)
     if node.quarantined_at is not None or node.suspicion is not None:
         quarantines.lift(node, work.now)
@@ -72,7 +72,7 @@ def release(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeVie
 
 
 def set_labels(work: UnitOfWork, caller: Caller, name: str, labels: Mapping[str, str]) -> NodeView:
-    """``labels`` instead of those that admins gave before; what the executor reports stays under them."""
+    """Replace the admins' labels; those from the executor stay beneath them."""
     node = _load(work, name)
     if node.admin_labels != labels:
         node.admin_labels = dict(labels)
@@ -88,18 +88,18 @@ def set_labels(work: UnitOfWork, caller: Caller, name: str, labels: Mapping[str,
 
 
 def remove(work: UnitOfWork, caller: Caller, name: str) -> None:
-    """Forget a node that is gone, with its cordon and labels, and what failed there.
+    """Remove a node that is gone, with its cordon, labels and failures.
 
     Raises:
-        Conflict: it is still there, or something may still run on it.
+        Conflict: the node is ready, or replicas may still run on it.
     """
     node = _load(work, name)
     if node.is_ready and node.seen_at > work.now - UNSEEN_FOR:
-        raise Conflict(f"Node {name} is ready; take it away from the executor first, or cordon it to close it.")
-    held = work.session.scalars(select(Replica.job_id).where(is_holding(), Replica.node == name).distinct()).all()
-    if held:
-        shown = ", ".join(sorted(held)[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
-        raise Conflict(f"Node {name} still holds replicas of {shown}; wait until they are given up or cancel them.")
+        raise Conflict(f"Node {name} is ready; remove it from the executor first, or cordon it.")
+    holding = work.session.scalars(select(Replica.job_id).where(is_holding(), Replica.node == name).distinct()).all()
+    if holding:
+        shown = ", ".join(sorted(holding)[:5]) + (f" and {len(holding) - 5} more" if len(holding) > 5 else "")
+        raise Conflict(f"Node {name} still has replicas of {shown}; wait until they have ended, or cancel them.")
     work.session.delete(node)
     work.session.execute(delete(NodeFailure).where(NodeFailure.node == name))
     append_event(work.session, at=work.now, kind="node.removed", actor=caller.actor, data={"node": name})
@@ -125,7 +125,7 @@ def _close(work: UnitOfWork, caller: Caller, name: str, reason: str, *, kind: st
 
 
 def _load(work: UnitOfWork, name: str, *, is_locked: bool = False) -> Node:
-    """``is_locked``: as it is now, and nobody else writes it until this work ends."""
+    """``is_locked``: reload the row and lock it until the transaction ends."""
     node = work.session.get(Node, name, with_for_update=is_locked or None, populate_existing=is_locked)
     if node is None:
         raise NotFound(f"There is no node {name!r}; `GET /api/v1/nodes` lists them.")
@@ -133,7 +133,7 @@ def _load(work: UnitOfWork, name: str, *, is_locked: bool = False) -> Node:
 
 
 def _used(work: UnitOfWork, names: Sequence[str]) -> tuple[Mapping[str, Amounts], Mapping[str, int]]:
-    """What is not free to the planner, and how many replicas are there now, of each of these nodes."""
+    """Allocated resources and number of live replicas, by node."""
     rows = work.session.execute(
         select(
             Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.gpu_milli,

@@ -1,5 +1,5 @@
-"""The web application as ``python3 dev.py web`` builds it: files that say how long they may be kept, and one page for all
-addresses that the application knows.
+"""The web application, as built by ``python3 dev.py web``: static files with cache headers, and one page for all of the
+application's addresses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from core.domain.errors import NotFound
 router = new_router("pages")
 
 BUILD: Final = Path(__file__).parents[2] / "web" / "dist"
-# The first words of the application's own addresses. Whatever else nobody answers stays not found.
-PLACES: Final = (
-    "jobs", "studies", "models", "endpoints", "batch-predictions", "submit", "compare", "queue", "simulations", "cluster", "activity", "projects", "users", "tokens", "volumes", "settings", "login",
+# The first path segments of the application's pages. Other unknown addresses are answered with 404.
+PAGE_PATHS: Final = (
+    "jobs", "studies", "models", "endpoints", "batch-predictions", "submit", "compare", "queue", "simulations", "cluster",
+    "activity", "projects", "users", "tokens", "volumes", "settings", "login",
 )  # fmt: skip
-# No inline script or style, nothing from elsewhere, and in no page of others.
+# No inline scripts or styles, nothing from other origins, and no embedding in other sites' frames.
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "font-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -36,7 +37,7 @@ _KINDS: Final = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-_PRESSED: Final = (("br", ".br"), ("gzip", ".gz"))  # the better one first
+_ENCODINGS: Final = (("br", ".br"), ("gzip", ".gz"))  # the better compression first
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _UNBUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Trainmaster</title>
 <h1>The web pages are not built yet</h1>
@@ -46,7 +47,7 @@ the checkout, on a machine that reaches the npm registry, and load this page aga
 
 
 def page() -> Response:
-    """The application's one page. It holds nothing of anybody, so it asks for no token; what it shows, it asks the API."""
+    """The application's single page. It contains no data, so it needs no token; the API provides what it shows."""
     index = BUILD / "index.html"
     if not index.is_file():
         return HTMLResponse(_UNBUILT, headers={**_HEADERS, "Cache-Control": "no-store"})
@@ -58,14 +59,14 @@ def page_below(below: str) -> Response:  # noqa: ARG001 (the application reads t
 
 
 router.add_api_route("/", page, methods=["GET"], include_in_schema=False, name="page")
-for _place in PLACES:
+for _place in PAGE_PATHS:
     router.add_api_route(f"/{_place}", page, methods=["GET"], include_in_schema=False, name="page")
     router.add_api_route(f"/{_place}/{{below:path}}", page_below, methods=["GET"], include_in_schema=False, name="page")
 
 
 @router.get("/assets/{name}", include_in_schema=False)
 def asset(name: Annotated[str, PathParameter(max_length=200)], request: Request) -> Response:
-    """A part of the build, named by its content, so that it may be kept for ever."""
+    """A part of the build, named by its content, so that it can be cached for ever."""
     return _file(f"assets/{name}", name, request, "public, max-age=31536000, immutable")
 
 
@@ -76,8 +77,8 @@ def icon(request: Request) -> Response:
 
 @router.get("/start.js", include_in_schema=False)
 def start(request: Request) -> Response:
-    """Sets light or dark before anything is drawn, and loads a page again that lost a part; its name is fixed, so it is
-    asked for again.
+    """Sets the colour scheme before the first paint, and reloads a page with a missing chunk. Its name is fixed, so it is
+    revalidated.
     """
     return _file("start.js", "start.js", request, "no-cache")
 
@@ -85,11 +86,11 @@ def start(request: Request) -> Response:
 def _file(path: str, name: str, request: Request, keep: str) -> Response:
     kind = _KINDS.get(Path(name).suffix)
     if kind is None or not _NAME.fullmatch(name) or not (BUILD / path).is_file():
-        raise NotFound(f"There is no file {name!r} in the web pages; load the page again, it may have been built anew.")
+        raise NotFound(f"There is no file {name!r} in the web pages; reload the page, it may have been rebuilt.")
     headers = {**_HEADERS, "Cache-Control": keep, "Vary": "Accept-Encoding"}
     taken = {word.partition(";")[0].strip() for word in request.headers.get("accept-encoding", "").split(",")}
-    for encoding, suffix in _PRESSED:
-        pressed = BUILD / f"{path}{suffix}"
-        if encoding in taken and pressed.is_file():
-            return FileResponse(pressed, media_type=kind, headers={**headers, "Content-Encoding": encoding})
+    for encoding, suffix in _ENCODINGS:
+        compressed = BUILD / f"{path}{suffix}"
+        if encoding in taken and compressed.is_file():
+            return FileResponse(compressed, media_type=kind, headers={**headers, "Content-Encoding": encoding})
     return FileResponse(BUILD / path, media_type=kind, headers=headers)

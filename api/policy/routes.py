@@ -12,13 +12,13 @@ router = new_router("policy", "/policy")
 
 @router.get("", operation_id="get_policy", summary="The planner's settings")
 def get_policy(_caller: Reader, context: AppContextDep) -> PolicyView:
-    """In which order jobs are taken, and what may be taken from whom."""
+    """Queue order, fairness, preemption, quarantine and defragmentation."""
     with context.read() as work:
         return service.get(work)
 
 
 @router.patch("", operation_id="update_policy", summary="Change the planner's settings")
 def update_policy(body: PolicyUpdate, caller: PlatformAdmin, context: AppContextDep) -> PolicyView:
-    """What is not named stays. Counts from the next tick on; `warnings` say what is probably not meant."""
+    """Settings that are not named stay. Changes apply from the next tick; `warnings` lists probable mistakes."""
     with context.write() as work:
         return service.change(work, caller, body)

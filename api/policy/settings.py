@@ -1,4 +1,4 @@
-"""The planner's settings in the words in which people read and write them."""
+"""The planner's settings in the form that users read and write."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OFF: Final = "off"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """``field``: its name in :class:`Policy`; ``name``: for people, without the unit."""
+class PolicySetting:
+    """``field``: its name in :class:`Policy`; ``name``: for users, without the unit."""
 
     field: str
     kind: Kind
@@ -34,91 +34,91 @@ class Setting:
 
 
 SETTINGS: Final = (
-    Setting(
+    PolicySetting(
         "order", "choice",
-        "Who comes first among jobs of equal priority and equal share: fifo, the oldest; shortest-first, the one with the "
-        "least GPU time still to run; fair-finish, those with the least time still to run, and the longest ones in time for "
-        "everything to be done early; attained-service, those that have had the least so far.",
+        "Queue order among jobs of equal priority and equal share: fifo, the oldest first; shortest-first, the least "
+        "remaining GPU time first; fair-finish, the least remaining time first, with the longest jobs started in time for "
+        "an early finish of all; attained-service, the least GPU time used so far first.",
         tuple(QueueOrder),
     ),
-    Setting(
+    PolicySetting(
         "is_fair", "switch",
-        "Projects, and users inside one, take turns by their shares and weights; off: all jobs stand in one line.",
+        "Fair queueing among projects, and among users of a project, by their shares and weights; off: one queue for all.",
     ),
-    Setting("usage_weight", "number", "How much the past counts beside the present in a share, from 0 to 1."),
-    Setting("usage_half_life_s", "duration", "After this time past usage counts half."),
-    Setting(
+    PolicySetting("usage_weight", "number", "Weight of past usage relative to current usage in a share, from 0 to 1."),
+    PolicySetting("usage_half_life_s", "duration", "Half-life of past usage."),
+    PolicySetting(
         "levels_gpu_s", "durations",
-        "Where the levels of attained service end, in time of one GPU: a job goes down one level when it has had so much.",
+        "Thresholds of the levels of attained service, in GPU time: a job drops one level when it exceeds a threshold.",
     ),
-    Setting(
-        "starvation_s", "duration", "Who has waited for so long without resources counts as of the first level again."
+    PolicySetting(
+        "starvation_s", "duration", "A job that has waited for so long without resources returns to the first level."
     ),
-    Setting("preempts_priority", "switch", "A job of larger priority may take the place of jobs of smaller priority."),
-    Setting(
+    PolicySetting("preempts_priority", "switch", "A job of higher priority may preempt jobs of lower priority."),
+    PolicySetting(
         "reclaims", "switch",
-        "Projects get back what is guaranteed to them, by preemption of jobs of those who borrow it.",
+        "Projects reclaim their guaranteed resources by preempting jobs of projects that borrow them.",
     ),
-    Setting("preempts_shares", "switch", "Projects below their share may take from jobs of those above theirs."),
-    Setting(
+    PolicySetting("preempts_shares", "switch", "Projects below their share may preempt jobs of projects above their share."),
+    PolicySetting(
         "time_slice_s", "duration",
-        "Jobs of one priority take turns: who has run for so long gives place to who comes first by order "
-        "(attained-service: who is on a lower level of levels_gpu; fifo: who queued later than one that waits); off: who runs stays.",
+        "Time slicing among jobs of equal priority: a job that has run for so long may be preempted by the first job by "
+        "order (attained-service: one on an earlier level of levels_gpu; fifo: one that was queued earlier); off: running "
+        "jobs stay.",
         can_be_off=True,
     ),
-    Setting(
+    PolicySetting(
         "rotation_s", "duration",
-        "A turn of jobs of one priority that order treats as equal (attained-service: on one level of levels_gpu; fifo: all of "
-        "them; else those of which nobody knows how long they run): who has run for so long gives place to who has had fewer "
-        "such turns, or as many and is older, and to who comes first by order; off: equal jobs do not take turns.",
+        "Round robin among jobs of equal priority that order treats as equal (attained-service: on one level of levels_gpu; "
+        "fifo: all; else jobs of unknown duration): a job that has run for so long may be preempted by a job with fewer "
+        "turns, by an older one with as many, or by the first one by order; off: equal jobs are not rotated.",
         can_be_off=True,
     ),
-    Setting("min_run_time_s", "duration", "Nobody is preempted, by whatever right, before having run for so long."),
-    Setting("grace_s", "duration", "What a preempted job gets for its last checkpoint."),
-    Setting("shrinks", "switch", "Elastic jobs give back replicas before anybody is preempted."),
-    Setting(
+    PolicySetting("min_run_time_s", "duration", "No job is preempted, for any reason, before it has run for so long."),
+    PolicySetting("grace_s", "duration", "Grace period of a preempted job, for its last checkpoint."),
+    PolicySetting("shrinks", "switch", "Elastic jobs are shrunk before any job is preempted."),
+    PolicySetting(
         "restart_cost_s", "duration",
-        "What a preemption is taken to cost a job besides the work since its last checkpoint.",
+        "Assumed cost of a preemption, in addition to the work since the last checkpoint.",
     ),
-    Setting(
+    PolicySetting(
         "defragment", "choice",
-        "Moves of running jobs that make room for a large gang: off, propose (shown, not done) or apply.",
+        "Migration of running jobs to free nodes for a large gang: off, propose (shown, not done) or apply.",
         tuple(Defragment),
     ),
-    Setting(
+    PolicySetting(
         "quarantines", "switch",
-        "A node on which jobs end for reasons of the machine takes no new work for a time (`trainmaster nodes` shows it).",
+        "A node on which jobs fail because of the machine takes no new jobs for a time (`trainmaster nodes` shows it).",
     ),
-    Setting(
+    PolicySetting(
         "quarantine_failures", "number",
-        "So many suspicious ends of different jobs on one node, without a success between them, quarantine it; a certain fault of "
-        "the hardware does so alone.",
+        "Number of suspicious failures of different jobs on one node, without a success in between, that quarantine it; one "
+        "definite hardware fault is enough.",
     ),
-    Setting(
+    PolicySetting(
         "quarantine_window_s", "duration",
-        "Suspicious ends count together if they are no further apart; at most 7 days.",
+        "Suspicious failures within this time count together; at most 7 days.",
     ),
-    Setting(
+    PolicySetting(
         "quarantine_release_s", "duration",
-        "After this time a quarantined node takes work again by itself, twice as long each time in a row; off: only when an "
-        "administrator releases it.",
+        "Duration of a quarantine, doubled each time in a row; off: until an administrator releases the node.",
         can_be_off=True,
     ),
-    Setting(
+    PolicySetting(
         "quarantine_share", "number",
-        "The part, from 0 to 1, of the nodes of one kind that may be quarantined at once; one always may, the last one that "
-        "takes work never.",
+        "The fraction, from 0 to 1, of nodes of one kind that may be quarantined at once; one node always may, but never the "
+        "last one that takes jobs.",
     ),
-    Setting(
+    PolicySetting(
         "keeps_for_gpus", "switch",
-        "Jobs without GPUs leave of every node the CPUs and memory that its free GPUs will need, as jobs that run and wait ask "
-        "for them, unless they could never run otherwise; off: they only prefer other places.",
+        "Headroom for idle GPUs: jobs without GPUs leave the CPUs and memory on each node that its free GPUs will need, judged "
+        "by running and queued jobs, unless they could never run otherwise; off: they only prefer other nodes.",
     ),
 )  # fmt: skip
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {setting.field: setting for setting in SETTINGS}
 
 
-def view_of(setting: Setting, policy: Policy) -> SettingView:
+def view_of(setting: PolicySetting, policy: Policy) -> SettingView:
     value = getattr(policy, setting.field)
     return SettingView(
         name=setting.name,
@@ -132,7 +132,7 @@ def view_of(setting: Setting, policy: Policy) -> SettingView:
     )
 
 
-def text_of(setting: Setting, value: Any) -> str:
+def text_of(setting: PolicySetting, value: Any) -> str:
     """``value`` as :func:`read` takes it."""
     if value is None:
         return OFF
@@ -163,19 +163,18 @@ def duration_text(seconds: float) -> str:
 
 
 def read_settings(given: Mapping[str, Any], *, at: str = "settings") -> dict[str, Any]:
-    """``given`` by the names of :class:`Policy`, in its units. ``default`` becomes what the setting was at first.
+    """``given`` by the names of :class:`Policy`, in its units. The value ``default`` is replaced by the default.
 
-    Args:
-        at: where they stand in the request.
+    ``at``: the path of the settings in the request, for errors.
 
     Raises:
-        InvalidRequest: settings that are none, and values that they cannot have: ``errors`` has all of them.
+        InvalidRequest: ``errors`` has all unknown settings and invalid values.
     """
     found: dict[str, Any] = {}
     wrong: list[InvalidRequest] = []
     for name, value in given.items():
         try:
-            field, read_value = _read_one(name, value, at, found)
+            field, read_value = _read_setting(name, value, at, found)
             found[field] = read_value
         except InvalidRequest as mistake:
             wrong.append(mistake)
@@ -183,14 +182,14 @@ def read_settings(given: Mapping[str, Any], *, at: str = "settings") -> dict[str
         raise wrong[0]
     if wrong:
         raise InvalidRequest(
-            f"{len(wrong)} of the settings cannot be as given, so none of them is taken.",
+            f"{len(wrong)} of the settings are invalid, so none was changed.",
             field=wrong[0].field,
             errors=[{"path": mistake.field, "message": mistake.sentence, "hint": None} for mistake in wrong],
         )
     return found
 
 
-def _read_one(name: str, value: Any, at: str, before: Mapping[str, Any]) -> tuple[str, Any]:
+def _read_setting(name: str, value: Any, at: str, before: Mapping[str, Any]) -> tuple[str, Any]:
     setting = BY_NAME.get(name)
     if setting is None:
         known = [each.name for each in SETTINGS]
@@ -200,7 +199,7 @@ def _read_one(name: str, value: Any, at: str, before: Mapping[str, Any]) -> tupl
             f"There is no setting {name!r}; the settings are {', '.join(known)}.{hint}", field=f"{at}.{name}"
         )
     if setting.field in before:
-        raise InvalidRequest(f"{setting.name} stands there twice.", field=f"{at}.{name}")
+        raise InvalidRequest(f"{setting.name} is given twice.", field=f"{at}.{name}")
     try:
         found = read(setting, value)
         parse_policy({setting.field: found})
@@ -210,7 +209,7 @@ def _read_one(name: str, value: Any, at: str, before: Mapping[str, Any]) -> tupl
     return setting.field, found
 
 
-def read(setting: Setting, value: Any) -> Any:
+def read(setting: PolicySetting, value: Any) -> Any:
     """``value`` as :class:`Policy` has it. Raises ``InvalidRequest``."""
     if value == "default":
         return getattr(Policy(), setting.field)
@@ -237,7 +236,7 @@ def read(setting: Setting, value: Any) -> Any:
 _SWITCH: Final = {"on": True, "true": True, "yes": True, OFF: False, "false": False, "no": False}
 
 
-def _switch(setting: Setting, value: Any) -> bool:
+def _switch(setting: PolicySetting, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in _SWITCH:
@@ -245,14 +244,14 @@ def _switch(setting: Setting, value: Any) -> bool:
     raise _wrong(setting, f"is on or off, not {_short(value)}")
 
 
-def _duration(setting: Setting, value: Any) -> float:
+def _duration(setting: PolicySetting, value: Any) -> float:
     try:
         return parse_duration_s(value.strip() if isinstance(value, str) else value)
     except FieldError as wrong:
         raise _wrong(setting, str(wrong).removesuffix(".")) from wrong
 
 
-def _number(setting: Setting, value: Any) -> float:
+def _number(setting: PolicySetting, value: Any) -> float:
     is_bool = isinstance(value, bool)
     try:
         number = float(value) if isinstance(value, int | float | str) and not is_bool else None
@@ -263,7 +262,7 @@ def _number(setting: Setting, value: Any) -> float:
     return number
 
 
-def _wrong(setting: Setting, what: str) -> InvalidRequest:
+def _wrong(setting: PolicySetting, what: str) -> InvalidRequest:
     return InvalidRequest(f"{setting.name} {what}.", field=f"settings.{setting.name}")
 
 

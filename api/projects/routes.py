@@ -15,14 +15,14 @@ router = new_router("projects", "/projects")
 
 @router.get("", operation_id="list_projects", summary="The caller's projects")
 def list_projects(caller: Reader, context: AppContextDep, page: PageParams) -> Page[ProjectView]:
-    """By name. A platform admin sees all."""
+    """In order of name. A platform admin sees all projects."""
     with context.read() as work:
         return service.list_projects(work, caller, page)
 
 
-@router.post("", operation_id="create_project", summary="Make a project", status_code=201)
+@router.post("", operation_id="create_project", summary="Create a project", status_code=201)
 def create_project(body: ProjectCreate, caller: PlatformAdmin, context: AppContextDep) -> ProjectView:
-    """Its maker is its first admin."""
+    """The caller becomes its first admin."""
     with context.write() as work:
         return service.view_of(work, service.create(work, caller, body), caller)
 
@@ -35,7 +35,7 @@ def get_project(project: ProjectViewer, context: AppContextDep) -> ProjectView:
 
 @router.patch("/{project}", operation_id="update_project", summary="Change a project")
 def update_project(project: ProjectAdmin, body: ProjectUpdate, context: AppContextDep) -> ProjectView:
-    """`weight` is a platform admin's to change."""
+    """Only a platform admin can change `weight`."""
     with context.write() as work:
         row = project.load(work.session)
         service.update(work, project.caller, row, body)
@@ -44,8 +44,8 @@ def update_project(project: ProjectAdmin, body: ProjectUpdate, context: AppConte
 
 @router.delete("/{project}", operation_id="delete_project", summary="Delete a project", status_code=204)
 def delete_project(project: ProjectAdmin, context: AppContextDep, request: Request) -> None:
-    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay; what
-    scripts kept in Optuna's storage goes.
+    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay; studies
+    in its Optuna storage are deleted.
     """
     with context.write() as work:
         row = project.load(work.session)
@@ -56,14 +56,14 @@ def delete_project(project: ProjectAdmin, context: AppContextDep, request: Reque
 
 @router.get("/{project}/members", operation_id="list_members", summary="Members of a project")
 def list_members(project: ProjectViewer, context: AppContextDep, page: PageParams) -> Page[MemberView]:
-    """By name."""
+    """In order of name."""
     with context.read() as work:
         return service.list_members(work, project.load(work.session), page)
 
 
 @router.put("/{project}/members/{user}", operation_id="set_member", summary="Add a member or change the role")
 def set_member(project: ProjectAdmin, user: str, body: MemberSet, context: AppContextDep) -> MemberView:
-    """The last admin keeps the role until there is another."""
+    """The role of the last admin cannot be changed."""
     with context.write() as work:
         return service.set_member(work, project.caller, project.load(work.session), user, body.role)
 

@@ -25,11 +25,11 @@ from core.wakeups import TOPIC_TICK
 _ENDED: Final = [state.value for state in JobState if state.is_terminal]
 _OVER: Final = [state.value for state in StudyState if state.is_terminal]
 _UNDERWAY: Final = [VersionState.WAITING.value, VersionState.REGISTERING.value]
-_NAMED: Final = 3  # of each kind, in a refusal
+_SHOWN_NAMES: Final = 3  # of each kind, in a refusal
 
 
 def list_projects(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[ProjectView]:
-    """Those that the caller is a member of; all of them for a platform admin."""
+    """The projects that the caller is a member of; all projects for a platform admin."""
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
     query = select(Project, Membership.role).where(Project.deleted_at.is_(None))
     rows, cursor = rows_by_name(work.session, query.join(Membership, link, isouter=caller.is_admin), Project.name, page)
@@ -55,10 +55,10 @@ def create(work: UnitOfWork, caller: Caller, body: ProjectCreate) -> Project:
         with work.session.begin_nested():
             work.session.add(project)
     except IntegrityError:
-        raise Conflict(f"There is a project {body.name!r} already; choose another name.", field="name") from None
+        raise Conflict(f"Project {body.name!r} already exists; choose another name.", field="name") from None
     work.session.add(Membership(project_id=project.id, user_id=caller.user_id, role="admin"))
     work.session.flush()
-    _tell(work, caller, project, "project.created", name=body.name)
+    _record_event(work, caller, project, "project.created", name=body.name)
     return project
 
 
@@ -71,37 +71,37 @@ def update(work: UnitOfWork, caller: Caller, project: Project, body: ProjectUpda
         project.weight = body.weight
     if body.description is not None:
         project.description = body.description
-    _tell(work, caller, project, "project.changed", **body.model_dump(exclude_none=True))
+    _record_event(work, caller, project, "project.changed", **body.model_dump(exclude_none=True))
 
 
 def remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
-    """Jobs that have ended stay in the database, and nobody sees them; their files stay where they are. Its quota is gone
-    with it, and its reservations are deleted: other projects may use the nodes again at once.
+    """Delete a project. Its ended jobs stay in the database, but are no longer visible; their files stay. Its quota and its
+    reservations are deleted: other projects may use the nodes at once.
 
     Raises:
         Conflict: jobs or studies have not ended, models are being registered, or there are endpoints.
     """
-    found = _in_the_way(work.session, project.id)
+    found = _unfinished(work.session, project.id)
     if found:
         listed = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
         raise Conflict(
-            f"Project {project.name} has {listed}; cancel, stop or delete what is there, or wait for its end, then delete the "
+            f"Project {project.name} has {listed}; cancel, stop or delete these, or wait for their end, then delete the "
             "project."
         )
     reserved = list(
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
     )
     work.session.execute(delete(Usage).where(Usage.project_id == project.id))
-    told = {"reservations": sorted(reserved)} if reserved else {}
-    _tell(work, caller, project, "project.deleted", name=project.name, **told)
+    extra = {"reservations": sorted(reserved)} if reserved else {}
+    _record_event(work, caller, project, "project.deleted", name=project.name, **extra)
     work.notify(TOPIC_TICK)
     project.deleted_at = work.now
     # The name becomes free; "~" cannot be part of one.
     project.name = f"{project.name}~{project.id}"
 
 
-def _in_the_way(session: Session, project_id: str) -> list[str]:
-    """What would go on in a project that is deleted, or could not be got at any more, in words."""
+def _unfinished(session: Session, project_id: str) -> list[str]:
+    """Descriptions of what would still run, or would become inaccessible, in a deleted project."""
     found: list[str] = []
     jobs = session.scalars(
         select(func.count())
@@ -134,11 +134,11 @@ def _in_the_way(session: Session, project_id: str) -> list[str]:
             select(Endpoint.name).where(Endpoint.project_id == project_id, Endpoint.deleted_at.is_(None)),
         ),
     ]  # fmt: skip
-    for one, many, query in named:
+    for singular, plural, query in named:
         names = sorted(session.scalars(query))
         if names:
-            more = ["…"] if len(names) > _NAMED else []
-            found.append(f"{len(names)} {one if len(names) == 1 else many} ({', '.join([*names[:_NAMED], *more])})")
+            more = ["…"] if len(names) > _SHOWN_NAMES else []
+            found.append(f"{len(names)} {singular if len(names) == 1 else plural} ({', '.join([*names[:_SHOWN_NAMES], *more])})")
     return found
 
 
@@ -150,7 +150,7 @@ def list_members(work: UnitOfWork, project: Project, page: PageQuery) -> Page[Me
 
 
 def set_member(work: UnitOfWork, caller: Caller, project: Project, user_name: str, role: Role) -> MemberView:
-    """Add a member or change the role. Raises ``Conflict`` when the last admin would be none."""
+    """Add a member or change the role. Raises ``Conflict`` for the last admin."""
     user = _user(work, user_name)
     admins = _lock_admins(work, project)
     membership = work.session.get(Membership, (project.id, user.id))
@@ -162,7 +162,7 @@ def set_member(work: UnitOfWork, caller: Caller, project: Project, user_name: st
         membership.role = role
     else:
         return MemberView(user=user_name, role=role)
-    _tell(work, caller, project, "project.member_set", user=user_name, role=role)
+    _record_event(work, caller, project, "project.member_set", user=user_name, role=role)
     return MemberView(user=user_name, role=role)
 
 
@@ -177,12 +177,12 @@ def remove_member(work: UnitOfWork, caller: Caller, project: Project, user_name:
         .returning(Membership.user_id)
     ).scalar_one_or_none()
     if gone is None:
-        raise NotFound(f"{user_name} is no member of project {project.name}.")
-    _tell(work, caller, project, "project.member_removed", user=user_name)
+        raise NotFound(f"{user_name} is not a member of project {project.name}.")
+    _record_event(work, caller, project, "project.member_removed", user=user_name)
 
 
 def _lock_admins(work: UnitOfWork, project: Project) -> list[str]:
-    """User ids of the project's admins; two requests that take an admin away go one after the other."""
+    """User ids of the project's admins. The lock serialises requests that remove an admin."""
     work.session.execute(select(Project.id).where(Project.id == project.id).with_for_update())
     query = select(Membership.user_id).where(Membership.project_id == project.id, Membership.role == "admin")
     return list(work.session.scalars(query))
@@ -195,11 +195,11 @@ def _last_admin(project: Project, user_name: str) -> Conflict:
 def _user(work: UnitOfWork, name: str) -> User:
     user = work.session.execute(select(User).where(User.name == name)).scalar_one_or_none()
     if user is None:
-        raise NotFound(f"There is no user {name!r}; a platform admin makes users.", field="user")
+        raise NotFound(f"There is no user {name!r}; a platform admin creates users.", field="user")
     return user
 
 
-def _tell(work: UnitOfWork, caller: Caller, project: Project, kind: str, **data: object) -> None:
+def _record_event(work: UnitOfWork, caller: Caller, project: Project, kind: str, **data: object) -> None:
     append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=project.id, data=data)
 
 

@@ -1,4 +1,4 @@
-"""Requests to endpoints as they pass through this process, for Prometheus."""
+"""Prometheus metrics of the requests to endpoints in this process."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 # Seconds: a small model answers within milliseconds, a large one may take the minute that a deployment gives it.
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-# Pairs of project and endpoint that are told apart; the others are told together. Names come and go for years.
-_MOST: Final = 2_000
+# Pairs of project and endpoint with labels of their own; others are counted together, which bounds the cardinality.
+_ENDPOINT_LIMIT: Final = 2_000
 _OTHERS: Final = "(others)"
 
 
-class Predictions:
-    """Counts what was asked, what came of it, and how long that took."""
+class PredictionMetrics:
+    """Counts requests, their results and their latencies."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        place = ["project", "endpoint"]
+        labels = ["project", "endpoint"]
         self.requests = Counter(
             "trainmaster_endpoint_requests",
             "Requests to endpoints. answered_by: model, or platform where no replica answered.",
-            [*place, "deployment", "answered_by", "status"],
+            [*labels, "deployment", "answered_by", "status"],
             registry=registry,
         )
         self.seconds = Histogram(
             "trainmaster_endpoint_request_seconds",
             "Time from a request's arrival at an endpoint to the start of the model's answer.",
-            [*place, "deployment"],
+            [*labels, "deployment"],
             buckets=_BUCKETS,
             registry=registry,
         )
         self.open = Gauge(
             "trainmaster_endpoint_requests_in_flight",
             "Requests to endpoints that are being answered now.",
-            place,
+            labels,
             registry=registry,
         )
         self.broken = Counter(
             "trainmaster_endpoint_broken_answers",
             "Answers that a replica broke off in the middle.",
-            [*place, "deployment"],
+            [*labels, "deployment"],
             registry=registry,
         )
         self.unread = Counter(
             "trainmaster_endpoint_unread_answers",
-            "Answers that were cut off because who asked did not take them.",
-            [*place, "deployment"],
+            "Answers that were aborted because the client did not read them.",
+            [*labels, "deployment"],
             registry=registry,
         )
         self._known: set[tuple[str, str]] = set()
 
-    def begin(self, project: str, endpoint: str) -> Prediction:
-        """A request has come."""
-        place = (project, endpoint)
-        if place not in self._known:
-            if len(self._known) >= _MOST:
-                place = (_OTHERS, _OTHERS)
+    def begin(self, project: str, endpoint: str) -> PredictionRecording:
+        """Start to record a request."""
+        labels = (project, endpoint)
+        if labels not in self._known:
+            if len(self._known) >= _ENDPOINT_LIMIT:
+                labels = (_OTHERS, _OTHERS)
             else:
-                self._known.add(place)
-        return Prediction(self, place)
+                self._known.add(labels)
+        return PredictionRecording(self, labels)
 
 
-class Prediction:
+class PredictionRecording:
     """One request to an endpoint."""
 
-    def __init__(self, counts: Predictions, place: tuple[str, str]) -> None:
+    def __init__(self, counts: PredictionMetrics, labels: tuple[str, str]) -> None:
         self._counts = counts
-        self._place = place
+        self._labels = labels
         self._began_s = time.perf_counter()
         self._deployment = ""
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """While it is open."""
-        gauge = self._counts.open.labels(*self._place)
+        """A context for the time that the request is open."""
+        gauge = self._counts.open.labels(*self._labels)
         gauge.inc()
         try:
             yield
@@ -87,17 +87,17 @@ class Prediction:
     def answered(self, deployment: str, status: int) -> None:
         """A replica of ``deployment`` began an answer."""
         self._deployment = deployment
-        self._counts.requests.labels(*self._place, deployment, "model", str(status)).inc()
-        self._counts.seconds.labels(*self._place, deployment).observe(time.perf_counter() - self._began_s)
+        self._counts.requests.labels(*self._labels, deployment, "model", str(status)).inc()
+        self._counts.seconds.labels(*self._labels, deployment).observe(time.perf_counter() - self._began_s)
 
     def refused(self, status: int) -> None:
-        """The platform answers in the model's place."""
-        self._counts.requests.labels(*self._place, self._deployment, "platform", str(status)).inc()
+        """The platform answered instead of the model."""
+        self._counts.requests.labels(*self._labels, self._deployment, "platform", str(status)).inc()
 
     def broke_off(self) -> None:
-        """The replica broke its answer off."""
-        self._counts.broken.labels(*self._place, self._deployment).inc()
+        """The replica broke the connection during its answer."""
+        self._counts.broken.labels(*self._labels, self._deployment).inc()
 
     def not_read(self) -> None:
-        """Who asked did not take the answer."""
-        self._counts.unread.labels(*self._place, self._deployment).inc()
+        """The client did not read the answer."""
+        self._counts.unread.labels(*self._labels, self._deployment).inc()

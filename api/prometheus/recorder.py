@@ -1,4 +1,4 @@
-"""Prometheus metrics of one application, kept in a registry of its own."""
+"""Prometheus metrics of one application, in a registry of its own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import socket
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from api.prometheus.predictions import Predictions
+from api.prometheus.predictions import PredictionMetrics
 
 # Seconds. The budgets (50 ms for a list, 100 ms for a submission) lie on edges, so that a dashboard can tell.
 _LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class RequestMetrics:
-    """Counts requests as they pass; what the database knows is read when ``/metrics`` is asked.
+    """Counts requests in this process; metrics from the database are read for each scrape of ``/metrics``.
 
-    ``process``: tells this API process from all others, of this and of other machines.
+    ``process``: a unique name of this API process, over all machines.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class RequestMetrics:
         self.requests_in_flight = Gauge(
             "trainmaster_requests_in_flight", "Requests being answered now.", registry=self.registry
         )
-        self.predictions = Predictions(self.registry)
+        self.predictions = PredictionMetrics(self.registry)
 
     def record(self, *, operation: str, method: str, status: int, seconds: float) -> None:
         self.requests.labels(operation, method, str(status)).inc()

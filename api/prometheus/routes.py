@@ -17,24 +17,24 @@ from core.domain.errors import Forbidden
 router = new_router("metrics")
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
-# Whoever asks through a proxy on this machine comes from somewhere else.
+# Headers of proxies: a request through a proxy on this machine comes from elsewhere.
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-_ask = require(Scope.READ)
+_authenticate = require(Scope.READ)
 
 
 async def _scraper(request: Request, context: AppContextDep) -> Caller | None:
-    """A platform admin, whose token need not have more than the scope read; ``None`` for a scraper on this machine, where the settings let it in."""
+    """A platform admin, with a token of scope read; ``None`` for a scraper on this machine, if the settings allow it."""
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in _FORWARDED)
     if context.settings.metrics_open_on_loopback and is_here and is_direct and "authorization" not in request.headers:
         return None
-    caller = await _ask(request, context)
-    if not caller.is_admin and not await run_in_threadpool(_is_admins, context, caller):
-        raise Forbidden("The metrics tell of all projects: this needs a token of a platform admin.")
+    caller = await _authenticate(request, context)
+    if not caller.is_admin and not await run_in_threadpool(_is_platform_admin, context, caller):
+        raise Forbidden("The metrics cover all projects: this needs a token of a platform admin.")
     return caller
 
 
-def _is_admins(context: AppContext, caller: Caller) -> bool:
+def _is_platform_admin(context: AppContext, caller: Caller) -> bool:
     with context.read() as work:
         return bool(work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one_or_none())
 
@@ -49,6 +49,6 @@ Scraper = Annotated[Caller | None, Depends(_scraper)]
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(caller: Scraper, context: AppContextDep) -> Response:  # noqa: ARG001 (who may ask)
-    """With a platform admin's token, or without one from the machine itself."""
+async def get_metrics(caller: Scraper, context: AppContextDep) -> Response:  # noqa: ARG001 (authorises)
+    """With a platform admin's token, or without a token from the machine itself."""
     return Response(await run_in_threadpool(render, context), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""What the database knows, read when somebody asks for metrics."""
+"""The response to a scrape: metrics from the database, and those of this process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from core.domain.jobs.states import JobState, ReplicaState
 
 
 def render(context: AppContext) -> bytes:
-    """The text that Prometheus reads. While the database is away, the process's own metrics and ``database_up 0``.
+    """The exposition text. While the database is away: the process's own metrics, and ``database_up 0``.
 
-    What this process counted says so by its label ``process``: behind a load balancer each look may meet another one, and
-    counters of several that look like one would seem to jump.
+    This process's counters have the label ``process``: behind a load balancer each scrape may reach another process, and
+    without the label their counters would seem to jump.
     """
     try:
         with context.read() as work:
@@ -30,15 +30,15 @@ def render(context: AppContext) -> bytes:
     except TrainmasterError:
         families = [_gauge("database_up", "Whether the database answers.", 0)]
     registry = CollectorRegistry()
-    recorder = context.request_metrics
-    registry.register(_Ready([*families, *_labelled(recorder.registry.collect(), process=recorder.process)]))
+    request_metrics = context.request_metrics
+    registry.register(_Ready([*families, *_labelled(request_metrics.registry.collect(), process=request_metrics.process)]))
     return generate_latest(registry)
 
 
 def _labelled(families: Iterable[Metric], **labels: str) -> Iterator[Metric]:
     for family in families:
         own = Metric(family.name, family.documentation, family.type)
-        own.samples = [one._replace(labels={**one.labels, **labels}) for one in family.samples]
+        own.samples = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples]
         yield own
 
 
@@ -101,11 +101,11 @@ def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
     leads = marked_at(session, BEAT)
     if leads is not None:
         late = max(0.0, (now - leads).total_seconds())
-        found.append(_gauge("beat_lease_expired_seconds", "Time since no beat leads any more, 0 while one does.", late))
+        found.append(_gauge("beat_lease_expired_seconds", "Time since the last beat leader's lease ran out, 0 while there is a leader.", late))
     done_at = marked_at(session, TICK_DONE)
     if done_at is not None:
         age = max(0.0, (now - done_at).total_seconds())
-        found.append(_gauge("tick_done_age_seconds", "Time since the last tick that came to its end.", age))
+        found.append(_gauge("tick_done_age_seconds", "Time since the last completed tick.", age))
     return found
 
 

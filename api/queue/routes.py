@@ -16,26 +16,22 @@ from api.queue.service import QueueQuery
 router = new_router("queue")
 
 
-@router.get("/queue", operation_id="list_queue", summary="The jobs that wait, in the planner's order")
+@router.get("/queue", operation_id="list_queue", summary="The queued jobs, in the planner's order")
 def list_queue(caller: Reader, context: AppContextDep, query: Annotated[QueueQuery, Query()]) -> QueuePage:
-    """The next job first, each with why it waits and when it is expected to start. Jobs of projects that are not yours are not
-    named.
-    """
+    """The next job first, with wait reasons and expected starts. Jobs of projects that you may not see are not named."""
     with context.read() as work:
         return service.waiting(work, caller, query)
 
 
-@router.get("/queue/running", operation_id="list_running", summary="The jobs that hold resources, and until when")
+@router.get("/queue/running", operation_id="list_running", summary="The running jobs, with their expected ends")
 def list_running(caller: Reader, context: AppContextDep, page: PageParams) -> Page[RunningJobView]:
-    """In order of their ids. Jobs of projects that are not yours are not named."""
+    """In order of their ids. Jobs of projects that you may not see are not named."""
     with context.read() as work:
         return service.running(work, caller, page)
 
 
-@router.get("/shares", operation_id="get_shares", summary="Who has which share of the cluster")
+@router.get("/shares", operation_id="get_shares", summary="The projects' shares of the cluster")
 def get_shares(caller: Reader, context: AppContextDep) -> SharesView:
-    """Of each project: what it holds and wants, what is due to it by its weight, and what it has had lately. Projects that are
-    not yours are one line.
-    """
+    """For each project: usage, demand, fair share by weight, and recent usage. Projects that you may not see are one item."""
     with context.read() as work:
         return shares.view(work, caller)

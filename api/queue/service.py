@@ -1,4 +1,4 @@
-"""The queue: who waits in which order and why, and who holds what until when."""
+"""The queue: queued jobs in the planner's order with wait reasons, and running jobs with their expected ends."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from core.domain.jobs.states import JobState
 from core.domain.sharing.quota import CPU, GPUS, MEMORY
 from core.domain.sharing.resources import Gang
 
-_MOST: Final = 2**31 - 1
+_INTEGER_MAX: Final = 2**31 - 1
 _HOLDING: Final = (JobState.STARTING.value, JobState.RUNNING.value, JobState.CANCELLING.value)
 
 
 class QueueQuery(PageQuery):
-    """Which part of the queue."""
+    """Filter of the queue."""
 
     project: str | None = Field(default=None, max_length=100, description="Only this project's jobs.")
 
@@ -45,7 +45,7 @@ def waiting(work: UnitOfWork, caller: Caller, query: QueueQuery) -> QueuePage:
     """One page, the next job first.
 
     Raises:
-        NotFound: a project that the caller may not know of.
+        NotFound: the project is hidden from the caller, or does not exist.
     """
     project_id = caller.member_of(work.session, query.project).project_id if query.project else None
     after = None if query.cursor is None else _place(query.cursor)
@@ -70,7 +70,7 @@ def _place(cursor: str) -> QueueCursor:
         queued_at = datetime.fromisoformat(since)
     except ValueError as error:
         raise bad_cursor() from error
-    if queued_at.tzinfo is None or abs(place) > _MOST or abs(priority) > _MOST or "\0" in job_id:
+    if queued_at.tzinfo is None or abs(place) > _INTEGER_MAX or abs(priority) > _INTEGER_MAX or "\0" in job_id:
         raise bad_cursor()
     return QueueCursor(place, priority, queued_at, job_id)
 
@@ -79,7 +79,7 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
     gang, reason = Gang.from_json(row.gang), wait_reason_of(row, now)
     is_never = reason is not None and reason.is_impossible
     is_known = caller.is_admin or row.project_id in caller.projects
-    seen: dict[str, Any] = {
+    public: dict[str, Any] = {
         "position": None if is_never else row.number,
         "priority": row.priority,
         "priority_class": priority_name(row.priority),
@@ -91,9 +91,9 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
         "start": _start(row, is_known=is_known),
     }
     if not is_known:
-        return WaitingJobView(**seen)
+        return WaitingJobView(**public)
     return WaitingJobView(
-        **seen,
+        **public,
         job_id=row.id,
         name=row.name,
         project=row.project,
@@ -104,27 +104,27 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
 
 
 def _start(row: AnyRow, *, is_known: bool) -> ExpectedStartView | None:
-    """As the planner last reckoned it; ``None`` where it did not. Its words may name other jobs: of jobs that the caller may
-    not see only the moments are told.
+    """The planner's last start forecast; ``None`` if there is none. Its sentence may name other jobs, so jobs that the
+    caller may not see only have the times.
     """
     if row.start_code is None:
         return None
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "code": row.start_code,
         "early_at": row.earliest,
         "likely_at": row.likely,
         "late_at": row.latest,
     }
     if not is_known:
-        return ExpectedStartView(**told, sentence="")
-    return ExpectedStartView(**told, sentence=starts(row.start_sentence), nodes=row.start_nodes or [])
+        return ExpectedStartView(**fields, sentence="")
+    return ExpectedStartView(**fields, sentence=starts(row.start_sentence), nodes=row.start_nodes or [])
 
 
-# --- those that run ---------------------------------------------------------------------------------------------------
+# --- running jobs -----------------------------------------------------------------------------------------------------
 
 
 def running(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[RunningJobView]:
-    """In order of their ids. What the caller may not know of is there without its names."""
+    """In order of their ids. Jobs that the caller may not see have no names."""
     query = (
         select(
             Job.name, Job.project_id, Job.state, Job.priority, Job.max_run_time_s, Attempt.started_at,
@@ -137,16 +137,16 @@ def running(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[RunningJo
     )  # fmt: skip
     rows, cursor = rows_by_name(work.session, query, Job.id, page)
     ids = [row[-1] for row in rows]
-    held = held_by_job(work.session, ids)
+    allocated = held_by_job(work.session, ids)
     replicas, runs = _replica_counts(work.session, ids), runs_of(work.session, ids)
-    items = [_running_view(row, caller, held, replicas, _done_at(row, runs.get(row[-1], NOT_RUN))) for row in rows]
+    items = [_running_view(row, caller, allocated, replicas, _done_at(row, runs.get(row[-1], NOT_RUN))) for row in rows]
     return Page(items=items, next_cursor=cursor)
 
 
 def _done_at(row: AnyRow, run: RunSummary) -> datetime | None:
-    """When it will be done at the pace that it tells of itself; ``None`` where it tells none."""
-    told = progress_view(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
-    return datetime.fromisoformat(told) if isinstance(told, str) else told
+    """The expected end by the job's reported progress rate; ``None`` without one."""
+    done_at = progress_view(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
+    return datetime.fromisoformat(done_at) if isinstance(done_at, str) else done_at
 
 
 def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
@@ -159,16 +159,16 @@ def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
 def _running_view(
     row: AnyRow,
     caller: Caller,
-    held: Mapping[str, Mapping[str, int]],
+    allocated: Mapping[str, Mapping[str, int]],
     replicas: Mapping[str, int],
     likely_end_at: datetime | None,
 ) -> RunningJobView:
     job_id = row[-1]
-    amounts = held.get(job_id, {})
+    amounts = allocated.get(job_id, {})
     ends_at = None
     if row.started_at is not None and row.max_run_time_s is not None:
         ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)
-    seen: dict[str, Any] = {
+    public: dict[str, Any] = {
         "state": row.state,
         "priority": row.priority,
         "gpus": shown(GPUS, amounts.get(GPUS, 0)),
@@ -181,5 +181,5 @@ def _running_view(
         "likely_end_at": likely_end_at,
     }
     if not (caller.is_admin or row.project_id in caller.projects):
-        return RunningJobView(**seen)
-    return RunningJobView(**seen, job_id=job_id, name=row.name, project=row.project, user=row.user)
+        return RunningJobView(**public)
+    return RunningJobView(**public, job_id=job_id, name=row.name, project=row.project, user=row.user)

@@ -1,4 +1,4 @@
-"""Who has which share of the cluster: now, over the past, and what is due by the weights."""
+"""Shares of the cluster: current usage, past usage, and the fair share by weight, of projects and users."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
 
-_PARTS = (CPU, MEMORY)
+_DOMINANT_KEYS = (CPU, MEMORY)
 
 
 @dataclass(slots=True)
-class _Part:
-    """What one project or user of it has and wants, by the keys of quotas."""
+class _Demand:
+    """What a project or a user uses and requests, by the keys of quotas."""
 
     held: dict[str, int] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)
     running: int = 0
     waiting: int = 0
 
     def wanted(self) -> dict[str, int]:
-        return {key: self.held.get(key, 0) + self.asked.get(key, 0) for key in {*self.held, *self.asked}}
+        return {key: self.held.get(key, 0) + self.requested.get(key, 0) for key in {*self.held, *self.requested}}
 
 
 def view(work: UnitOfWork, caller: Caller) -> SharesView:
-    """All projects that hold or want something or have a past; those that the caller may not see as one."""
+    """All projects with usage, demand or past usage; those that the caller may not see are combined into one item."""
     has = capacity(work.session)
-    parts = _parts(work, has)
+    parts = _demands(work, has)
     projects = {row.id: row for row in work.session.scalars(select(Project).where(Project.deleted_at.is_(None)))}
     users = dict(work.session.execute(select(User.id, User.name)).all())
     policy = read_policy(work.session).policy
-    past = {key: held.value_at(work.now, policy.usage_half_life_s) for key, held in read_usage(work.session).items()}
+    past = {key: usage.value_at(work.now, policy.usage_half_life_s) for key, usage in read_usage(work.session).items()}
     weights = {project_id: projects[project_id].weight if project_id in projects else 1.0 for project_id in parts}
     wholes = {project_id: _whole(of_users.values()) for project_id, of_users in parts.items()}
     claims = {
@@ -54,7 +54,7 @@ def view(work: UnitOfWork, caller: Caller) -> SharesView:
     others: list[ShareView] = []
     for project_id, whole in wholes.items():
         is_known = project_id in projects and (caller.is_admin or project_id in caller.projects)
-        told = ShareView(
+        share = ShareView(
             project=projects[project_id].name if is_known else None,
             weight=weights[project_id],
             allocated=_dominant(whole.held, has),
@@ -79,31 +79,31 @@ def view(work: UnitOfWork, caller: Caller) -> SharesView:
             if is_known
             else [],
         )
-        (known if is_known else others).append(told)
+        (known if is_known else others).append(share)
     known.sort(key=lambda share: share.project or "")
     return SharesView(
-        projects=[*known, *_together(others)],
+        projects=[*known, *_combined(others)],
         gpus={model: shown(GPUS, has[f"{GPUS}/{model}"]) for model in models_of(has)},
         cpu_milli=has[CPU],
         memory_bytes=has[MEMORY],
     )
 
 
-def _parts(work: UnitOfWork, has: Mapping[str, int]) -> dict[str, dict[str, _Part]]:
-    found: dict[str, dict[str, _Part]] = {}
+def _demands(work: UnitOfWork, has: Mapping[str, int]) -> dict[str, dict[str, _Demand]]:
+    found: dict[str, dict[str, _Demand]] = {}
     for project_id, of_users in held_by_user(work.session).items():
         for user_id, amounts in of_users.items():
-            found.setdefault(project_id, {})[user_id] = _Part(dict(amounts), running=amounts[JOBS])
+            found.setdefault(project_id, {})[user_id] = _Demand(dict(amounts), running=amounts[JOBS])
     models = models_of(has)
     for (project_id, user_id), (count, gangs) in demand_by_project(work.session).items():
-        part = found.setdefault(project_id, {}).setdefault(user_id, _Part())
+        part = found.setdefault(project_id, {}).setdefault(user_id, _Demand())
         part.waiting += count
         for gang, times in gangs:
-            _add(part.asked, _asked(gang, models, has), times)
+            _add(part.requested, _demand_of(gang, models, has), times)
     for project_id, user_id in read_usage(work.session):
         of_project = found.setdefault(project_id, {})
         if user_id:
-            of_project.setdefault(user_id, _Part())
+            of_project.setdefault(user_id, _Demand())
     return found
 
 
@@ -112,36 +112,36 @@ def _add(held: dict[str, int], amounts: Mapping[str, int], times: int = 1) -> No
         held[key] = held.get(key, 0) + times * amount
 
 
-def _whole(parts: Iterable[_Part]) -> _Part:
-    whole = _Part()
+def _whole(parts: Iterable[_Demand]) -> _Demand:
+    whole = _Demand()
     for part in parts:
         whole.running += part.running
         whole.waiting += part.waiting
         _add(whole.held, part.held)
-        _add(whole.asked, part.asked)
+        _add(whole.requested, part.requested)
     return whole
 
 
-def _asked(gang: Gang, models: list[str], has: Mapping[str, int]) -> dict[str, int]:
-    """What the gang would hold; of several models that would do, the one that there is most of."""
-    asked = {CPU: 0, MEMORY: 0, JOBS: 1}
+def _demand_of(gang: Gang, models: list[str], has: Mapping[str, int]) -> dict[str, int]:
+    """What the gang requests; if it accepts several GPU models, the most frequent one counts."""
+    requested = {CPU: 0, MEMORY: 0, JOBS: 1}
     for role in gang.roles:
-        asked[CPU] += role.replicas * role.request.cpu_milli
-        asked[MEMORY] += role.replicas * role.request.memory_bytes
+        requested[CPU] += role.replicas * role.request.cpu_milli
+        requested[MEMORY] += role.replicas * role.request.memory_bytes
         milli = role.replicas * (1000 * role.request.gpu_count + role.request.gpu_milli)
         if not milli:
             continue
-        asked[GPUS] = asked.get(GPUS, 0) + milli
+        requested[GPUS] = requested.get(GPUS, 0) + milli
         fitting = accepted_models(role.request.gpu_models, models) if role.request.gpu_models else tuple(models)
         if fitting:
             model = max(fitting, key=lambda each: has[f"{GPUS}/{each}"])
-            asked[f"{GPUS}/{model}"] = asked.get(f"{GPUS}/{model}", 0) + milli
-    return asked
+            requested[f"{GPUS}/{model}"] = requested.get(f"{GPUS}/{model}", 0) + milli
+    return requested
 
 
 def _dominant(held: Mapping[str, int], has: Mapping[str, int]) -> float:
-    """The largest part of any resource: CPU, memory, or a GPU model."""
-    keys = [key for key in held if key in _PARTS or "/" in key]
+    """The dominant share (DRF): the largest fraction used of CPU, memory, or a GPU model."""
+    keys = [key for key in held if key in _DOMINANT_KEYS or "/" in key]
     return max((held[key] / has[key] for key in keys if has.get(key)), default=0.0)
 
 
@@ -149,7 +149,7 @@ def _gpus(held: Mapping[str, int]) -> dict[str, float]:
     return {key.partition("/")[2]: shown(key, amount) for key, amount in sorted(held.items()) if "/" in key and amount}
 
 
-def _together(others: list[ShareView]) -> list[ShareView]:
+def _combined(others: list[ShareView]) -> list[ShareView]:
     if not others:
         return []
     gpus: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Amounts of quotas, between the planner's units, what is kept, and what the wire shows."""
+"""Conversion of quota amounts between the planner's units, the stored form, and the REST views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THOUSANDTHS = (CPU, GPUS)
 
 
 def shown(key: str, amount: float) -> float:
-    """``amount`` of the planner's ``key`` as the wire has it: CPUs, bytes, GPUs, jobs."""
+    """``amount`` of the planner's ``key`` in the units of REST views: CPUs, bytes, GPUs, jobs."""
     return amount / 1000 if key.partition("/")[0] in _THOUSANDTHS else amount
 
 
@@ -34,7 +34,7 @@ def in_words(key: str, amount: float) -> str:
 
 
 def capacity(session: Session) -> dict[str, int]:
-    """What all nodes have together, by the planner's keys."""
+    """The allocatable resources of all nodes together, by the planner's keys."""
     found: dict[str, int] = {CPU: 0, MEMORY: 0, GPUS: 0}
     for allocatable in session.scalars(select(Node.allocatable)):
         amounts = Amounts.from_json(allocatable)
@@ -54,11 +54,11 @@ def models_of(keys: Iterable[str]) -> list[str]:
     return sorted(key.partition("/")[2] for key in keys if "/" in key)
 
 
-def kept_name(what: str, present: Iterable[str], *, field: str) -> str:
-    """``what`` as it is kept: a GPU model by the name that the nodes give it, where one of theirs is meant.
+def canonical_name(what: str, present: Iterable[str], *, field: str) -> str:
+    """The stored name of the resource ``what``: a GPU model by the nodes' own name, if it matches one of theirs.
 
     Raises:
-        InvalidRequest: no such resource, or several of the nodes' models are meant.
+        InvalidRequest: there is no such resource, or several models of the nodes match.
     """
     key = planner_key(what, field=field)
     _, _, model = key.partition("/")
@@ -80,13 +80,13 @@ def merged(
     at: str,
     wrong: list[InvalidRequest],
 ) -> dict[str, Any]:
-    """``before`` with the changes, canonical; ``None`` takes away. ``wrong`` gets what cannot be, each with its field."""
+    """``before`` with the changes, in canonical form; ``None`` removes. Invalid changes are appended to ``wrong``."""
     models = list(present)
     after = dict(before)
     for what, value in changes.items():
         field = f"{at}.{what}"
         try:
-            name = kept_name(what, models, field=field)
+            name = canonical_name(what, models, field=field)
             if value is None:
                 after.pop(name, None)
             else:

@@ -1,4 +1,4 @@
-"""Quotas of projects: what is set, what is used of it now, and changing it."""
+"""Quotas of projects: settings, current usage, and changes."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY, Quota, QuotaSetti
 from core.wakeups import TOPIC_TICK
 
 _PARTS: Final = ("limit", "guaranteed", "user_limit")
-_ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, GPUs' models behind the GPUs
+_ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, with the GPU models after the GPUs
 _T = TypeVar("_T")
 
 
 def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[QuotaView]:
-    """Of the projects that the caller may see, by name."""
+    """Quotas of the projects that the caller may see, in order of name."""
     query = select(Project).where(Project.deleted_at.is_(None))
     if not caller.is_admin:
         query = query.where(Project.id.in_(list(caller.projects)))
     rows, cursor = rows_by_name(work.session, query, Project.name, page)
-    seen = _Sight.of(work, [project.id for project, _ in rows])
-    return Page(items=[_view_of(project, seen) for project, _ in rows], next_cursor=cursor)
+    quota_context = _QuotaContext.of(work, [project.id for project, _ in rows])
+    return Page(items=[_view_of(project, quota_context) for project, _ in rows], next_cursor=cursor)
 
 
 def view_of(work: UnitOfWork, project: Project) -> QuotaView:
-    return _view_of(project, _Sight.of(work, [project.id]))
+    return _view_of(project, _QuotaContext.of(work, [project.id]))
 
 
 def change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
     """Set what ``body`` names.
 
     Raises:
-        InvalidRequest: what is set is no quota; nothing is changed.
+        InvalidRequest: the quota would be invalid; nothing is changed.
     """
     before = dict(project.quota or {})
     models = models_of(capacity(work.session))
@@ -62,10 +62,10 @@ def change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdate
     weights = {**(before.get("user_weights") or {}), **body.user_weights}
     after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
     wrong += _not_there(work, body.user_weights, at="user_weights")
-    kept = {name: value for name, value in after.items() if value}
+    quota = {name: value for name, value in after.items() if value}
     max_priority = _unless_wrong(_priority, body.max_priority, wrong)
     if not wrong:
-        _unless_wrong(parse_quota, kept, wrong)
+        _unless_wrong(parse_quota, quota, wrong)
     if wrong:
         raise together(wrong, "parts of the quota")
     given = body.model_fields_set
@@ -73,7 +73,7 @@ def change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdate
         project.weight = body.weight
     if "max_priority" in given:
         project.max_priority = max_priority
-    project.quota = kept
+    project.quota = quota
     append_event(
         work.session,
         at=work.now,
@@ -134,8 +134,8 @@ def _priority(value: Any) -> int | None:
         raise InvalidRequest(f"max_priority: {wrong}.", field="max_priority") from wrong
 
 
-class _Sight:
-    """What every project's view needs, read once. ``held``: by project, and by the names of its users who hold something."""
+class _QuotaContext:
+    """The data for the views of several projects, read once. ``used_by_user``: by project id and user name."""
 
     def __init__(
         self,
@@ -143,13 +143,13 @@ class _Sight:
         policy: Policy,
         quotas: Mapping[str, QuotaSettings],
         wrong: Mapping[str, str],
-        held: Mapping[str, Mapping[str, Mapping[str, int]]],
+        used_by_user: Mapping[str, Mapping[str, Mapping[str, int]]],
     ) -> None:
-        self.capacity, self.policy, self.quotas, self.wrong, self.held = capacity, policy, quotas, wrong, held
+        self.capacity, self.policy, self.quotas, self.wrong, self.used_by_user = capacity, policy, quotas, wrong, used_by_user
 
     @classmethod
-    def of(cls, work: UnitOfWork, project_ids: Sequence[str]) -> _Sight:
-        """What the views of these projects need."""
+    def of(cls, work: UnitOfWork, project_ids: Sequence[str]) -> _QuotaContext:
+        """Load the data for the views of these projects."""
         rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
         quotas: dict[str, QuotaSettings] = {}
         wrong: dict[str, str] = {}
@@ -161,38 +161,38 @@ class _Sight:
         by_id = held_by_user(work.session, project_ids=project_ids)
         ids = {user_id for of_users in by_id.values() for user_id in of_users}
         names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(ids))).all())
-        held = {
+        used_by_user = {
             project_id: {names[user_id]: amounts for user_id, amounts in of_users.items()}
             for project_id, of_users in by_id.items()
         }
-        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, held)
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, used_by_user)
 
 
-def _view_of(project: Project, seen: _Sight) -> QuotaView:
-    settings = seen.quotas.get(project.id, QuotaSettings())
+def _view_of(project: Project, quota_context: _QuotaContext) -> QuotaView:
+    settings = quota_context.quotas.get(project.id, QuotaSettings())
     quota = settings.quota
-    others = [other.quota for project_id, other in seen.quotas.items() if project_id != project.id]
-    by_user = seen.held.get(project.id, {})
-    used = _together(by_user.values())
+    others = [other.quota for project_id, other in quota_context.quotas.items() if project_id != project.id]
+    by_user = quota_context.used_by_user.get(project.id, {})
+    used = _total(by_user.values())
     unreadable = []
-    if project.id in seen.wrong:
+    if project.id in quota_context.wrong:
         unreadable.append(
-            "The quota is kept in a way that this version cannot read, so it has no effect: "
-            f"{seen.wrong[project.id]} Take that part away, or set it anew."
+            "This version cannot read the stored quota, so it has no effect: "
+            f"{quota_context.wrong[project.id]} Remove that part, or set it again."
         )
     return QuotaView(
         project=project.name,
         weight=project.weight,
         max_priority=project.max_priority,
-        lines=[_line(key, quota, used, seen.capacity) for key in _keys(quota, used, seen.capacity)],
+        lines=[_line(key, quota, used, quota_context.capacity) for key in _keys(quota, used, quota_context.capacity)],
         users=_users(settings, by_user),
-        warnings=[*unreadable, *warnings_of(project.name, quota, others, seen.capacity, seen.policy)],
+        warnings=[*unreadable, *warnings_of(project.name, quota, others, quota_context.capacity, quota_context.policy)],
     )
 
 
-def _together(held: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _total(usages: Iterable[Mapping[str, int]]) -> dict[str, int]:
     whole: dict[str, int] = {}
-    for amounts in held:
+    for amounts in usages:
         for key, amount in amounts.items():
             whole[key] = whole.get(key, 0) + amount
     return whole

@@ -1,4 +1,4 @@
-"""What is allowed in a quota and probably not meant, in words."""
+"""Warnings about valid quotas that are probably mistakes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ def _beyond_the_cluster(project: str, quota: Quota, others: list[Quota], capacit
     for key, amount in quota.guaranteed.items():
         has = capacity.get(key, 0)
         if has == 0 and "/" in key:
-            continue  # a model that no node has: said already
+            continue  # a model that no node has: already in another warning
         name = written_name(key)
         if amount > has:
             found.append(
-                f"{name}: {in_words(key, amount)} are guaranteed to {project}, and all nodes together have {in_words(key, has)}."
+                f"{name}: {in_words(key, amount)} are guaranteed to {project}, but all nodes together have "
+                f"{in_words(key, has)}."
             )
             continue
         together = amount + sum(other.guaranteed.get(key, 0) for other in others)
         if together > has:
             found.append(
-                f"{name}: all projects together are guaranteed {in_words(key, together)}, and the nodes have "
-                f"{in_words(key, has)}; not everybody can get back at once what is guaranteed to them."
+                f"{name}: the guarantees of all projects add up to {in_words(key, together)}, but the nodes have "
+                f"{in_words(key, has)}; they cannot all be met at once."
             )
     return found
 
@@ -54,24 +55,24 @@ def _beyond_the_cluster(project: str, quota: Quota, others: list[Quota], capacit
 def _users(quota: Quota) -> list[str]:
     limits = [("each user", quota.user_limit), *sorted(quota.user_limits.items())]
     return [
-        f"{written_name(key)}: {who} may use {in_words(key, amount)}, and the whole project {in_words(key, quota.limit[key])}; "
-        "the smaller one counts."
-        for who, limit in limits
+        f"{written_name(key)}: {holder} may use {in_words(key, amount)}, but the whole project only "
+        f"{in_words(key, quota.limit[key])}; the smaller limit applies."
+        for holder, limit in limits
         for key, amount in limit.items()
         if amount > quota.limit.get(key, amount)
     ]
 
 
 def _users_together(project: str, quota: Quota) -> list[str]:
-    """What is guaranteed to users is kept free by their own project; nobody else gives more than is guaranteed to that."""
+    """Users' guarantees are met within their project: other projects give back no more than the project's guarantee."""
     together: dict[str, int] = {}
-    for of_one in quota.user_guaranteed.values():
-        for key, amount in of_one.items():
+    for of_user in quota.user_guaranteed.values():
+        for key, amount in of_user.items():
             together[key] = together.get(key, 0) + amount
     return [
-        f"{written_name(key)}: users of {project} are guaranteed {in_words(key, amount)} together, and the project "
-        f"{in_words(key, quota.guaranteed[key]) if key in quota.guaranteed else 'nothing'}; beyond that they get back only what "
-        "other users of the project have."
+        f"{written_name(key)}: the guarantees of {project}'s users add up to {in_words(key, amount)}, but the project is "
+        f"guaranteed {in_words(key, quota.guaranteed[key]) if key in quota.guaranteed else 'nothing'}; beyond that they "
+        "reclaim only from other users of the project."
         for key, amount in sorted(together.items())
         if amount > quota.guaranteed.get(key, 0)
     ]
@@ -79,8 +80,8 @@ def _users_together(project: str, quota: Quota) -> list[str]:
 
 def _without_effect(quota: Quota, capacity: Mapping[str, int], policy: Policy) -> list[str]:
     found = [
-        f"{written_name(key)}: the limit of {in_words(key, amount)} is above what all nodes have ({in_words(key, capacity[key])}); "
-        "it limits nothing."
+        f"{written_name(key)}: the limit of {in_words(key, amount)} is above the capacity of all nodes "
+        f"({in_words(key, capacity[key])}) and has no effect."
         for key, amount in quota.limit.items()
         if key != JOBS and amount > capacity.get(key, amount)
     ]
@@ -91,6 +92,6 @@ def _without_effect(quota: Quota, capacity: Mapping[str, int], policy: Policy) -
     ]
     if (quota.guaranteed or quota.user_guaranteed) and not policy.reclaims:
         found.append(
-            "What is guaranteed is not taken back from those who borrow it, as the policy's setting `reclaims` is off."
+            "Guaranteed resources are not reclaimed from borrowers, as the policy's setting `reclaims` is off."
         )
     return found

@@ -12,24 +12,24 @@ from api.reservations import service
 router = new_router("reservations", "/reservations")
 
 
-@router.get("", operation_id="list_reservations", summary="Nodes that are kept for projects")
+@router.get("", operation_id="list_reservations", summary="Reservations of nodes for projects")
 def list_reservations(caller: Reader, context: AppContextDep, page: PageParams) -> Page[ReservationView]:
-    """Those that are not over, the first to begin first. For whom is told of your own projects."""
+    """Current and future reservations, in order of their beginning. Only those of your own projects have names."""
     with context.read() as work:
         return service.list_page(work, caller, page)
 
 
-@router.post("", operation_id="create_reservation", summary="Keep nodes for a project", status_code=201)
+@router.post("", operation_id="create_reservation", summary="Reserve nodes for a project", status_code=201)
 def create_reservation(body: ReservationCreate, caller: PlatformAdmin, context: AppContextDep) -> ReservationView:
-    """From `begins_at` to `ends_at` only this project's jobs may use the nodes; what others run there when it begins is
-    preempted. Jobs that surely end before may start there until then.
+    """From `begins_at` to `ends_at` only this project's jobs may use the nodes; jobs of other projects that run there at the
+    beginning are preempted. Until then, jobs that surely end before may start there.
     """
     with context.write() as work:
         return service.create(work, caller, body)
 
 
 @router.delete(
-    "/{reservation}", operation_id="delete_reservation", summary="Give reserved nodes back to all", status_code=204
+    "/{reservation}", operation_id="delete_reservation", summary="Delete a reservation", status_code=204
 )
 def delete_reservation(reservation: str, caller: PlatformAdmin, context: AppContextDep) -> None:
     with context.write() as work:

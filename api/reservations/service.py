@@ -1,4 +1,4 @@
-"""Reservations: nodes that an administrator keeps for one project for a time."""
+"""Reservations: nodes that an administrator reserves for one project for a time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from core.domain.jobs.states import JobState
 from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 
-_LONGEST: Final = timedelta(days=366)
+_MAX_DURATION: Final = timedelta(days=366)
 _CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _SHOWN: Final = 5
 
 
 def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[ReservationView]:
-    """Those that are not over, the first to begin first."""
+    """Current and future reservations, in order of their beginning."""
     rows = list(bookings(work.session, ending_after=work.now))
     if page.cursor is not None:
         after = read_position(page.cursor)
@@ -41,9 +41,11 @@ def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[Reserva
 
 
 def create(work: UnitOfWork, caller: Caller, body: ReservationCreate) -> ReservationView:
-    """Raises:
-    InvalidRequest: a window that is none, unknown nodes, a selector that no node meets.
-    Conflict: one of the nodes is reserved for somebody else at that time.
+    """Reserve nodes.
+
+    Raises:
+        InvalidRequest: an invalid time window, unknown nodes, or a selector that matches no node.
+        Conflict: one of the nodes is already reserved at that time.
     """
     project = _project(work, caller, body.project)
     begins_at = work.now if body.begins_at is None else _utc(body.begins_at, "begins_at")
@@ -62,24 +64,23 @@ def create(work: UnitOfWork, caller: Caller, body: ReservationCreate) -> Reserva
         created_at=work.now,
     )
     work.session.add(row)
-    told = {"id": row.id, "name": row.name, "nodes": row.nodes, "begins_at": _iso(begins_at), "ends_at": _iso(ends_at)}
-    _tell(work, caller, row, "reservation.created", told)
+    data = {"id": row.id, "name": row.name, "nodes": row.nodes, "begins_at": _iso(begins_at), "ends_at": _iso(ends_at)}
+    _record_event(work, caller, row, "reservation.created", data)
     warnings = _warnings(work, row, project, {node.name: node for node in nodes})
     return _view(work, caller, row, {project.id: project.name}, warnings)
 
 
 def remove(work: UnitOfWork, caller: Caller, which: str) -> None:
-    """Other projects may use its nodes again at once.
+    """Delete a reservation; other projects may use its nodes at once.
 
-    Args:
-        which: its id, or its name where no other reservation that is not over has the same.
+    ``which``: its id, or its name if that is unique among current and future reservations.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such reservation.
         Conflict: several have this name.
     """
     row = work.session.get(BookingRow, which) or _named(work, which)
-    _tell(work, caller, row, "reservation.deleted", {"id": row.id, "name": row.name})
+    _record_event(work, caller, row, "reservation.deleted", {"id": row.id, "name": row.name})
     work.session.delete(row)
 
 
@@ -89,11 +90,11 @@ def _named(work: UnitOfWork, name: str) -> BookingRow:
         raise NotFound(f"There is no reservation {name!r}; `trainmaster reservation list` shows them.")
     if len(found) > 1:
         ids = ", ".join(row.id for row in found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        raise Conflict(f"{len(found)} reservations are named {name!r}: say which by its id ({ids}).")
+        raise Conflict(f"{len(found)} reservations are named {name!r}; use the id ({ids}).")
     return found[0]
 
 
-def _tell(work: UnitOfWork, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:
+def _record_event(work: UnitOfWork, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:
     append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, data=dict(data))
     work.notify(TOPIC_TICK)
 
@@ -109,7 +110,7 @@ def _utc(at: datetime, field: str) -> datetime:
     try:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidRequest(f"{field}: such a time is out of range.", field=field) from error
+        raise InvalidRequest(f"{field}: the time is out of range.", field=field) from error
 
 
 def _iso(at: datetime) -> str:
@@ -118,22 +119,22 @@ def _iso(at: datetime) -> str:
 
 def _demand_window(begins_at: datetime, ends_at: datetime, now: datetime) -> None:
     if begins_at < now - _CLOCKS_DIFFER:
-        raise InvalidRequest(f"begins_at: {_iso(begins_at)} is past; leave it out to begin now.", field="begins_at")
+        raise InvalidRequest(f"begins_at: {_iso(begins_at)} is in the past; omit it to begin now.", field="begins_at")
     if ends_at <= begins_at:
         raise InvalidRequest(
             f"ends_at: {_iso(ends_at)} is not after the beginning, {_iso(begins_at)}.", field="ends_at"
         )
-    if ends_at - begins_at > _LONGEST:
+    if ends_at - begins_at > _MAX_DURATION:
         raise InvalidRequest(
-            f"ends_at: a reservation is for at most {_LONGEST.days} days; for longer give the project a guarantee.",
+            f"ends_at: a reservation is for at most {_MAX_DURATION.days} days; for longer give the project a guarantee.",
             field="ends_at",
         )
 
 
 def _nodes(work: UnitOfWork, body: ReservationCreate) -> list[Node]:
-    """The nodes that are named, or those that the selector meets; by name."""
+    """The nodes that are named, or those that match the selector; in order of name."""
     if bool(body.nodes) == bool(body.node_selector):
-        raise InvalidRequest("nodes: name nodes, or give a node_selector; one of the two.", field="nodes")
+        raise InvalidRequest("nodes: state either nodes or node_selector, not both.", field="nodes")
     every = list(work.session.scalars(select(Node).order_by(Node.name)))
     if body.nodes:
         known = {node.name for node in every}
@@ -148,14 +149,14 @@ def _nodes(work: UnitOfWork, body: ReservationCreate) -> list[Node]:
     found = [node for node in every if wanted <= merged_labels(node.labels, node.admin_labels).items()]
     if not found:
         labels = " and ".join(f"{key}={value}" for key, value in sorted(wanted))
-        raise InvalidRequest(f"node_selector: no node carries {labels}.", field="node_selector")
+        raise InvalidRequest(f"node_selector: no node has the labels {labels}.", field="node_selector")
     return found
 
 
 def _chosen(
     work: UnitOfWork, nodes: Sequence[Node], body: ReservationCreate, begins_at: datetime, ends_at: datetime
 ) -> list[str]:
-    """Their names; of a selector's with a count those that are free of reservations, the least used first."""
+    """The names of the nodes to reserve. With a count: of the nodes that are not reserved, the least used first."""
     taken = {
         name: row
         for row in bookings(work.session, ending_after=begins_at)
@@ -168,12 +169,12 @@ def _chosen(
                 raise _overlap(node.name, taken[node.name])
         return [node.name for node in nodes]
     if body.count > len(nodes):
-        are = "node is" if len(nodes) == 1 else "nodes are"
-        raise InvalidRequest(f"count: only {len(nodes)} {are} meant, and {body.count} are asked for.", field="count")
+        match = "node matches" if len(nodes) == 1 else "nodes match"
+        raise InvalidRequest(f"count: only {len(nodes)} {match}, but {body.count} are requested.", field="count")
     free = [node for node in nodes if node.name not in taken]
     if body.count > len(free):
         raise Conflict(
-            f"Only {len(free)} of these {len(nodes)} nodes are not reserved then, and {body.count} are asked for.",
+            f"Only {len(free)} of these {len(nodes)} nodes are not reserved then, but {body.count} are requested.",
             field="count",
         )
     busy: dict[str, int] = {}
@@ -184,8 +185,8 @@ def _chosen(
 
 def _overlap(node: str, row: BookingRow) -> Conflict:
     return Conflict(
-        f"Node {node} is reserved from {_iso(row.begins_at)} to {_iso(row.ends_at)} already, by {row.name} ({row.id}); "
-        "choose another time or other nodes, or delete that one first.",
+        f"Node {node} is already reserved from {_iso(row.begins_at)} to {_iso(row.ends_at)}, by {row.name} ({row.id}); "
+        "choose another time or other nodes, or delete that reservation first.",
         field="nodes",
     )
 
@@ -197,7 +198,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _closed(node: Node) -> str:
-    """Why it takes no new work; empty: it does."""
+    """Why the node takes no new jobs; empty if it does."""
     if not node.is_ready:
         return "not ready"
     if node.is_cordoned:
@@ -218,22 +219,22 @@ def _warnings(work: UnitOfWork, row: BookingRow, project: Project, nodes: Mappin
             is_holding(),
             Replica.node.in_(row.nodes),
             Job.project_id != project.id,
-            # Others have ended by then, even if they began just now.
+            # Other jobs will have ended by then, even if they began just now.
             or_(Job.max_run_time_s.is_(None), Job.max_run_time_s > ahead_s),
         )
         .distinct()
         .order_by(Job.name)
     )
-    names = [one.name for one in work.session.execute(others) if one.preemptible is not False]
+    names = [job.name for job in work.session.execute(others) if job.preemptible is not False]
     if names:
         shown = ", ".join(names[:_SHOWN])
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         found.append(f"Jobs of other projects that run there may be stopped when it begins: {shown}{more}.")
-    return found + _kept_out(work, project, ahead_s)
+    return found + _start_restriction(work, project, ahead_s)
 
 
-def _kept_out(work: UnitOfWork, project: Project, ahead_s: float) -> list[str]:
-    """That whoever may still run when it begins does not start there from now on."""
+def _start_restriction(work: UnitOfWork, project: Project, ahead_s: float) -> list[str]:
+    """The warning that, from now on, jobs that may still run at the beginning do not start on the nodes."""
     if not ahead_s:
         return []
     unlimited = select(func.count()).where(
@@ -245,7 +246,7 @@ def _kept_out(work: UnitOfWork, project: Project, ahead_s: float) -> list[str]:
     count = work.session.execute(unlimited).scalar_one()
     waiting = f"; {count} waiting {'job has' if count == 1 else 'jobs have'} none" if count else ""
     return [
-        f"Until it begins only those jobs of other projects start there whose max_run_time is over by then{waiting}."
+        f"Until it begins, jobs of other projects start there only if their max_run_time ends by then{waiting}."
     ]
 
 

@@ -1,4 +1,4 @@
-"""A job's code for its replicas: an attempt's token opens exactly one archive."""
+"""A job's code archive for its replicas: an attempt's token gives access to exactly one archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.domain.ids import AttemptId
 
 
 def open_code(context: AppContext, attempt_id: AttemptId) -> int:
-    """A descriptor of the archive of the attempt's job, for reading.
+    """A file descriptor for reading the code archive of the attempt's job.
 
     Raises:
         NotFound: the job has no code, or its archive is gone.
@@ -29,11 +29,11 @@ def open_code(context: AppContext, attempt_id: AttemptId) -> int:
     if row is None:
         raise NotFound(f"There is no attempt {attempt_id}.")
     if row.deleted_at is not None or row.ended_at is not None:
-        raise AttemptEnded("The attempt of this token has ended; its replicas start no more.")
+        raise AttemptEnded("The attempt of this token has ended; no more of its replicas start.")
     digest = row.spec.get("code")
     if digest is None:
         raise NotFound("The job was submitted without code.")
     try:
         return os.open(store_of(context).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotFound("The job's code archive is gone; submit the job again to upload it anew.") from None
+        raise NotFound("The job's code archive is gone; submit the job again to upload it.") from None

@@ -11,7 +11,7 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import AttemptCaller
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
-from api.metrics.ingest import take_batch
+from api.metrics.ingest import ingest_batch
 from api.runtime.code import open_code
 from core.domain.ids import AttemptId
 from core.reports.ingest import ingest_report
@@ -26,27 +26,27 @@ _ARCHIVE: Final[dict[str, Any]] = {
 
 @router.post("/report", operation_id="report", summary="A replica's heartbeats, progress, checkpoints and events")
 async def report(body: Report, attempt: AttemptCaller, context: AppContextDep) -> ReportAnswer:
-    """With the attempt's token. Items with numbers that were seen already are dropped; `acked` may leave the spool."""
-    return await context.run_bounded(_take, body, attempt, context)
+    """With the attempt's token. Items with known numbers are dropped; items up to `acked` may be removed from the spool."""
+    return await context.run_bounded(_ingest_report, body, attempt, context)
 
 
-def _take(body: Report, attempt: AttemptId, context: AppContext) -> ReportAnswer:
+def _ingest_report(body: Report, attempt: AttemptId, context: AppContext) -> ReportAnswer:
     with context.write() as work:
         return ReportAnswer(acked=ingest_report(work.session, attempt, body, now=work.now))
 
 
 @router.post("/metrics", operation_id="add_metrics", summary="Points of many series at once")
 async def add_metrics(body: MetricsBatch, attempt: AttemptCaller, context: AppContextDep) -> MetricsAnswer:
-    """With the attempt's token, from any process of the replica. `Content-Encoding: gzip` is understood.
+    """With the attempt's token, from any process of the replica. Supports `Content-Encoding: gzip`.
 
-    With `batch` a batch that is sent again counts once. What cannot be used is told in `faults`, the rest is taken.
+    With `batch`, a repeated batch counts once. Invalid points are reported in `faults`; the others are stored.
     """
-    return await context.run_bounded(_add, body, attempt, context)
+    return await context.run_bounded(_ingest_metrics, body, attempt, context)
 
 
-def _add(body: MetricsBatch, attempt: AttemptId, context: AppContext) -> MetricsAnswer:
+def _ingest_metrics(body: MetricsBatch, attempt: AttemptId, context: AppContext) -> MetricsAnswer:
     with context.write() as work:
-        return take_batch(work, attempt, body)
+        return ingest_batch(work, attempt, body)
 
 
 @router.get(
@@ -57,5 +57,5 @@ def _add(body: MetricsBatch, attempt: AttemptId, context: AppContext) -> Metrics
     responses={200: _ARCHIVE, 206: {**_ARCHIVE, "description": "The range."}},
 )
 async def download_code(attempt: AttemptCaller, context: AppContextDep) -> Response:
-    """With the attempt's token, while the attempt lives. `Range` and `If-Range` are honoured."""
+    """With the attempt's token, while the attempt is live. Supports `Range` and `If-Range`."""
     return OpenFileResponse(await run_in_threadpool(open_code, context, attempt), media_type="application/gzip")

@@ -20,7 +20,7 @@ SecretName = Annotated[EnvName, Path(description="Name of the environment variab
 
 @router.get("", operation_id="list_secrets", summary="Names of the project's secrets")
 def list_secrets(project: ProjectViewer, context: AppContextDep, page: PageParams) -> Page[SecretView]:
-    """By name. Values are never shown."""
+    """In order of name. Values are never shown."""
     with context.read() as work:
         return service.list_names(work, project.load(work.session), page)
 

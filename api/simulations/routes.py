@@ -17,22 +17,22 @@ router = new_router("simulations")
     "/simulations",
     status_code=202,
     operation_id="begin_simulation",
-    summary="Try another policy or other nodes on the jobs of the last days",
+    summary="Simulate another policy or other nodes with recent jobs",
 )
 def begin_simulation(body: SimulationRequest, caller: PlatformAdmin, context: AppContextDep) -> SimulationStatusView:
-    """The jobs that have ended lately are run again through the planner, in time that is only thought of: as things are, and
-    as they would be. It takes seconds to minutes: ask for the result by its id. Nothing is changed.
+    """What-if simulation: replays recently ended jobs through the planner in simulated time, with the current and with the
+    changed settings. It takes seconds to minutes; get the result by its id. The cluster is not affected.
     """
     with context.write() as work:
         return service.begin(work, caller, body)
 
 
 @router.get(
-    "/simulations/{simulation}", operation_id="get_simulation", summary="How a simulation stands, and its result"
+    "/simulations/{simulation}", operation_id="get_simulation", summary="The state of a simulation, and its result"
 )
 def get_simulation(
     simulation: Annotated[str, Path(max_length=100)], caller: PlatformAdmin, context: AppContextDep
 ) -> SimulationStatusView:
-    """The result stays for an hour."""
+    """The result is stored for an hour."""
     with context.write() as work:
         return service.get(work, caller, simulation)

@@ -1,4 +1,4 @@
-"""Asking for simulations: they are worked on by a scheduler, and their results stay for an hour."""
+"""What-if simulations: a scheduler runs them; their results are stored for an hour."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from core.domain.sharing.wait_phrases import in_full
 from core.ids import new_id
 from core.wakeups import TOPIC_FORECAST
 
-# A scheduler that is there begins within a second or two.
+# A running scheduler begins within a second or two.
 _LATE: Final = timedelta(seconds=10)
 
 
 def begin(work: UnitOfWork, caller: Caller, body: SimulationRequest) -> SimulationStatusView:
-    """Ask for it.
+    """Queue a simulation.
 
     Raises:
-        InvalidRequest: a setting that is none.
-        Unavailable: this user has two already that are not done.
+        InvalidRequest: an unknown or invalid setting.
+        Unavailable: this user already has two unfinished simulations.
     """
     policy = read_settings(body.policy, at="policy") if body.policy else {}
     parse_policy(policy, base=read_policy(work.session).policy)
     cluster = None if body.cluster is None else body.cluster.model_dump(mode="json")
     simulation_id = new_id("question")
-    asked = {"policy": dict(policy), "cluster": cluster, "days": body.days}
-    questions.put(work.session, simulation_id, caller.user_id, asked, work.now, QuestionKind.SIMULATION)
+    question = {"policy": dict(policy), "cluster": cluster, "days": body.days}
+    questions.put(work.session, simulation_id, caller.user_id, question, work.now, QuestionKind.SIMULATION)
     work.notify(TOPIC_FORECAST)
     return SimulationStatusView(
-        id=simulation_id, state="waiting", sentence="It waits for a scheduler to begin with it."
+        id=simulation_id, state="waiting", sentence="It waits for a scheduler to start it."
     )
 
 
 def get(work: UnitOfWork, caller: Caller, simulation_id: str) -> SimulationStatusView:
-    """How it stands.
+    """The state of a simulation, with its result when it is done.
 
     Raises:
-        NotFound: there is none, or it is more than an hour old.
-        TrainmasterError: what kept it from being done.
+        NotFound: there is no such simulation of the caller, or it is more than an hour old.
+        TrainmasterError: the simulation failed.
     """
     try:
         found = simulations.status_of(work.session, simulation_id, caller.user_id, work.now)
     except LookupError as error:
         raise NotFound(
-            f"There is no simulation {simulation_id!r} of yours; results are kept for an hour. Ask for it again."
+            f"There is no simulation {simulation_id!r} of yours; results are stored for an hour. Start it again."
         ) from error
     if found.running is not None:
         return _running(work, simulation_id, found.running)
@@ -75,12 +75,12 @@ def get(work: UnitOfWork, caller: Caller, simulation_id: str) -> SimulationStatu
 
 
 def _waiting(work: UnitOfWork, simulation_id: str, found: SimulationStatus) -> SimulationStatusView:
-    work.notify(TOPIC_FORECAST)  # the first ring may have been lost
-    sentence = "It waits for a scheduler to begin with it."
+    work.notify(TOPIC_FORECAST)  # the first wake-up may have been lost
+    sentence = "It waits for a scheduler to start it."
     if found.before:
-        sentence = f"It waits until {found.before} that {'was' if found.before == 1 else 'were'} asked for earlier {'is' if found.before == 1 else 'are'} done."
+        sentence = f"It waits for {found.before} earlier {'simulation' if found.before == 1 else 'simulations'}."
     elif work.now - found.created_at > _LATE:
-        sentence = "No scheduler has begun with it yet; `trainmaster version --server` tells how the scheduler is."
+        sentence = "No scheduler has started it yet; `trainmaster version --server` shows the scheduler's state."
     return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
 
 
@@ -88,7 +88,7 @@ def _running(work: UnitOfWork, simulation_id: str, running: Mapping[str, Any]) -
     since, again = running["since"], running.get("tries", 1) > 1
     if simulations.is_lost(running, work.now):
         work.notify(TOPIC_FORECAST)
-        sentence = "The scheduler that worked on it is gone; the next one takes it up again."
+        sentence = "The scheduler that ran it is gone; the next scheduler starts it again."
         return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
     sentence = in_full(f"it {running['doing']}{', again, as the scheduler ended meanwhile' if again else ''}")
     return SimulationStatusView(id=simulation_id, state="running", sentence=sentence, began_at=since)

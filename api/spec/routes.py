@@ -17,5 +17,5 @@ def _schema() -> dict[str, Any]:
 
 @router.get("/schema", operation_id="get_spec_schema", summary="JSON Schema of the job spec")
 def get_spec_schema() -> dict[str, Any]:
-    """For editors: what a spec file may hold, shorthands included. Needs no token, as editors fetch it by its address."""
+    """For editors: the schema of a spec file, shorthands included. Needs no token, since editors fetch it by URL."""
     return _schema()

@@ -1,4 +1,4 @@
-"""The right to one study, as ``api.auth`` has it for jobs."""
+"""Access to one study, like ``api.auth.JobAccess`` for jobs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from api.auth import Caller, ProjectMembership, Role, Scope, require
 from core.db.tables import Study
 from core.domain.errors import NotFound
 
-# Written once: to put a statement together takes longer than to execute this one.
+# Built once: constructing the statement takes longer than executing it.
 _BY_ID: Final = select(Study).where(Study.id == bindparam("ref"), Study.deleted_at.is_(None))
-# Trials may be written meanwhile, which refer to it.
+# FOR NO KEY UPDATE: trials, which reference the study, may be inserted meanwhile.
 _LOCKED: Final = _BY_ID.with_for_update(key_share=True)
 
 
 @dataclass(frozen=True, slots=True)
 class StudyAccess:
-    """The right to one study with at least ``role`` in its project; ``load`` proves it.
+    """Access to one study with at least ``role`` in its project; ``load`` checks it.
 
     ``ref``: its id, or its name: then the newest of that name that the caller may see.
     """
@@ -32,9 +32,9 @@ class StudyAccess:
     role: Role
 
     def load(self, session: Session, *, is_locked: bool = False) -> tuple[Study, ProjectMembership]:
-        """The row, and the caller's place in its project. Raises ``NotFound`` or ``Forbidden``.
+        """The row, and the caller's membership in its project. Raises ``NotFound`` or ``Forbidden``.
 
-        ``is_locked``: nobody else changes it before this transaction's end.
+        ``is_locked``: lock the row until the end of the transaction.
         """
         what = f"study {self.ref!r} that you may see; `GET /api/v1/studies` lists yours"
         study = session.execute(_LOCKED if is_locked else _BY_ID, {"ref": self.ref}).scalar_one_or_none()
@@ -52,14 +52,14 @@ class StudyAccess:
 
 
 def study_of(role: Role) -> Callable[..., Awaitable[StudyAccess]]:
-    """A dependency for ``{study}`` routes; roles above viewer ask for a token that may write."""
-    asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
+    """A dependency for ``{study}`` routes; roles above viewer need a token of scope write."""
+    authenticated = require(Scope.READ if role == "viewer" else Scope.WRITE)
 
     async def access(
         study: Annotated[
             str, Path(description="The study's id, or its name: the newest of that name.", max_length=100)
         ],
-        caller: Caller = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
+        caller: Caller = Depends(authenticated),  # noqa: B008 (an annotation cannot see the local name)
     ) -> StudyAccess:
         return StudyAccess(caller, study, role)
 

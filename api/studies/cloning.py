@@ -1,4 +1,4 @@
-"""A new study from the spec of another."""
+"""The spec and the name of a study's clone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyCl
     """The canonical spec of the clone. Without a ``name`` among the changes it gets the next free one.
 
     Raises:
-        InvalidSpec: every mistake in it.
+        InvalidSpec: all mistakes in it.
     """
-    # What other doors, such as Vertex AI's, keep beside the spec belongs to the original alone.
+    # Fields that other protocols, such as Vertex AI's, store next to the spec belong to the original alone.
     spec = {key: item for key, item in original.spec.items() if key in StudySpec.model_fields}
     raw = changed_spec(spec, body.changes)
     if body.changes.get("name") is None:
@@ -41,11 +41,10 @@ def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyCl
 
 
 def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces.
+    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest replaces.
 
-    Shorthands count too: those of jobs below ``template``, and ``metric`` and ``goal``. The template's name, which is the
-    study's, and its output are not taken over: the clone's trials would write where the original's did. ``changes`` may
-    name one.
+    Shorthands apply, too: those of jobs below ``template``, and ``metric`` and ``goal``. The template's name and output
+    are dropped: the clone's trials would write to the original's output. ``changes`` may state an output.
     """
     raw = with_changes(spec, {key: item for key, item in changes.items() if key != "template"})
     if "template" in changes or isinstance(raw.get("template"), dict):
@@ -54,16 +53,16 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
         (first, *_) = raw.pop("metrics")
         raw = {"metric": first["name"], "goal": first["goal"], **raw}
     parameters = changes.get("parameters")
-    # What is no mapping is refused with the whole.
+    # A value that is not a mapping is reported when the whole spec is parsed.
     for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():
-        # Of another type than before, nothing of what it was fits.
+        # A parameter of another type keeps no field of the original.
         if isinstance(parameter, Mapping) and "type" in parameter and name in spec["parameters"]:
             raw["parameters"][name] = dict(parameter)
     return {key: item for key, item in raw.items() if item is not None}
 
 
 def _with_study(earlier: Any, study_id: str) -> Any:
-    """The studies to start from, this one too. What is no list of them stays, and is refused with the whole."""
+    """The studies to warm-start from, with ``study_id`` added. An invalid value is kept, and refused by the parser."""
     named = [earlier] if isinstance(earlier, str) else [] if earlier is None else earlier
     if not isinstance(named, list | tuple) or study_id in named:
         return named
@@ -72,13 +71,13 @@ def _with_study(earlier: Any, study_id: str) -> Any:
 
 def _template(spec: Any, changes: Any) -> Any:
     if not isinstance(changes, Mapping):
-        return changes  # null: no template; all else is refused with the whole
-    kept = {key: item for key, item in (spec or {}).items() if key not in ("name", "output", "project")}
-    return with_changes(kept, changes)
+        return changes  # null: no template; the parser refuses anything else
+    inherited = {key: item for key, item in (spec or {}).items() if key not in ("name", "output", "project")}
+    return with_changes(inherited, changes)
 
 
 def free_name(session: Session, caller: Caller, original: Study) -> str:
-    """What a clone is called that was given no name: ``search-2`` from ``search``, or the next number that is free."""
+    """The default name of a clone: ``search-2`` for ``search``, or the next free number."""
     numbered = _NUMBERED.fullmatch(original.name)
     stem = (numbered[1] if numbered else original.name)[: _NAME_CHARS - 7].rstrip("-")
     named = select(Study.name).where(

@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
-from trainmaster.wire.jobs import TensorBoardRequest, TensorBoardLinkView
+from trainmaster.wire.jobs import TensorBoardLinkView, TensorBoardRequest
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader

@@ -72,7 +72,7 @@ class Whole:
         self.reconciler = Reconciler(self.control)
         self.chance = random.Random(1)
         self.spent: Counter[str] = Counter()
-        self.rung: dict[str, dict[str, None]] = {TOPIC_RECONCILE: {}, TOPIC_STUDY: {}, TOPIC_TICK: {}}
+        self.sent: dict[str, dict[str, None]] = {TOPIC_RECONCILE: {}, TOPIC_STUDY: {}, TOPIC_TICK: {}}
         self.due: list[tuple[float, str]] = []  # when each attempt is worth a look, in virtual seconds
         # Of those that have not told all: begin, duration, and how good it is.
         self.jobs: dict[str, tuple[float, float, float]] = {}
@@ -82,7 +82,7 @@ class Whole:
         _fill(sessions, self.engine.now, options)
 
     def notify(self, topic: str, key: str = "") -> None:
-        self.rung.setdefault(topic, {})[key] = None
+        self.sent.setdefault(topic, {})[key] = None
 
     def _script(self, order: ReplicaOrder) -> Script:
         runs_s = self.options.run_s * self.chance.uniform(0.5, 1.5)
@@ -110,22 +110,22 @@ class Whole:
             self.notify(TOPIC_RECONCILE, heapq.heappop(self.due)[1])
         self.notify(TOPIC_STUDY, STUDY)  # beat does, too
         self.notify(TOPIC_TICK)
-        while any(self.rung.values()):
-            if keys := list(self.rung[TOPIC_RECONCILE]):
-                self.rung[TOPIC_RECONCILE].clear()
+        while any(self.sent.values()):
+            if keys := list(self.sent[TOPIC_RECONCILE]):
+                self.sent[TOPIC_RECONCILE].clear()
                 looks = self.timed("attempts", lambda keys=keys: self.reconciler.reconcile_all(map(AttemptId, keys)))
                 for attempt, look in looks.items():
                     if isinstance(look, Exception):
                         raise look
                     if look.recheck_at is not None:
                         heapq.heappush(self.due, (look.recheck_at.timestamp(), attempt))
-            if self.rung[TOPIC_STUDY]:
-                self.rung[TOPIC_STUDY].clear()
+            if self.sent[TOPIC_STUDY]:
+                self.sent[TOPIC_STUDY].clear()
                 begin = time.process_time()
                 self.timed("study", lambda: self.study_loop.reconcile(STUDY))
                 self.rounds.append(time.process_time() - begin)
-            if self.rung[TOPIC_TICK]:
-                self.rung[TOPIC_TICK].clear()
+            if self.sent[TOPIC_TICK]:
+                self.sent[TOPIC_TICK].clear()
                 self.timed("tick", self.ticker.tick)
 
     def _report(self) -> None:

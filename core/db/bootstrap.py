@@ -125,7 +125,8 @@ def _first_volumes(settings: Settings) -> list[FirstVolume]:
         except ValidationError as error:
             raise BadSettings(
                 "TRAINMASTER_FIRST_VOLUMES cannot be used: write a JSON list such as "
-                '[{"name": "output", "kind": "nfs", "root": "/mnt/output", "config": {"server": "nas", "path": "/output"}}].'
+                '[{"name": "output", "kind": "nfs", "root": "/mnt/output", '
+                '"config": {"server": "nas", "path": "/output"}}].'
             ) from error
     folders = zip((settings.default_volume, DATA_VOLUME), FIRST_FOLDERS, strict=True)
     return [FirstVolume(name=name, kind="local", root=str((settings.home / f).resolve())) for name, f in folders]

@@ -107,7 +107,8 @@ class CheckpointContents:
     def add(self, tensor: Tensor) -> None:
         if len(self.tensors) >= TENSOR_LIMIT:
             raise Unreadable(
-                f"It holds more than {TENSOR_LIMIT:,} tensors, which are too many to list; look into its files one by one."
+                f"It holds more than {TENSOR_LIMIT:,} tensors, which are too many to list; look into its files one "
+                "by one."
             )
         if max(tensor.shape, default=0) > ELEMENT_LIMIT or tensor.count > ELEMENT_LIMIT:
             raise Unreadable(f"It is damaged: {clip(tensor.name, 100)} has more elements than any file can hold.")

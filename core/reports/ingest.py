@@ -142,7 +142,7 @@ class _ReportIngest:
         self._points: dict[str, Points] = {}
         self._printed: dict[str, Points] = {}
         self._objects: list[NewMetricObject] = []
-        self._told: int | None = None  # events of this attempt so far; counted lazily
+        self._event_count: int | None = None  # events of this attempt so far; counted lazily
 
     def take(self, item: ReportItem) -> None:
         try:
@@ -254,22 +254,22 @@ class _ReportIngest:
 
     def _is_recorded(self, kind: str, reason: str) -> bool:
         """Whether this replica's history has the same event already; repeated refusals need no second one."""
-        told = select(Event.id).where(
+        query = select(Event.id).where(
             Event.job_id == self.job.id,
             Event.attempt_id == self.replica.attempt_id,
             Event.kind == kind,
             Event.actor == f"runtime:{self.replica.role}-{self.replica.index}",
             Event.reason == reason,
         )
-        return self.session.execute(told.limit(1)).first() is not None
+        return self.session.execute(query.limit(1)).first() is not None
 
     def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
-        if self._told is None:
-            self._told = self._count_events()
-        self._told += 1
-        if self._told > EVENT_LIMIT + 1:
+        if self._event_count is None:
+            self._event_count = self._count_events()
+        self._event_count += 1
+        if self._event_count > EVENT_LIMIT + 1:
             return
-        if self._told > EVENT_LIMIT:
+        if self._event_count > EVENT_LIMIT:
             kind, reason, data = _DROPPED, f"This attempt has reported {EVENT_LIMIT:,} events; the rest is dropped.", {}
         append_event(
             self.session,
@@ -285,12 +285,12 @@ class _ReportIngest:
 
     def _count_events(self) -> int:
         """At most one more than the limit and its notice, so that a flood is not counted whole each time."""
-        told = select(Event.id).where(
+        query = select(Event.id).where(
             Event.job_id == self.job.id,
             Event.attempt_id == self.replica.attempt_id,
             Event.actor.startswith("runtime:", autoescape=True),
         )
-        counted = select(func.count()).select_from(told.limit(EVENT_LIMIT + 1).subquery())
+        counted = select(func.count()).select_from(query.limit(EVENT_LIMIT + 1).subquery())
         return self.session.execute(counted).scalar_one()
 
 

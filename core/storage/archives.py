@@ -262,7 +262,8 @@ class ArchiveStore:
         if hexes.hexdigest() != parse_digest(digest):
             upload.unlink()
             raise InvalidRequest(
-                "The archive's bytes do not have this digest, so they were dropped; pack it again and send it from the start.",
+                "The archive's bytes do not have this digest, so they were dropped; pack it again and send it from "
+                "the start.",
                 field="digest",
             )
         if first != _GZIP_MAGIC:

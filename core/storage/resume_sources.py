@@ -59,7 +59,7 @@ class Resumable:
         return self._chosen(None)
 
     def instead_of(self, path: str) -> str:
-        """The replacement for the missing checkpoint ``path``: the next later one, else the newest. See :meth:`newest`."""
+        """The replacement for the missing checkpoint ``path``: the next later one, else the newest."""
         return self._chosen(step_in(path.rpartition("/")[2]))
 
     def _chosen(self, step: int | None) -> str:

@@ -180,8 +180,8 @@ def _verified(stream: BinaryIO, size: int, token: str) -> list[bytes] | None:
     for piece in _pieces(stream, size):
         code.update(piece)
         digests.append(sha256(piece).digest())
-    told = stream.read(_CODE_BYTES)
-    return digests if hmac.compare_digest(code.hexdigest().encode() + b"\n", told) else None
+    signature = stream.read(_CODE_BYTES)
+    return digests if hmac.compare_digest(code.hexdigest().encode() + b"\n", signature) else None
 
 
 def _read_again(stream: BinaryIO, size: int, digests: Sequence[bytes]) -> Iterator[bytes]:
@@ -214,9 +214,9 @@ def _batches(start: ReplicaStart, lines: Iterator[bytes], first: int) -> Iterato
         is_long = len(line) > LINE_BYTES
         if not is_long and not (line.startswith(b"{") and line.endswith(b"}")):
             break
-        kept = b"" if is_long else line  # no item, but it takes a number
-        batch.append(kept)
-        size += len(kept)
+        item = b"" if is_long else line  # no item, but it takes a number
+        batch.append(item)
+        size += len(item)
         if len(batch) == _BATCH or size >= _BATCH_BYTES:
             yield SpooledLines(start, first, tuple(batch))
             first, batch, size = first + len(batch), [], 0
@@ -241,7 +241,7 @@ def _item(line: bytes, seq: int) -> ReportItem | None:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Empty if it is no object, or has values that the database cannot store: a NUL, a lone surrogate, a huge number."""
+    """Empty if it is no object, or has values that the database cannot store: a NUL, a lone surrogate, huge numbers."""
     try:
         data = json.loads(line)  # accepts NaN, which metrics may be
         orjson.dumps(data)

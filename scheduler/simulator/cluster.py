@@ -31,7 +31,8 @@ Holder = tuple[str, str, int]  # job, role, index
 
 
 class SharedDevices:
-    """The shared devices by node and model: how much each replica has of each. Parts taken before have no known holder.
+    """The shared devices by node and model: how much each replica has of each. Parts taken before have
+    no known holder.
     """
 
     def __init__(self) -> None:

@@ -59,8 +59,8 @@ def replay(
     A preempted job pays ``policy.restart_cost_s`` when it restarts. Pure: equal arguments give equal figures.
 
     Args:
-        history: finished jobs, as :func:`scheduler.simulator.traces.own.arrivals` makes them.
-        knowledge: what the planner knows of their durations; by default what it would have learnt meanwhile.
+        history: finished jobs, as :func:`scheduler.simulator.traces.own.arrivals` makes them. knowledge: what the
+        planner knows of their durations; by default what it would have learnt meanwhile.
     """
     whole = [replace(node, free=node.allocatable, is_schedulable=True, why_not="") for node in (*nodes, *more_nodes)]
     scenario = Scenario(

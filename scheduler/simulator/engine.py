@@ -31,10 +31,9 @@ class Simulation:
     """One run of one scenario.
 
     Args:
-        planner: the planner under simulation; the production planner unless a test says otherwise.
-        on_plan: called with every snapshot and its plan, for checks and measurements.
-        cpu_clock: such as ``time.process_time``, to measure the cost of plans.
-        keeps_reasons: whether each job's history records its wait reasons.
+        planner: the planner under simulation; the production planner unless a test says otherwise. on_plan: called
+        with every snapshot and its plan, for checks and measurements. cpu_clock: such as ``time.process_time``, to
+        measure the cost of plans. keeps_reasons: whether each job's history records its wait reasons.
     """
 
     def __init__(

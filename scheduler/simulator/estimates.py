@@ -1,10 +1,8 @@
 """Run time estimates that a simulation gives to the planner.
 
 ``unknown``: none. ``known``: the true remaining time. ``learnt``: the true time once a job has worked for a while (60
-s by
-default), as its progress report would tell the platform; before that none. ``history``: what the platform learns from
-jobs
-finished so far (:mod:`scheduler.planning.forecast.durations`), and nothing of the job itself.
+s by default), as its progress report would tell the platform; before that none. ``history``: what the platform learns
+from jobs finished so far (:mod:`scheduler.planning.forecast.durations`), and nothing of the job itself.
 """
 
 from __future__ import annotations

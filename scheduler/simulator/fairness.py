@@ -1,14 +1,12 @@
 """Finish-time fairness: how much later a job ended than with an equal share of the cluster to itself.
 
 rho = (end - arrival) / (time alone x contention), contention = max(1, jobs / GPUs). It is 1 for a job that ends when
-it
-would have with an equal share; above 1 it was treated worse.
+it would have with an equal share; above 1 it was treated worse.
 
 Defined by Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020. ``jobs`` is counted in two
-ways,
-as Zheng et al. do in "Shockwave", NSDI 2023 (``get_finish_time_fairness`` of its artifact): *static*, all jobs of the
-workload, the basis of its published figures; and as Themis means it, the average number of jobs present meanwhile.
-The artifact calls a job unfairly treated above 1.05, since measured times are noisy.
+ways, as Zheng et al. do in "Shockwave", NSDI 2023 (``get_finish_time_fairness`` of its artifact): *static*, all jobs
+of the workload, the basis of its published figures; and as Themis means it, the average number of jobs present
+meanwhile. The artifact calls a job unfairly treated above 1.05, since measured times are noisy.
 """
 
 from __future__ import annotations

@@ -42,12 +42,10 @@ class Summary:
     """The figures of one run. ``utilisation``: GPUs sums / GPUs present, from the start to the last end.
 
     ``completion``: from arrival to end (job completion time, JCT). ``idle_while_waiting``: GPUs free while jobs wait
-    for
-    room / GPUs present; ``fragmentation``: the fraction of these on partly used nodes. ``lost``: seconds of work
-    repeated
-    after preemptions / seconds of work. ``allocation``: (time, mean fraction of GPUs sums until the next point);
-    ``cpu_allocation``: the same for CPUs; ``queue``: (time, mean number of waiting jobs until the next point).
-    ``decision_cpu``: CPU time of one plan, where measured.
+    for room / GPUs present; ``fragmentation``: the fraction of these on partly used nodes. ``lost``: seconds of work
+    repeated after preemptions / seconds of work. ``allocation``: (time, mean fraction of GPUs sums until the next
+    point); ``cpu_allocation``: the same for CPUs; ``queue``: (time, mean number of waiting jobs until the next
+    point). ``decision_cpu``: CPU time of one plan, where measured.
     """
 
     jobs: int
@@ -101,8 +99,7 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
 
     Args:
         until_s: measure utilisation up to this time instead of the run's own end, so that runs of different lengths
-            are
-            comparable; not before the last end of a job.
+            are comparable; not before the last end of a job.
     """
     jobs: list[JobHistory] = list(outcome.jobs.values())
     waits = [job.started_s - job.arrival.at_s for job in jobs if job.started_s is not None]

@@ -99,8 +99,7 @@ class JobHistory:
     """What became of one job. Times in seconds from the start; ``None``: not yet.
 
     ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: average number of jobs
-    present, itself
-    included, from its arrival to its end.
+    present, itself included, from its arrival to its end.
     """
 
     arrival: Arrival

@@ -45,8 +45,7 @@ _STYLE: Final[Any] = {
 @dataclass(frozen=True, slots=True)
 class Curves:
     """The plotted data of one run. ``completions`` (seconds) and ``rhos`` (finish-time fairness): of finished jobs,
-    ascending;
-    ``allocation`` (fraction of the GPUs) and ``queue`` (waiting jobs): means from each time to the next.
+    ascending; ``allocation`` (fraction of the GPUs) and ``queue`` (waiting jobs): means from each time to the next.
     """
 
     name: str

@@ -13,8 +13,7 @@ class Progress:
     """Seconds of work; one second is what the job does in a second with its maximum of replicas.
 
     ``restart_left_s``: remaining time of its present restart. ``checkpoint_every_s``: ``None`` if a preempted job
-    writes a
-    checkpoint in its grace period and loses nothing.
+    writes a checkpoint in its grace period and loses nothing.
     """
 
     arrival: Arrival

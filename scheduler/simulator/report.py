@@ -45,7 +45,8 @@ def report(outcome: SimulationOutcome) -> str:
         )
     if figures.decision_cpu is not None:
         lines.append(
-            f"{'CPU of a plan':<14}{1000 * figures.decision_cpu.mean:>7.3g} ms   mean, {1000 * figures.decision_cpu.p99:.3g} ms p99"
+            f"{'CPU of a plan':<14}{1000 * figures.decision_cpu.mean:>7.3g} ms   mean, "
+            f"{1000 * figures.decision_cpu.p99:.3g} ms p99"
         )
     if figures.waiting_job_seconds:
         total = sum(figures.waiting_job_seconds.values()) or 1.0

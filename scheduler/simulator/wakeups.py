@@ -1,9 +1,8 @@
 """Moments at which the planner may decide differently though nothing arrived, ended or changed: only time has passed.
 
 The control loop plans every second; a simulation of a year cannot. Instead it plans again when an answer may change:
-a
-minimum run time or a time slice is over, in this attempt or in all of them together, a job reaches the next level of
-attained service or starves, its progress reveals its length, a reservation begins or ends.
+a minimum run time or a time slice is over, in this attempt or in all of them together, a job reaches the next level
+of attained service or starves, its progress reveals its length, a reservation begins or ends.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ def next_look_s(
     """The next such moment; infinity if there is none.
 
     Args:
-        running: progress of each running job, and when its attempt began.
-        start: time 0 of the simulation.
+        running: progress of each running job, and when its attempt began. start: time 0 of the simulation.
     """
     nearest_s = math.inf
     soon_s = now_s + _SOON_S

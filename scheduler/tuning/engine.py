@@ -55,11 +55,11 @@ def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterat
             drawn: dict[str, Any] = {}
             for name, parameter in space.parameters.items():
                 if space.is_active(name, drawn):
-                    # noqa: SLF001 (what suggest_float and its like call)
-                    inner = trial._suggest(name, distributions[name])
+                    # What suggest_float and the other public methods call.
+                    inner = trial._suggest(name, distributions[name])  # noqa: SLF001
                     drawn[name] = _outer(parameter, inner)
-        # noqa: SLF001 (Optuna 5 shows them nowhere else)
-        attrs = study._storage.get_trial_system_attrs(trial._trial_id)
+        # Optuna 5 exposes them nowhere else.
+        attrs = study._storage.get_trial_system_attrs(trial._trial_id)  # noqa: SLF001
         yield Proposal(drawn, _memo(attrs))
 
 

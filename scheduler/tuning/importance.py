@@ -38,8 +38,8 @@ class ParameterImportance:
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """Parameters by importance, the most important first. ``reason``: why it is unknown; then
-    ``parameters`` is empty.
+    """Parameters by importance, the most important first. ``reason``: why it is unknown; then ``parameters`` is
+    empty.
     """
 
     trials: int

@@ -84,7 +84,9 @@ def draw_case(random: Random, number: int) -> Case:
 
 
 def break_machine(case: Case) -> Case:
-    """The same; what killed it from outside is an error of the machine now, which the job meets wherever it happens to be."""
+    """The same; what killed it from outside is an error of the machine now, which the job meets wherever it happens to
+    be.
+    """
     if case.failure.cause is not ExitCause.SIGNALLED:
         return case
     broken = replace(
@@ -115,7 +117,9 @@ def vary_case(random: Random, case: Case) -> Case:
 
 
 def make_elastic(random: Random, case: Case, node_gpus: Sequence[int]) -> Case:
-    """Often the same; else its workers may be fewer than all of them. ``node_gpus``: of each node; the fewest have room."""
+    """Often the same; else its workers may be fewer than all of them. ``node_gpus``: of each node; the fewest have
+    room.
+    """
     roles = case.spec["roles"]
     is_simple = set(roles) <= {"worker", "chief"} and "restart" not in roles["worker"] and case.fails < 4
     if not is_simple or random.random() < 0.5:

@@ -250,18 +250,18 @@ class Schedule:
         story = session.execute(
             select(Event.at, Event.kind, Event.reason).where(Event.job_id == job.id).order_by(Event.id)
         ).all()
-        told = f"seed {self.world.seed} {case}\n" + "\n".join(f"{e.at:%H:%M:%S.%f} {e.kind}: {e.reason}" for e in story)
-        assert state.is_terminal, told
+        reported = f"seed {self.world.seed} {case}\n" + "\n".join(f"{e.at:%H:%M:%S.%f} {e.kind}: {e.reason}" for e in story)
+        assert state.is_terminal, reported
         allowed = set(case.ends) | ({JobState.CANCELLED} if self.asked[case.name] else set())
-        assert state in allowed, told
+        assert state in allowed, reported
         attempts = list(session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)))
-        assert [attempt.number for attempt in attempts] == list(range(1, len(attempts) + 1)), told
-        assert all(attempt.state == AttemptState.ENDED for attempt in attempts), told
+        assert [attempt.number for attempt in attempts] == list(range(1, len(attempts) + 1)), reported
+        assert all(attempt.state == AttemptState.ENDED for attempt in attempts), reported
         for earlier, later in itertools.pairwise(attempts):
-            assert earlier.ended_at <= later.created_at, told
+            assert earlier.ended_at <= later.created_at, reported
         replicas = session.scalars(select(Replica).where(Replica.job_id == job.id)).all()
-        assert all(ReplicaState(replica.state).is_terminal for replica in replicas), told
-        _check_story([e.kind for e in story], told)
+        assert all(ReplicaState(replica.state).is_terminal for replica in replicas), reported
+        _check_story([e.kind for e in story], reported)
 
 
 def _check_quarantines(session: Any, seed: int) -> int:
@@ -295,7 +295,7 @@ def _check_quarantines(session: Any, seed: int) -> int:
 _QUARANTINES = ("node.quarantined", "node.released")
 
 
-def _check_story(kinds: list[str], told: str) -> None:
+def _check_story(kinds: list[str], reported: str) -> None:
     """The job's own events are legal moves in the order of the lifecycle."""
     moves = {
         "job.placed": JobEvent.PLACE,
@@ -318,6 +318,6 @@ def _check_story(kinds: list[str], told: str) -> None:
             move = moves[kind]
         else:
             continue
-        assert can_advance(state, move), f"{kind} from {state}\n{told}"
+        assert can_advance(state, move), f"{kind} from {state}\n{reported}"
         state = advance(state, move).state
-    assert state.is_terminal, told
+    assert state.is_terminal, reported

@@ -1,4 +1,6 @@
-"""Seeded fault schedules over studies: processes are killed between any two steps, and no trial is lost, doubled or forgotten."""
+"""Seeded fault schedules over studies: processes are killed between any two steps, and no trial is lost, doubled or
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_trials_are_lost_in_these_schedules_where_a_program_forgets_what_it_aske
 
 
 class Studies:
-    """One seed: a study whose trials are jobs, one whose points a program asks for, and a user who pauses and resumes."""
+    """One seed: a study whose trials are jobs, one whose points a program asks for, and a user who pauses and
+    resumes.
+    """
 
     def __init__(self, seed: int, sessions: Any, asker: str | None = None) -> None:
         draw = Random(f"studies {seed}")
@@ -83,8 +87,8 @@ class Studies:
         self.algorithm = draw.choice(["random", "tpe", "qmc"])
         self.run_s = draw.uniform(0, 6)
         self.stopping = draw.choice([None, "median"])
-        # How the program that asks finds out what it was given when an answer is lost: by the key of its request, by its own
-        # name, or not at all: then what it was given is lost.
+        # How the program that asks finds out what it was given when an answer is lost: by the key of its request, by
+        # its own name, or not at all: then what it was given is lost.
         self.asker = asker or draw.choice(["key", "client", "forgets"])
         self.key = 0
         self.given: dict[str, list[int]] = {}
@@ -150,7 +154,9 @@ class Studies:
                 pass
 
     def _ask(self, process: Process) -> None:
-        """What the API does for a program that asks for a point and tells what came out; it may die between any two steps."""
+        """What the API does for a program that asks for a point and tells what came out; it may die between any two
+        steps.
+        """
         key = f"key-{self.key}" if self.asker == "key" else None
         asked = ask_tell.Ask(1, "program" if self.asker == "client" else None, key)
         with unit_of_work(process.control.sessions) as session:
@@ -166,8 +172,8 @@ class Studies:
             try:
                 with unit_of_work(process.control.sessions) as session:
                     work = UnitOfWork(session, self.engine.now)
-                    told = TrialComplete(result={"score": trial.parameters["x"]})
-                    ask_tell.complete(work, self._access("asked"), trial.number, told)
+                    reported = TrialComplete(result={"score": trial.parameters["x"]})
+                    ask_tell.complete(work, self._access("asked"), trial.number, reported)
             except Conflict:
                 pass  # told already, and the answer was lost; or the study was stopped
         if trials and key == f"key-{self.key}":
@@ -228,24 +234,24 @@ class Studies:
                     assert trial.result == {"score": trial.parameters["x"]}
 
     def _check_study(self, session: Any, study: Study) -> None:
-        told = f"seed {self.seed} {study.name}: {study.state} {study.reason}"
+        reported = f"seed {self.seed} {study.name}: {study.state} {study.reason}"
         trials = session.scalars(select(Trial).where(Trial.study_id == study.id).order_by(Trial.number)).all()
-        assert [trial.number for trial in trials] == list(range(1, study.trial_count + 1)), told
-        assert all(TrialState(trial.state).is_terminal for trial in trials), told
+        assert [trial.number for trial in trials] == list(range(1, study.trial_count + 1)), reported
+        assert all(TrialState(trial.state).is_terminal for trial in trials), reported
         again = {trial.memo["again"]: trial for trial in trials if "again" in trial.memo}
         for trial in trials:
             if trial.job_id is None and trial.state == TrialState.FAILED:
-                assert self.asker == "forgets", f"{told}: nobody was to lose trial {trial.number}"
-                assert trial.reason.startswith("Lost: "), told
+                assert self.asker == "forgets", f"{reported}: nobody was to lose trial {trial.number}"
+                assert trial.reason.startswith("Lost: "), reported
             # A point is tried anew after its trial was lost, and for no other reason.
             if trial.number in again:
-                assert trial.state == TrialState.FAILED, told
-                assert again[trial.number].parameters == trial.parameters, told
+                assert trial.state == TrialState.FAILED, reported
+                assert again[trial.number].parameters == trial.parameters, reported
         points = [trial.parameters["x"] for trial in trials if "again" not in trial.memo]
-        assert len(set(points)) == len(points), told
-        assert points[:2] == [0.25, 0.75][: len(points)], told
+        assert len(set(points)) == len(points), reported
+        assert points[:2] == [0.25, 0.75][: len(points)], reported
         if self.is_stopped and study.state == StudyState.CANCELLED:
-            assert len(trials) <= self.trials[study.name], told
+            assert len(trials) <= self.trials[study.name], reported
         else:
-            assert study.state == StudyState.SUCCEEDED, told
-            assert len(trials) == self.trials[study.name], told
+            assert study.state == StudyState.SUCCEEDED, reported
+            assert len(trials) == self.trials[study.name], reported

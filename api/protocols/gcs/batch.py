@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import NotServed
 from api.protocols.gcs.callers import Asker, StorageWriter, find_bucket
-from api.protocols.gcs.objects import Condition, delete_object
+from api.protocols.gcs.objects import Preconditions, delete_object
 from api.protocols.gcs.parameters import demand_known
 from api.protocols.gcs.route import StorageRoute
 from core.domain.errors import InvalidRequest, TrainmasterError
@@ -42,7 +42,7 @@ _NUMBERS: Final = (
 async def batch(request: Request, caller: StorageWriter, context: AppContextDep) -> Response:
     """Each part is answered by itself. Deletions are served; uploads and downloads are not there either."""
     parts = _parts(request.headers.get("content-type", ""), await request.body())
-    answers = await run_in_threadpool(lambda: [_answered(context, caller, part) for part in parts])
+    answers = await run_in_threadpool(lambda: [_run_part(context, caller, part) for part in parts])
     mark = f"batch_{secrets.token_hex(16)}"
     body = b"".join(f"--{mark}\r\n".encode() + one + b"\r\n" for one in answers) + f"--{mark}--\r\n".encode()
     # gcsfs takes the mark as it stands here: no quotes.
@@ -61,10 +61,10 @@ def _parts(content_type: str, body: bytes) -> list[Message]:
     return parts
 
 
-def _answered(context: AppContext, caller: Asker, part: Message) -> bytes:
+def _run_part(context: AppContext, caller: Asker, part: Message) -> bytes:
     """What a part is told: a whole response, as a part of the answer."""
     try:
-        _obey(context, caller, part)
+        _delete(context, caller, part)
         status, body = 204, b""
     except TrainmasterError as error:
         refused = StorageRoute.refused(error)
@@ -76,7 +76,7 @@ def _answered(context: AppContext, caller: Asker, part: Message) -> bytes:
     return f"Content-Type: application/http\r\n{shown}\r\n{head}".encode() + body
 
 
-def _obey(context: AppContext, caller: Asker, part: Message) -> None:
+def _delete(context: AppContext, caller: Asker, part: Message) -> None:
     payload = part.get_payload(decode=True)
     text = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
     line, _, rest = text.lstrip("\r\n").partition("\n")
@@ -92,15 +92,15 @@ def _obey(context: AppContext, caller: Asker, part: Message) -> None:
         raise NotServed(
             "Authorization in a part of a batch is not served; the token of the batch counts for all of it."
         )
-    told = dict(parse_qsl(address.query, keep_blank_values=True))
-    demand_known(told, dict(headers.items()), _NUMBERS)
+    query = dict(parse_qsl(address.query, keep_blank_values=True))
+    demand_known(query, dict(headers.items()), _NUMBERS)
     bucket = find_bucket(context, caller, unquote(found[1]), writes=True)
-    delete_object(bucket, unquote(found[2]), Condition(*_numbers(told)))
+    delete_object(bucket, unquote(found[2]), Preconditions(*_numbers(query)))
 
 
-def _numbers(told: Mapping[str, str]) -> Iterator[int | None]:
+def _numbers(query: Mapping[str, str]) -> Iterator[int | None]:
     for name in _NUMBERS:
-        text = told.get(name)
+        text = query.get(name)
         if text is not None and not re.fullmatch(r"[0-9]{1,18}", text):
             raise InvalidRequest(f"Invalid argument: {name} is a number.", field=name)
         yield None if text is None else int(text)

@@ -41,28 +41,28 @@ class Checksums:
     def md5(self) -> str:
         return base64.b64encode(self._md5.digest()).decode()
 
-    def compare(self, *told: Told) -> None:
+    def compare(self, *expected: ExpectedChecksums) -> None:
         """Raises ``InvalidRequest`` in Cloud Storage's own words where what the client told is another one."""
-        for one in told:
+        for one in expected:
             for name, theirs, real in (("CRC32C", one.crc32c, self.crc32c), ("MD5 hash", one.md5, self.md5)):
                 if theirs is not None and theirs != real:
                     raise InvalidRequest(f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{real}".')
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ExpectedChecksums:
     """What a client says that the checksums are; ``None`` where it says nothing."""
 
     crc32c: str | None = None
     md5: str | None = None
 
 
-def told_in_metadata(told: Mapping[str, Any]) -> Told:
+def checksums_in_metadata(metadata: Mapping[str, Any]) -> ExpectedChecksums:
     """Raises ``InvalidRequest`` for what is none."""
-    return Told(_read(told.get("crc32c"), "crc32c", 4), _read(told.get("md5Hash"), "md5Hash", 16))
+    return ExpectedChecksums(_read(metadata.get("crc32c"), "crc32c", 4), _read(metadata.get("md5Hash"), "md5Hash", 16))
 
 
-def told_in_headers(headers: Headers) -> Told:
+def checksums_in_headers(headers: Headers) -> ExpectedChecksums:
     """Of ``x-goog-hash: crc32c=…,md5=…``, in one line or in several, and ``Content-MD5``. Raises ``InvalidRequest`` for
     what is none.
 
@@ -79,7 +79,7 @@ def told_in_headers(headers: Headers) -> Told:
     if md5 is not None and found.setdefault("md5", md5.strip()) != md5.strip():
         raise InvalidRequest("Content-MD5 and the MD5 of x-goog-hash differ.", field="content-md5")
     crc32c, md5 = (_read(found.get(name), f"the request's {name}", _SIZES[name]) for name in ("crc32c", "md5"))
-    return Told(crc32c, md5)
+    return ExpectedChecksums(crc32c, md5)
 
 
 def _read(value: Any, name: str, size: int) -> str | None:

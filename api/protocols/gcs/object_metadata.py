@@ -40,14 +40,14 @@ _CLASSES: Final = frozenset(
 _NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 
 
-def demand_served(told: Mapping[str, Any], bucket: str) -> None:
+def demand_served(metadata: Mapping[str, Any], bucket: str) -> None:
     """Raise for what would be dropped.
 
     Raises:
         NotServed: a field that objects here do not have, and that says anything.
         InvalidRequest: no field of an object, or one that contradicts the address.
     """
-    for name, value in told.items():
+    for name, value in metadata.items():
         if name in _ABSENT:
             if value not in _NOTHING:
                 raise not_served(name, _ABSENT[name])
@@ -55,9 +55,9 @@ def demand_served(told: Mapping[str, Any], bucket: str) -> None:
             raise InvalidRequest(
                 f'Invalid JSON payload received. Unknown name "{name[:100]}": Cannot find field.', field=name[:100]
             )
-    if told.get("bucket") not in (None, "", bucket):
+    if metadata.get("bucket") not in (None, "", bucket):
         raise InvalidRequest(f"bucket: the object's metadata names another one than {bucket}.", field="bucket")
-    _demand_class(told.get("storageClass"))
+    _demand_class(metadata.get("storageClass"))
 
 
 def _demand_class(value: Any) -> None:

@@ -16,13 +16,13 @@ from core.domain.errors import NotFound
 from core.storage.tree import LeavesVolume, TreeEntry
 
 # A checksum is of all bytes: those of a larger file are told only when it was just written.
-CHECKED_BYTES: Final = 64 * 2**20
+CHECKSUM_LIMIT_BYTES: Final = 64 * 2**20
 METAGENERATION: Final = 1  # what is said of an object never changes without it
 _NOT_HELD: Final = "At least one of the pre-conditions you specified did not hold."
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Preconditions:
     """``ifGenerationMatch`` and its kind; generation 0 is an object that is not there. ``generation``: which one is
     meant.
     """
@@ -34,7 +34,7 @@ class Condition:
     generation: int | None = None
 
     @property
-    def is_new_alone(self) -> bool:
+    def must_be_new(self) -> bool:
         return self.match == 0
 
     def demand(self, entry: TreeEntry | None) -> None:
@@ -82,11 +82,11 @@ def find_object(bucket: Bucket, name: str) -> TreeEntry:
         tree, path = bucket.place(object_path(name))
         entry = tree.stat(path)
     except LeavesVolume:
-        raise missing(bucket, name) from None
+        raise object_not_found(bucket, name) from None
     except NotFound:
-        raise missing(bucket, name) from None
+        raise object_not_found(bucket, name) from None
     if entry.is_dir != name.endswith("/"):
-        raise missing(bucket, name)
+        raise object_not_found(bucket, name)
     return entry
 
 
@@ -109,7 +109,7 @@ def find_or_none(bucket: Bucket, name: str) -> TreeEntry | None:
         return None
 
 
-def missing(bucket: Bucket, name: str) -> NotFound:
+def object_not_found(bucket: Bucket, name: str) -> NotFound:
     return NotFound(f"No such object: {bucket.name}/{name}")
 
 
@@ -120,20 +120,20 @@ def open_object(bucket: Bucket, name: str) -> int:
     return tree.open_file(path)
 
 
-def sums_of_open(fd: int) -> Checksums | None:
+def checksums_of_open_file(fd: int) -> Checksums | None:
     """``None``: it is too large to be read for that."""
-    return checksums_of(fd) if os.fstat(fd).st_size <= CHECKED_BYTES else None
+    return checksums_of(fd) if os.fstat(fd).st_size <= CHECKSUM_LIMIT_BYTES else None
 
 
-def sums_of(bucket: Bucket, name: str) -> Checksums | None:
+def checksums_of_object(bucket: Bucket, name: str) -> Checksums | None:
     fd = open_object(bucket, name)
     try:
-        return sums_of_open(fd)
+        return checksums_of_open_file(fd)
     finally:
         os.close(fd)
 
 
-def delete_object(bucket: Bucket, name: str, condition: Condition) -> None:
+def delete_object(bucket: Bucket, name: str, condition: Preconditions) -> None:
     condition.demand(find_generation(bucket, name, condition.generation))
     tree, path = bucket.place(object_path(name), makes=True)
     if name.endswith("/"):
@@ -148,7 +148,7 @@ def object_view(bucket: Bucket, name: str, entry: TreeEntry, sums: Checksums | N
     )
     generation = str(generation_of(entry))
     place = f"{bucket.name}/o/{quote(name, safe='')}"
-    told = {} if sums is None else {"crc32c": sums.crc32c, "md5Hash": sums.md5}
+    hashes = {} if sums is None else {"crc32c": sums.crc32c, "md5Hash": sums.md5}
     return {
         "kind": "storage#object",
         "id": f"{bucket.name}/{name}/{generation}",
@@ -164,5 +164,5 @@ def object_view(bucket: Bucket, name: str, entry: TreeEntry, sums: Checksums | N
         "updated": changed,
         "selfLink": f"{url}/storage/v1/b/{place}",
         "mediaLink": f"{url}/download/storage/v1/b/{place}?generation={generation}&alt=media",
-        **told,
+        **hashes,
     }

@@ -65,14 +65,14 @@ _HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-def demand_known(told: Mapping[str, str], headers: Mapping[str, str], served: Collection[str]) -> None:
+def demand_known(query: Mapping[str, str], headers: Mapping[str, str], served: Collection[str]) -> None:
     """Raise for what the route does not read.
 
     Raises:
         NotServed: it is of the real API, and says anything.
         InvalidRequest: nobody knows the parameter, or the value of one that is a choice.
     """
-    for name, value in told.items():
+    for name, value in query.items():
         choices = _CHOICES.get(name)
         if choices is not None:
             if value.partition(";")[0] not in choices:

@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request
 
 from api.http.content_length import content_length
 from api.protocols.gcs.answers import ConditionNotMet, NotChanged
-from api.protocols.gcs.objects import Condition, etag_of
+from api.protocols.gcs.objects import Preconditions, etag_of
 from api.protocols.gcs.parameters import not_served
 from core.domain.errors import InvalidRequest
 from core.storage.tree import TreeEntry
@@ -22,12 +22,12 @@ def _condition(
     ifGenerationNotMatch: _Number = None,  # noqa: N803
     ifMetagenerationMatch: _Number = None,  # noqa: N803
     ifMetagenerationNotMatch: _Number = None,  # noqa: N803
-) -> Condition:
-    return Condition(ifGenerationMatch, ifGenerationNotMatch, ifMetagenerationMatch, ifMetagenerationNotMatch)
+) -> Preconditions:
+    return Preconditions(ifGenerationMatch, ifGenerationNotMatch, ifMetagenerationMatch, ifMetagenerationNotMatch)
 
 
-def _one(condition: UploadCondition, generation: _Number = None) -> Condition:
-    return Condition(
+def _one(condition: UploadCondition, generation: _Number = None) -> Preconditions:
+    return Preconditions(
         condition.match, condition.not_match, condition.meta_match, condition.meta_not_match, generation=generation
     )
 
@@ -35,14 +35,14 @@ def _one(condition: UploadCondition, generation: _Number = None) -> Condition:
 def _of_bucket(
     ifMetagenerationMatch: _Number = None,  # noqa: N803
     ifMetagenerationNotMatch: _Number = None,  # noqa: N803
-) -> Condition:
-    return Condition(meta_match=ifMetagenerationMatch, meta_not_match=ifMetagenerationNotMatch)
+) -> Preconditions:
+    return Preconditions(meta_match=ifMetagenerationMatch, meta_not_match=ifMetagenerationNotMatch)
 
 
-BucketCondition = Annotated[Condition, Depends(_of_bucket)]
+BucketCondition = Annotated[Preconditions, Depends(_of_bucket)]
 # Of an upload, and of an object that is there.
-UploadCondition = Annotated[Condition, Depends(_condition)]
-ObjectCondition = Annotated[Condition, Depends(_one)]
+UploadCondition = Annotated[Preconditions, Depends(_condition)]
+ObjectCondition = Annotated[Preconditions, Depends(_one)]
 
 
 def demand_etag(headers: Mapping[str, str], entry: TreeEntry) -> None:

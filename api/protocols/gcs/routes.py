@@ -20,13 +20,13 @@ from api.protocols.gcs.listing import PAGE_LIMIT, list_objects, page_token, read
 from api.protocols.gcs.listing import Query as ListQuery
 from api.protocols.gcs.objects import (
     METAGENERATION,
+    checksums_of_object,
+    checksums_of_open_file,
     delete_object,
     find_generation,
     generation_of,
     object_view,
     open_object,
-    sums_of,
-    sums_of_open,
 )
 from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_etag, url_of
 from api.protocols.gcs.route import RefusingRoute, StorageRoute
@@ -127,7 +127,7 @@ def get_object(
     demand_etag(request.headers, entry)
     if alt == "media":
         return _media(request, found, name)
-    sums = None if entry.is_dir else sums_of(found, name)
+    sums = None if entry.is_dir else checksums_of_object(found, name)
     return answer(object_view(found, name, entry, sums, url=url_of(request)))
 
 
@@ -160,13 +160,13 @@ def delete(
 def _media(request: Request, bucket: Bucket, name: str) -> Response:
     fd = open_object(bucket, name)
     try:
-        sums, status = sums_of_open(fd), os.fstat(fd)
+        sums, status = checksums_of_open_file(fd), os.fstat(fd)
         _demand_range(request, status.st_size)
     except BaseException:
         os.close(fd)
         raise
     entry = TreeEntry(name, is_dir=False, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
-    told = {
+    headers = {
         "x-goog-generation": str(generation_of(entry)),
         "x-goog-metageneration": str(METAGENERATION),
         "x-goog-stored-content-length": str(status.st_size),
@@ -174,7 +174,7 @@ def _media(request: Request, bucket: Bucket, name: str) -> Response:
         "x-goog-storage-class": "STANDARD",
         **({} if sums is None else {"x-goog-hash": f"crc32c={sums.crc32c},md5={sums.md5}"}),
     }
-    return OpenFileResponse(fd, media_type="application/octet-stream", headers=told)
+    return OpenFileResponse(fd, media_type="application/octet-stream", headers=headers)
 
 
 def _demand_range(request: Request, size: int) -> None:

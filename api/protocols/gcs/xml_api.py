@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from api.pages.routes import PLACES
+from api.pages.routes import PAGE_PATHS
 
 _OF_OTHERS: Final = frozenset(
     {"api", "apis", "ajax-api", "assets", "compute", "mlflow", "storage", "upload", "download", "resumable", "batch", "kubernetes", "ray"}
@@ -39,7 +39,7 @@ def is_asked(scope: Scope) -> bool:
     bucket, _, name = str(scope["path"]).strip("/").partition("/")
     if not bucket or bucket in _OF_OTHERS or _VERSION.fullmatch(bucket):
         return False
-    if scope["method"] in ("PUT", "DELETE") and name and bucket not in PLACES:
+    if scope["method"] in ("PUT", "DELETE") and name and bucket not in PAGE_PATHS:
         return True
     headers = Headers(scope=scope)
     if any(key.startswith(_SIGNED) and key not in _EVERYWHERE for key in headers):

@@ -73,10 +73,11 @@ def waiting_page(
     cut = page.subquery()
     query = (
         select(
-            cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id, Job.state,
-            Job.wait_reason, Project.name.label("project"), User.name.label("user"),
+            cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id,
+            Job.state, Job.wait_reason, Project.name.label("project"), User.name.label("user"),
             *reason_columns(), StartForecastRow.earliest, StartForecastRow.likely, StartForecastRow.latest,
-            StartForecastRow.code.label("start_code"), StartForecastRow.sentence.label("start_sentence"), StartForecastRow.nodes.label("start_nodes"),
+            StartForecastRow.code.label("start_code"), StartForecastRow.sentence.label("start_sentence"),
+            StartForecastRow.nodes.label("start_nodes"),
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)

@@ -68,7 +68,7 @@ def claim_next(
 
 @dataclass(frozen=True, slots=True)
 class SimulationStatus:
-    """``running``: which scheduler works on it; ``answer``: the result; ``before``: earlier requests that are not done."""
+    """``running``: the scheduler that works on it; ``answer``: the result; ``before``: earlier requests not done."""
 
     created_at: datetime
     running: Mapping[str, Any] | None

@@ -33,7 +33,7 @@ def reason_columns() -> tuple[Label[Any], ...]:
 
 
 def with_reasons(query: AnySelect, where: ColumnElement[bool] | None = None) -> AnySelect:
-    """``query`` of jobs joined with the wait reason of each job's shape, if known. ``where``: join only for these jobs."""
+    """``query`` of jobs joined with the wait reason of each job's shape, if known. ``where``: only for these jobs."""
     only = true() if where is None else where
     of_user = Job.shape + "/" + Job.project_id + "/" + Job.user_id
     return query.join(WaitReason, and_(WaitReason.shape == Job.shape, only), isouter=True).join(

@@ -1,4 +1,4 @@
-"""Who may do what, and what is theirs: users, projects, secrets, volumes and archives of code."""
+"""Users, projects, tokens, secrets, volumes and code archives."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class User(Base):
 
 
 class Token(Base):
-    """A bearer token. Only its SHA-256 is kept. ``opened_by``: of a browser's session, the id of the token that was shown
-    for it; the session is revoked with that.
+    """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: for a browser session, the id of the
+    token that
+    opened it; the session is revoked with that token.
     """
 
     __tablename__ = "tokens"
@@ -62,8 +63,8 @@ class Project(Base):
     name: Mapped[str] = mapped_column(unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
     weight: Mapped[float] = mapped_column(Float, default=1.0)
-    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.domain.sharing.quota tells its form
-    max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest that its jobs may have
+    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # format: core.domain.sharing.quota
+    max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest priority of its jobs
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
 
@@ -86,7 +87,7 @@ class Secret(Base):
 
 
 class Volume(Base):
-    """Storage an admin registered. ``config``: how containers mount it; ``root``: where the control plane sees it."""
+    """Storage registered by an admin. ``config``: how containers mount it; ``root``: its path on the control plane."""
 
     __tablename__ = "volumes"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -99,7 +100,7 @@ class Volume(Base):
 
 
 class Archive(Base):
-    """A code archive (.tar.gz), named by its content. ``received_bytes`` < ``size_bytes`` while it is uploaded."""
+    """A code archive (.tar.gz), named by its digest. ``received_bytes`` < ``size_bytes`` during the upload."""
 
     __tablename__ = "archives"
     digest: Mapped[str] = mapped_column(primary_key=True)  # "sha256:<hex>"

@@ -1,4 +1,4 @@
-"""What all tables share: names of constraints, and column types of PostgreSQL and SQLite alike."""
+"""Naming convention of constraints, and column types for PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMING = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC datetimes on every database; SQLite keeps none itself. A naive value is a bug and refused."""
+    """Aware UTC datetimes on every database; SQLite has none itself. A naive value is a bug and refused."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -48,7 +48,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 # None is stored as NULL, not as the JSON value null, so that IS NULL finds it.
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-# SQLite numbers rows by itself only in a column declared INTEGER.
+# SQLite autoincrements only a column declared INTEGER.
 BigId = BigInteger().with_variant(Integer(), "sqlite")
 
 

@@ -1,4 +1,4 @@
-"""The machines, and who is at work on them."""
+"""Nodes and their failures, leases, the database's identity, and orphaned attempts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from core.db.tables.base import Base, BigId
 
 
 class Node(Base):
-    """A machine. The cordon, the drain and ``admin_labels`` are the admin's, the rest is written from what the executor sees.
+    """A machine. The cordon, the drain and ``admin_labels`` are the admin's; the rest is reported by the executor.
 
-    ``labels``: what the executor reports; :func:`core.db.repositories.nodes.labels_of` tells which labels hold.
-    ``quarantine``: null, or why it takes no new work (:mod:`core.db.repositories.quarantine` has the form), written by the
-    control loop; ``quarantined_until`` null: until an admin releases it. ``quarantine_count``: how many there were in a row.
-    ``trusted_since``: what failed there before has had its consequence. ``suspicion``: null, or why it would be quarantined and
-    is not.
+    ``labels``: as reported; :func:`core.db.repositories.nodes.labels_of` merges them with ``admin_labels``.
+    ``quarantine``: null,
+    or why it takes no new work (format: :mod:`scheduler.control.upkeep.quarantine`), written by the control loop;
+    ``quarantined_until`` null: until an admin releases it. ``quarantine_count``: the number of quarantines in a row.
+    ``trusted_since``: earlier failures no longer count. ``suspicion``: null, or why a quarantine is withheld.
     """
 
     __tablename__ = "nodes"
@@ -38,9 +38,7 @@ class Node(Base):
     is_ready: Mapped[bool] = mapped_column(Boolean)
     condition: Mapped[str] = mapped_column(Text, default="")
     is_cordoned: Mapped[bool] = mapped_column(Boolean, default=False)
-    is_draining: Mapped[bool] = mapped_column(
-        Boolean, default=False, server_default=false()
-    )  # then it is cordoned, too
+    is_draining: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())  # implies is_cordoned
     cordon_reason: Mapped[str] = mapped_column(Text, default="")
     seen_at: Mapped[datetime]
     quarantine: Mapped[dict[str, Any] | None]
@@ -52,7 +50,7 @@ class Node(Base):
 
 
 class NodeFailure(Base):
-    """A replica that ended for a reason of its machine: a ``core.domain.jobs.machine_faults.Fault``, written with the replica's end.
+    """A replica that ended for a ``core.domain.jobs.machine_faults.MachineFault``, written with the replica's end.
 
     ``at``: when it happened there. ``replica``: its name, such as ``worker-0``.
     """
@@ -70,7 +68,7 @@ class NodeFailure(Base):
 
 
 class Lease(Base):
-    """Who may write now. ``token`` grows with every change of hands; writes compare it (fencing)."""
+    """The current writer. ``token`` grows with every change of the holder; writes compare it (fencing)."""
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(primary_key=True)
@@ -82,7 +80,7 @@ class Lease(Base):
 class DatabaseIdentity(Base):
     """One row, ``name`` "database": the random id by which engines tell this database's objects from another's.
 
-    A copy of the database has it, too: see :mod:`core.db.identity`.
+    A copy of the database has the same id: see :mod:`core.db.identity`.
     """
 
     __tablename__ = "identity"
@@ -91,8 +89,9 @@ class DatabaseIdentity(Base):
 
 
 class Orphan(Base):
-    """An attempt that the executor holds and this database does not know. ``database_id``: whose it is, as the engine
-    says; empty where it does not say. ``is_foreign``: another database's, so that it is left alone.
+    """An attempt in the engine that this database does not know (orphaned attempt). ``database_id``: its database
+    according to
+    the engine; empty if unknown. ``is_foreign``: it belongs to another database and is left alone.
     """
 
     __tablename__ = "orphans"

@@ -1,4 +1,4 @@
-"""Jobs, their attempts and replicas, and what is kept of them."""
+"""Jobs, attempts, replicas, checkpoints and events."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from core.db.tables.base import Base, BigId
 
 
 class Job(Base):
-    """One request. ``state`` moves by ``core.domain.jobs.lifecycle`` alone.
+    """One submitted job. ``state`` changes only by ``core.domain.jobs.lifecycle``.
 
-    ``wanted`` is what the user asked for since: run | pause | cancel | delete; the control loop makes it true.
-    ``not_before`` delays the next attempt (back-off). ``wait_reason`` is this job's own reason; where it is null the
-    reason of its ``shape`` counts (see ``WaitReason``).
+    ``desired_state``: what the user has asked for since (run | pause | cancel); the control loop reconciles towards it.
+    ``not_before`` delays the next attempt (backoff). ``wait_reason``: this job's own reason; if null, the reason of its
+    ``shape``
+    applies (see ``WaitReason``).
     """
 
     __tablename__ = "jobs"
@@ -46,26 +47,24 @@ class Job(Base):
     max_run_time_s: Mapped[float | None] = mapped_column(Float)
     wait_reason: Mapped[dict[str, Any] | None]
     attempt_count: Mapped[int] = mapped_column(Integer, default=0)
-    restart_count: Mapped[int] = mapped_column(Integer, default=0)  # those that count against max_restarts
+    restart_count: Mapped[int] = mapped_column(Integer, default=0)  # restarts that count against max_restarts
     not_before: Mapped[datetime | None]
-    exit: Mapped[dict[str, Any] | None]  # classification of the end, with its sentence
-    preempting_since: Mapped[datetime | None]  # since when others are, or were, stopped for it while it waits
+    exit: Mapped[dict[str, Any] | None]  # classification of the exit, with its sentence
+    preempting_since: Mapped[datetime | None]  # since when others are, or were, preempted for it while it waits
     output_volume: Mapped[str]
     output_path: Mapped[str] = mapped_column(Text)
     resume_from: Mapped[str | None] = mapped_column(Text)
-    resume_choice: Mapped[dict[str, Any] | None]  # {"path", "at"}: the checkpoint that a user chose to go on from
-    # Of its attempts that have ended: seconds in which it ran, and GPU-seconds that its replicas had (of a gang without
+    resume_choice: Mapped[dict[str, Any] | None]  # the checkpoint that a user chose to resume from
+    # Of its ended attempts: run time in seconds, and attained service in GPU-seconds of all replicas (of a gang without
     # GPUs, its seconds).
     run_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     attained_gpu_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
-    # {"code", "sentence", "for_job", "at"}: while it waits, why it was made to give its place
+    # while it waits, why it was preempted
     preemption: Mapped[dict[str, Any] | None]
     preempt_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    waiting_since: Mapped[
-        datetime | None
-    ]  # since when it has been without resources, where that is later than queued_at
+    waiting_since: Mapped[datetime | None]  # since when it has been without resources, if later than queued_at
     cloned_from: Mapped[str | None]
-    # {"study_id", "study", "number", "parameters"}: of which study it is a trial
+    # its study, if it is a trial
     trial: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]
@@ -83,7 +82,7 @@ class Job(Base):
 
 
 class JobLabel(Base):
-    """Labels by which jobs are listed; the roles of a job stand here too, under the key ``.role``."""
+    """Labels by which jobs are listed; the roles of a job are stored here too, under the key ``.role``."""
 
     __tablename__ = "job_labels"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
@@ -102,7 +101,7 @@ class IdempotencyKey(Base):
 
 
 class Attempt(Base):
-    """One launch of the whole gang. ``ends``: why it ended; ``is_counted``: counts against max_restarts.
+    """One launch of the whole gang. ``end``: why it ended; ``counts_as_restart``: counts against max_restarts.
 
     ``stop``: null, or why the platform is stopping it (``{"cause": …, "sentence": …, "at": …}``).
     """
@@ -115,22 +114,22 @@ class Attempt(Base):
     generation: Mapped[int] = mapped_column(Integer, default=1)
     executor: Mapped[str]
     layout: Mapped[list[Any] | None]
-    world: Mapped[int] = mapped_column(Integer, default=1)  # counts the layouts that it has had
-    world_reason: Mapped[str] = mapped_column(Text, default="")  # why the newest one is another than that before
+    world: Mapped[int] = mapped_column(Integer, default=1)  # number of the current layout
+    world_reason: Mapped[str] = mapped_column(Text, default="")  # why the layout changed last
     resume_from: Mapped[str | None] = mapped_column(Text)
     stop: Mapped[dict[str, Any] | None]
     end: Mapped[dict[str, Any] | None]
     counts_as_restart: Mapped[bool] = mapped_column(Boolean, default=False)
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
-    decided_at: Mapped[datetime | None]  # when the deciders were done; evaluators have their grace from here
+    decided_at: Mapped[datetime | None]  # when the deciding roles finished; the evaluators' grace starts here
     ended_at: Mapped[datetime | None]
-    swept_at: Mapped[datetime | None]  # when the executor forgot it
+    swept_at: Mapped[datetime | None]  # when the executor's objects were removed
     __table_args__ = (UniqueConstraint("job_id", "number"), Index("ix_attempts_state", "state"))
 
 
 class Replica(Base):
-    """A member of an attempt's gang and what it holds on its node until it ends."""
+    """A member of an attempt's gang, and the resources it holds on its node until it ends."""
 
     __tablename__ = "replicas"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -144,7 +143,7 @@ class Replica(Base):
     node: Mapped[str]
     gpus: Mapped[list[Any]]
     gpu_model: Mapped[str | None]
-    # Thousandths of its one device; 0: it has its devices whole, or none.
+    # Thousandths of its one device; 0: whole devices, or none.
     gpu_milli: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     cpu_milli: Mapped[int] = mapped_column(Integer)
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
@@ -156,7 +155,7 @@ class Replica(Base):
     heartbeat_at: Mapped[datetime | None]
     report_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)  # step, steps, epoch, metrics (last values)
-    # {"sentence", "for_job"}: why an elastic gang is to go on without it, which still runs
+    # why this running replica is being removed from its elastic gang
     removal: Mapped[dict[str, Any] | None]
     __table_args__ = (
         UniqueConstraint("attempt_id", "role", "replica_index"),
@@ -165,7 +164,7 @@ class Replica(Base):
 
 
 class Checkpoint(Base):
-    """A complete checkpoint that a job told of. ``path`` is relative to the job's output."""
+    """A complete checkpoint reported by a job. ``path`` is relative to the job's output."""
 
     __tablename__ = "checkpoints"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -180,7 +179,7 @@ class Checkpoint(Base):
 
 
 class PinnedCheckpoint(Base):
-    """A checkpoint that no retention deletes. ``path`` is relative to the job's output."""
+    """A checkpoint that no retention rule deletes. ``path`` is relative to the job's output."""
 
     __tablename__ = "pinned_checkpoints"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -190,7 +189,7 @@ class PinnedCheckpoint(Base):
 
 
 class Retention(Base):
-    """Which checkpoints of a job stay: a ``core.domain.jobs.retention.Rule`` as JSON."""
+    """The retention rule of a job's checkpoints: a ``core.domain.jobs.retention.RetentionRule`` as JSON."""
 
     __tablename__ = "retentions"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -200,7 +199,7 @@ class Retention(Base):
 
 
 class Event(Base):
-    """One line of a thing's history. ``actor``: ``user:<name>``, ``scheduler``, ``executor``, ``runtime:<role>-<index>``."""
+    """One event of the history. ``actor``: ``user:<name>``, ``scheduler``, ``executor``, ``runtime:<role>-<index>``."""
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
@@ -215,7 +214,7 @@ class Event(Base):
     __table_args__ = (
         Index("ix_events_job_id", "job_id", "id"),
         Index("ix_events_project_id", "project_id", "id"),
-        # Of what is no job's, such as an endpoint: few among millions.
+        # Events without a job, such as of an endpoint: few among millions.
         Index(
             "ix_events_without_job", "project_id", "id",
             sqlite_where=text("job_id IS NULL"), postgresql_where=text("job_id IS NULL"),

@@ -1,4 +1,4 @@
-"""Metrics: streams, series and their stored pieces."""
+"""Metrics: streams, series, and stored points and objects."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from core.db.tables.base import Base, BigId
 
 
 class MetricStream(Base):
-    """What one replica reports in one attempt; its row is locked while something is added.
+    """The metrics of one replica in one attempt; its row is locked during writes.
 
-    ``owner_id`` is a job's id, or that of what else keeps metrics under ids of its own. ``writers``: the last batch of
-    each sender, so that none counts twice, and the names that a client such as MLflow's tells. ``pending_points``: those in
-    segments; ``compactions`` grows with each time they moved into chunks, so that a reader knows whether it saw everything once.
+    ``owner_id``: a job's id, or that of another owner of metrics. ``writers``: the last batch number of each sender,
+    for
+    deduplication, and the names claimed by a client such as MLflow's. ``pending_points``: points in segments;
+    ``compactions``
+    grows with each compaction, by which a reader notices an inconsistent read.
     """
 
     __tablename__ = "metric_streams"
@@ -38,17 +40,17 @@ class MetricStream(Base):
     pending_points: Mapped[int] = mapped_column(Integer, default=0)
     pending_segments: Mapped[int] = mapped_column(Integer, default=0)
     compactions: Mapped[int] = mapped_column(BigInteger, default=0)
-    objects: Mapped[int] = mapped_column(BigInteger, default=0)  # written so far
-    object_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # kept now
+    objects: Mapped[int] = mapped_column(BigInteger, default=0)  # total written
+    object_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # currently stored
     writers: Mapped[dict[str, Any]] = mapped_column(default=dict)
     updated_at: Mapped[datetime]
     __table_args__ = (UniqueConstraint("owner_id", "attempt", "role", "replica_index"),)
 
 
 class MetricSeries(Base):
-    """A series. ``count`` and all that follows: of its points in chunks, those in segments are not counted yet.
+    """A series. ``count`` and the following columns cover its points in chunks; those in segments are not included.
 
-    ``last_value``, ``low`` and ``high`` are null for NaN, which SQLite cannot keep, and where there is none.
+    ``last_value``, ``low`` and ``high`` are null for NaN, which SQLite cannot store, and without any point.
     """
 
     __tablename__ = "metric_series"
@@ -66,7 +68,7 @@ class MetricSeries(Base):
 
 
 class MetricSegment(Base):
-    """Points of many series as they came in one batch, until they move into the chunks of their series."""
+    """The points of one batch, of many series, until compaction moves them into chunks."""
 
     __tablename__ = "metric_segments"
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
@@ -75,7 +77,8 @@ class MetricSegment(Base):
 
 
 class MetricChunk(Base):
-    """Points of one series, 4,096 each but for the last. ``fine`` and ``coarse``: digests of every 64 and 512 points,
+    """Points of one series, 4,096 each except in the last chunk. ``fine`` and ``coarse``: digests of every 64 and 512
+    points,
     empty while the chunk is not full.
     """
 

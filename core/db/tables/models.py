@@ -1,4 +1,4 @@
-"""The registry of models."""
+"""The model registry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from core.db.tables.base import Base, BigId
 
 
 class Model(Base):
-    """A name under which a project keeps versions. ``version_count``: the number of the newest one, those of deleted models of
-    this name included: a number never names other content.
+    """A named model of a project. ``version_count``: the highest version number, including deleted models of the same
+    name: a
+    number is never reused for other content.
     """
 
     __tablename__ = "models"
@@ -29,7 +30,7 @@ class Model(Base):
     updated_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
     __table_args__ = (
-        # A deleted model's name is free again.
+        # A deleted model's name can be reused.
         Index(
             "uq_models_project_id_name",
             "project_id",
@@ -42,12 +43,15 @@ class Model(Base):
 
 
 class ModelVersion(Base):
-    """One content that never changes once it is ready. ``state`` moves by ``core.domain.model_versions`` alone.
+    """Content that is immutable once ready. ``state`` changes only by ``core.domain.model_versions``.
 
-    ``job_id``: of the job whose output it is of; null: it was uploaded. ``source``: {"kind", "job", "path"}, as
-    ``trainmaster.wire.models.ModelSource``; of an upload {"kind", "volume", "base", "path"}, as
-    ``core.registry.sources.Uploaded``. ``volume`` and ``path``: where the copy lies. ``wanted``:
-    {"aliases"}, set when it is ready, unless of a study's winner (``keeps_better``) they point to a better one. ``tries``: how often it was taken up since a file was last copied whole.
+    ``job_id``: the job whose output it was registered from; null: uploaded. ``source``: {"kind", "job", "path"}, as
+    ``trainmaster.wire.models.ModelSource``; for an upload {"kind", "volume", "base", "path"}, as
+    ``core.registry.sources.UploadedSource``. ``volume`` and ``path``: location of the copy. ``registration``:
+    {"aliases", "user"},
+    applied when ready, except (``keeps_better``) aliases that point to a better best trial. ``copy_attempts``: number
+    of tries
+    since a file was last copied completely.
     """
 
     __tablename__ = "model_versions"
@@ -85,7 +89,9 @@ class ModelVersion(Base):
 
 
 class ModelFile(Base):
-    """A file of a version. ``source``: its path below the job's output, or an upload's base. ``sha256``: null until it is copied, whole."""
+    """A file of a version. ``source``: its path below the job's output, or an upload's base. ``sha256``: null until
+    copied.
+    """
 
     __tablename__ = "model_files"
     version_id: Mapped[str] = mapped_column(ForeignKey("model_versions.id"), primary_key=True)
@@ -107,7 +113,7 @@ class ModelAlias(Base):
 
 
 class ModelHold(Base):
-    """Who has a version deployed, such as ``endpoint ep-1``: it is not deleted meanwhile."""
+    """A holder of a version, such as ``endpoint ep-1``, which prevents its deletion."""
 
     __tablename__ = "model_holds"
     version_id: Mapped[str] = mapped_column(ForeignKey("model_versions.id"), primary_key=True)

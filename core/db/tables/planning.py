@@ -1,4 +1,4 @@
-"""What the planner reads of its policy and the past, and what it has to say."""
+"""The planner's settings, inputs from the past, and results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class WaitReason(Base):
 
 
 class Question(Base):
-    """What somebody asks the planner: put by the API, answered by the control loop, gone once the answer is read.
+    """A question to the planner: submitted by the API, answered by the control loop, deleted once the answer is read.
 
-    ``kind``: what is asked; ``ask``: its arguments (``core.db.repositories.questions``). ``answer``: null until there is one.
-    ``expires_at``: nobody waits for an answer any longer then.
+    ``kind`` and ``arguments``: see ``core.db.repositories.questions``. ``answer``: null until answered. ``expires_at``:
+    no
+    process waits for an answer after this.
     """
 
     __tablename__ = "questions"
@@ -50,7 +51,7 @@ class Question(Base):
 
 
 class PolicyRow(Base):
-    """The planner's settings: one row, ``name`` "policy", or none while nobody has changed them.
+    """The planner's settings: one row, ``name`` "policy", or none while all are defaults.
 
     ``settings``: those that were set (``core.domain.sharing.policy``). ``generation`` grows with each change.
     """
@@ -64,7 +65,7 @@ class PolicyRow(Base):
 
 
 class BookingRow(Base):
-    """Nodes that one project alone may use for a while. ``nodes``: their names."""
+    """Nodes reserved for one project for a time. ``nodes``: their names."""
 
     __tablename__ = "bookings"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -78,9 +79,11 @@ class BookingRow(Base):
 
 
 class Usage(Base):
-    """What a project, or a user of it, has had of the cluster lately: ``value`` is the decayed mean of the dominant share as
-    of ``at``, and since then ``share`` is held. So time that passes needs no write, and none is counted twice.
-    ``user_id``: empty for the project as a whole.
+    """Recent usage of a project, or of a user in it: ``value`` is the decayed mean of the dominant share as of ``at``,
+    and
+    ``share`` is held since. So passing time needs no write, and no usage is counted twice. ``user_id``: empty for the
+    project as
+    a whole.
     """
 
     __tablename__ = "usage"
@@ -92,9 +95,10 @@ class Usage(Base):
 
 
 class StartForecastRow(Base):
-    """Where a waiting job stands in the line, and when it is expected to start: probably at ``likely``, between ``earliest``
-    and ``latest``. Written for the first jobs in the line, now and then. ``code``: what is known of it, ``sentence``: in
-    words that go on after "it starts" (``scheduler.planning.forecast.start_times``). ``nodes``: where, if all goes as is likely.
+    """Queue position and start forecast of a waiting job: probably at ``likely``, between ``earliest`` and ``latest``.
+    Written for
+    the first jobs in the queue, periodically. ``code``: kind of the forecast, ``sentence``: continues "it starts"
+    (``scheduler.planning.forecast.start_times``). ``nodes``: the likely nodes.
     """
 
     __tablename__ = "start_forecasts"
@@ -110,10 +114,11 @@ class StartForecastRow(Base):
 
 
 class PlanRecord(Base):
-    """What the planner saw and planned at one tick, so that it can be asked again.
+    """The planner's input and result of one tick, for replay.
 
-    ``data``: compressed JSON, whole or what differs from the record ``after_id``. ``base_id``: the whole record that it goes
-    back to, itself where it is whole; they are deleted together.
+    ``data``: compressed JSON, complete or the difference to the record ``previous_id``. ``base_id``: the complete
+    record of the
+    chain, itself if it is complete; a chain is deleted together.
     """
 
     __tablename__ = "plan_records"

@@ -1,4 +1,4 @@
-"""What clients of Vertex AI keep in metadata stores and TensorBoards."""
+"""Records of Vertex AI's clients in metadata stores and TensorBoards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from core.db.tables.base import Base
 
 
 class VertexRecord(Base):
-    """A resource that is nothing but what its clients told: a context, an artifact, an execution; a TensorBoard, one of its
-    experiments, runs or time series.
+    """A resource that only its clients define: a context, an artifact, an execution; a TensorBoard, one of its
+    experiments, runs
+    or time series.
 
-    ``collection``: where it lies below its location, such as ``metadataStores/default/contexts``; with ``name`` behind it, it
-    is what the collections of its own parts begin with. ``body``: the fields in camelCase as they are answered, without those
-    that have a column. ``job_id``: whose script made it. The points of a run's time series are kept as all metrics are, by its ``id``.
+    ``collection``: its path below the location, such as ``metadataStores/default/contexts``; followed by ``name`` it is
+    the prefix
+    of its child collections. ``body``: the fields in camelCase as returned, without those that have a column.
+    ``job_id``: the job
+    that created it. The points of a run's time series are stored like all metrics, under its ``id``.
     """
 
     __tablename__ = "vertex_records"
@@ -40,8 +43,9 @@ class VertexRecord(Base):
 
 
 class VertexLink(Base):
-    """One record belongs to another. ``kind``: child (a context of a context), member (an artifact or an execution of a
-    context), input or output (an artifact of an execution).
+    """A record belongs to another. ``kind``: child (a context of a context), member (an artifact or an execution of a
+    context),
+    input or output (an artifact of an execution).
     """
 
     __tablename__ = "vertex_links"

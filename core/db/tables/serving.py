@@ -1,4 +1,4 @@
-"""Endpoints, the models that are deployed to them, and the jobs that serve these."""
+"""Endpoints, deployed models, and the jobs that serve them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from core.db.tables.base import Base
 
 
 class Endpoint(Base):
-    """An address of a project's under which models answer. Its name is the project's only one while it is not deleted.
+    """An address in a project under which models answer. Names are unique among the project's undeleted endpoints.
 
-    ``deleting_at``: since when what it has ends; then it is deleted.
+    ``deleting_at``: since when it is being shut down; then it is deleted.
     """
 
     __tablename__ = "endpoints"
@@ -43,9 +43,11 @@ class Endpoint(Base):
 class Deployment(Base):
     """A deployed model. Every write compares ``generation``.
 
-    ``state``: as ``core.domain.serving.states``. ``wanted``: the number of the revision that is to serve, ``stable``: of the
-    last one of which all replicas were ready. ``traffic``: its part of the endpoint's requests, in per cent.
-    ``split_when_ready``: the parts of all of the endpoint's deployed models by name, from when it has got ready on.
+    ``state``: see ``core.domain.serving.states``. ``target_revision``: the revision to serve, ``stable_revision``: the
+    last fully
+    ready one. ``traffic``: its share of the endpoint's requests, in per cent. ``split_when_ready``: name -> share for
+    all deployed
+    models of the endpoint, applied once this one is ready.
     """
 
     __tablename__ = "deployments"
@@ -66,11 +68,13 @@ class Deployment(Base):
 
 
 class DeploymentRevision(Base):
-    """What a deployed model was at one time; it never changes but for its last four columns.
+    """A configuration of a deployed model; immutable except for the last four columns.
 
-    ``spec``: a canonical ``trainmaster.wire.serving.ServingSpec``. ``failures``: of its replicas in a row, the last at
-    ``failed_at``. ``stable_at``: when all wanted replicas of it were ready for the first time. ``verdict``:
-    why it was given up.
+    ``spec``: a canonical ``trainmaster.wire.serving.ServingSpec``. ``failures``: consecutive failed replicas, the last
+    at
+    ``failed_at``. ``stable_at``: when all desired replicas were ready for the first time. ``failure_reason``: why it
+    was rolled
+    back.
     """
 
     __tablename__ = "deployment_revisions"
@@ -89,8 +93,9 @@ class DeploymentRevision(Base):
 class ServingReplica(Base):
     """A job that serves a revision. Written together with the job.
 
-    ``address``: host:port, where the API reaches it. ``runs_since``: since when its job runs without a break. ``words``: what
-    its health route said last, or why it ended.
+    ``address``: host:port, where the API reaches it. ``running_since``: since when its job has been running without a
+    break.
+    ``message``: of its last health probe, or why it ended.
     """
 
     __tablename__ = "serving_replicas"

@@ -12,12 +12,16 @@ from core.db.tables.base import Base
 
 
 class Study(Base):
-    """A search over parameters. ``state`` moves by ``core.domain.studies.states`` alone; every write compares ``generation``.
+    """A hyperparameter search. ``state`` changes only by ``core.domain.studies.states``; every write compares
+    ``generation``.
 
-    ``spec`` is a canonical ``StudySpec``; of it only ``budget`` is ever changed, by extending. Beside its fields, under ``vertex``,
-    stands what a client of Vertex AI told of the study (``api.protocols.vertex.tuning``). ``proposed``: how many points
-    were drawn so far, ``prepared``: those of them that no trial has yet, each ``{"parameters", "memo"}``, made when
-    ``prepared_at`` trials had ended. ``trial_count``: the number of the newest trial. ``note``: what to know while it runs.
+    ``spec`` is a canonical ``StudySpec``, of which only ``budget`` ever changes, by extending; next to its fields,
+    ``vertex`` holds
+    what a client of Vertex AI set (``api.protocols.vertex.tuning``). ``proposed_count``: the number of points drawn so
+    far;
+    ``prefetched_points``: points without a trial yet, each ``{"parameters", "memo"}``, drawn when ``prefetched_after``
+    trials had
+    ended. ``trial_count``: the number of the newest trial. ``note``: a remark for users while it runs.
     """
 
     __tablename__ = "studies"
@@ -37,13 +41,13 @@ class Study(Base):
     proposed_count: Mapped[int] = mapped_column(Integer, default=0)
     prefetched_points: Mapped[list[Any]] = mapped_column(default=list)
     prefetched_after: Mapped[int] = mapped_column(Integer, default=0)
-    # Trials of other studies that it begins with: [{"parameters", "values"}], in the order of the metrics.
+    # Warm start: trials of other studies, [{"parameters", "values"}], values in the order of the metrics.
     prior_trials: Mapped[list[Any]] = mapped_column(default=list)
-    # What became of its best trial: {"trial", "job", "version"}, ids of the last two; null before its end.
+    # The best trial's outcome: {"trial", "job", "version"}, ids of the last two; null before the end.
     best_trial: Mapped[dict[str, Any] | None]
-    cloned_from: Mapped[str | None]  # the study whose spec it was made from
+    cloned_from: Mapped[str | None]  # the study that it was cloned from
     created_at: Mapped[datetime]
-    started_at: Mapped[datetime]  # its time counts from here; extending an ended one begins it anew
+    started_at: Mapped[datetime]  # its time counts from here; extending an ended one restarts it
     finished_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     updated_at: Mapped[datetime]
@@ -55,13 +59,15 @@ class Study(Base):
 
 
 class Trial(Base):
-    """One point that is tried. ``number`` counts from 1. ``job_id``: null where a program tries it by itself.
+    """One evaluated point. ``number`` counts from 1. ``job_id``: null if an external program evaluates it.
 
-    ``result``: {metric: final value}. ``curve``: {"steps", "values", "counted": the step of the
-    final value} of the first metric, thinned, once it is over. ``stop``:
-    {"sentence", "step"}, why it is being ended early. ``memo``: what its proposal's algorithm keeps, and
-    the rung of a halving that it was let pass. ``client``, ``heard_at``: of
-    one that a program tries by itself, what that program calls itself, and its last sign of life since it asked.
+    ``result``: {metric: final value}. ``curve``: {"steps", "values", "counted": step of the final value} of the first
+    metric,
+    thinned, once it has ended. ``stop``: {"sentence", "step"}, why it is being stopped early. ``memo``: state of the
+    search
+    algorithm, and the halving rung that it passed. ``client``, ``heartbeat_at``: for an external trial, the client's
+    name, and its
+    last sign of life.
     """
 
     __tablename__ = "trials"

@@ -1,4 +1,4 @@
-"""What MLflow's, TensorBoard's, Vertex AI's and Ray's clients keep here."""
+"""Data of the clients of MLflow, TensorBoard, Vertex AI and Ray."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from core.db.tables.base import Base
 
 
 class MlflowRun(Base):
-    """What a script told of a run by MLflow's protocol; its metrics are kept with all others.
+    """What a script logged to a run by MLflow's protocol; its metrics are stored with all others.
 
-    The run of a replica is written with the first thing that it logs. ``replica``: whose it is, such as ``worker-0``;
-    empty for a run that a script made itself, whose metrics are kept as if its id were a role of the job. ``status`` and
-    ``ended_at`` count for those alone: a replica's run is as the platform knows its attempt.
+    A replica's run is created with its first log call. ``replica``: its name, such as ``worker-0``; empty for a run
+    that a script
+    created itself, whose metrics are stored as if its id were a role of the job. ``status`` and ``ended_at`` apply to
+    the latter
+    alone: a replica's run follows its attempt.
     """
 
     __tablename__ = "mlflow_runs"
@@ -45,7 +47,7 @@ class MlflowRun(Base):
 
 
 class MlflowModel(Base):
-    """A model that a run logged; its files are under the job's output. ``metrics``: the last value of each."""
+    """A model logged by a run; its files are under the job's output. ``metrics``: the last value of each."""
 
     __tablename__ = "mlflow_models"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -98,9 +100,9 @@ class MlflowModelVersion(Base):
 
 
 class TensorBoardLink(Base):
-    """Who may look at which jobs in TensorBoard by an address of its own. Only the SHA-256 of the address is kept.
+    """Access to certain jobs in TensorBoard by a link, of which only the SHA-256 is stored.
 
-    ``token_id``: the token that asked for it; the address is good while that one is.
+    ``token_id``: the token that requested it; the link is valid while that token is.
     """
 
     __tablename__ = "tensorboard_links"
@@ -113,11 +115,13 @@ class TensorBoardLink(Base):
 
 
 class VertexResource(Base):
-    """What a client of Vertex AI told of a job that it submitted; everything else is as the platform knows the job.
+    """What a client of Vertex AI set on a job that it submitted; the rest follows from the job.
 
-    ``collection``: customJobs | trainingPipelines. ``location``: one of Google's regions, as it was told. ``body``: the
-    resource as it was sent, without what only the server says. ``deletion_asked_at``: since when who looks at the
-    operation goes on with the deletion.
+    ``collection``: customJobs | trainingPipelines. ``location``: one of Google's regions, as the client named it.
+    ``body``: the
+    resource as sent, without output-only fields. ``deletion_requested_at``: since when polls of the operation continue
+    the
+    deletion.
     """
 
     __tablename__ = "vertex_resources"
@@ -137,9 +141,10 @@ class VertexResource(Base):
 
 
 class VertexEndpoint(Base):
-    """What a client of Vertex AI told of an endpoint; everything else is as the platform knows it.
+    """What a client of Vertex AI set on an endpoint; the rest follows from the endpoint.
 
-    ``location``: one of Google's regions, as it was told. ``deployed``: by name of a deployed model, what was told of that.
+    ``location``: one of Google's regions, as the client named it. ``deployed``: deployed model's name -> what was set
+    on it.
     """
 
     __tablename__ = "vertex_endpoints"
@@ -151,11 +156,13 @@ class VertexEndpoint(Base):
 
 
 class VertexTableRow(Base):
-    """What machine types, accelerators, images and names of Google's are here: one row, ``name`` "vertex", or none while no
-    administrator has stored a table.
+    """The mapping of Google's machine types, accelerators, images and names: one row, ``name`` "vertex", or none before
+    an
+    administrator stores a table.
 
-    ``entries``: ``[section, name, value]`` each, a list because their order counts, which JSON objects lose in PostgreSQL.
-    ``generation`` grows with each change.
+    ``entries``: ``[section, name, value]`` each; a list, because their order matters, which JSONB objects lose.
+    ``generation``
+    grows with each change.
     """
 
     __tablename__ = "vertex_table"
@@ -167,9 +174,9 @@ class VertexTableRow(Base):
 
 
 class RayJob(Base):
-    """What a client of Ray told of a job that it submitted; everything else is as the platform knows the job.
+    """What a client of Ray set on a job that it submitted; the rest follows from the job.
 
-    ``body``: the request, without what it left out.
+    ``body``: the request, without omitted fields.
     """
 
     __tablename__ = "ray_jobs"
@@ -182,9 +189,9 @@ class RayJob(Base):
 
 
 class RayPackage(Base):
-    """A package that a client of Ray uploaded, and the code archive that was made of it.
+    """A package uploaded by a client of Ray, and the code archive made of it.
 
-    The name is the client's own digest of what is in it, which nobody proves: so each user has packages of their own.
+    The name is the client's own digest of the content, which is not verified: so each user has packages of their own.
     """
 
     __tablename__ = "ray_packages"

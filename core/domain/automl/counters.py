@@ -28,7 +28,7 @@ class _Column:
 
 @dataclass(slots=True)
 class CounterColumns:
-    """``add`` each row in order; ``names`` then has the columns that number the rows. Most drop out at the first row."""
+    """``add`` each row in order; ``names`` then has the columns that number them. Most drop out at the first row."""
 
     columns: Sequence[str]
     _left: list[_Column] = field(default_factory=list)

@@ -113,7 +113,8 @@ def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, co
 
 
 _NO_SCRIPT: Final = (
-    "the script is not in the job's folder; submit with the folder that holds it (`--code FOLDER`; `trainmaster run` alone takes the "
+    "the script is not in the job's folder; submit with the folder that holds it (`--code FOLDER`; `trainmaster run` "
+    "alone takes the "
     "one it is called in), and see that no ignore file leaves it out"
 )
 # A serving replica has no code folder.
@@ -137,23 +138,27 @@ _RULES: Final = (
     _rule(
         machine_faults.XID_OF_PROGRAMS,
         ExitKind.USER_ERROR,
-        "NVIDIA counts this Xid among errors of programs; look for an index or an address out of bounds (compute-sanitizer)",
+        "NVIDIA counts this Xid among errors of programs; look for an index or an address out of bounds "
+        "(compute-sanitizer)",
     ),
     _rule(
-        r"CUDA out of memory|OutOfMemoryError|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|ResourceExhaustedError"
+        r"CUDA out of memory|OutOfMemoryError|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|ResourceExhaustedError"
         r"|RESOURCE_EXHAUSTED: (?:Out of memory|OOM)",
         ExitKind.OUT_OF_MEMORY,
         "the GPU's memory is full; use a smaller batch, or set roles.{role}.resources.gpu_type to a larger model",
     ),
     _rule(
-        r"^MemoryError\b|Cannot allocate memory|std::bad_alloc|can't allocate memory|Unable to allocate .* for an array",
+        r"^MemoryError\b|Cannot allocate memory|std::bad_alloc|can't allocate memory"
+        r"|Unable to allocate .* for an array",
         ExitKind.OUT_OF_MEMORY,
         "there is no memory left for it; raise roles.{role}.resources.memory, or load less at once",
     ),
     _rule(
         # torch.save and NumPy only report a short write.
         r"No space left on device|Disk quota exceeded|the output volume is full"
-        r"|inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|^OSError: \d+ requested and \d+ written",
+        r"|inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing"
+        r"|^OSError: \d+ requested and \d+ written",
         ExitKind.CAPACITY,
         "the disk is full; free space on the output volume, or keep fewer checkpoints",
     ),
@@ -171,7 +176,8 @@ _RULES: Final = (
         hopeless=True,
     ),
     _rule(
-        r"DataLoader worker .* killed by signal: Bus error|insufficient shared memory|unable to (?:mmap|write to file </torch)",
+        r"DataLoader worker .* killed by signal: Bus error|insufficient shared memory|unable to (?:mmap"
+        r"|write to file </torch)",
         ExitKind.USER_ERROR,
         "its shared memory is too small; raise roles.{role}.resources.shm, or use fewer data loader workers",
     ),
@@ -184,19 +190,22 @@ _RULES: Final = (
     _rule(
         r"^ModuleNotFoundError: No module named '(?P<module>[^']+)'",
         ExitKind.USER_ERROR,
-        "install {module} where the job runs (in its image, or in the environment of the nodes), or pack it with the code",
+        "install {module} where the job runs (in its image, or in the environment of the nodes), or pack it with the "
+        "code",
         hopeless=True,
     ),
     _rule(
         r"^ImportError: Keras cannot be imported",
         ExitKind.USER_ERROR,
-        "TF_USE_LEGACY_KERAS asks for Keras 2: install it with `pip install --no-deps tf_keras`, or take the variable away",
+        "TF_USE_LEGACY_KERAS asks for Keras 2: install it with `pip install --no-deps tf_keras`, or take the "
+        "variable away",
         hopeless=True,
     ),
     _rule(
         r"unsupported type \(<class 'tensorflow\.python\.distribute\.values\.PerReplica'>\)",
         ExitKind.USER_ERROR,
-        "Keras 3 cannot `fit` over several workers; set env.TF_USE_LEGACY_KERAS to 1 where the package tf_keras is installed",
+        "Keras 3 cannot `fit` over several workers; set env.TF_USE_LEGACY_KERAS to 1 where the package tf_keras is "
+        "installed",
         hopeless=True,
     ),
     _rule(
@@ -208,12 +217,14 @@ _RULES: Final = (
     _rule(
         r"^AttributeError: module 'keras(?:\.[\w.]+)?' has no attribute",
         ExitKind.USER_ERROR,
-        "this is Keras 3; where the script is for Keras 2, set env.TF_USE_LEGACY_KERAS to 1 and install the package tf_keras",
+        "this is Keras 3; where the script is for Keras 2, set env.TF_USE_LEGACY_KERAS to 1 and install the package "
+        "tf_keras",
     ),
     _rule(
         r"^TypeError: BF16 all reduce communication hook required",
         ExitKind.USER_ERROR,
-        "torch's own bf16 hook needs NCCL; without GPUs use trainmaster_train.distributed.wrap(model, compression='bf16')",
+        "torch's own bf16 hook needs NCCL; without GPUs use trainmaster_train.distributed.wrap(model, "
+        "compression='bf16')",
         hopeless=True,
     ),
     _rule(
@@ -254,7 +265,8 @@ _RULES: Final = (
     _rule(
         r"^FileNotFoundError\b",
         ExitKind.USER_ERROR,
-        "see that the path exists in the job: the input is at /data/data, the output at /data/output, the code at /data",
+        "see that the path exists in the job: the input is at /data/data, the output at /data/output, the code at "
+        "/data",
     ),
     _rule(
         r"Read-only file system|\[Errno 30\]|^PermissionError\b.*['\"]/data/data(?:/[^'\"]*)?['\"]",
@@ -302,7 +314,8 @@ _SIGNAL_HINTS: Final = {
 _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
     ExitCause.OUT_OF_MEMORY: (
         ExitKind.OUT_OF_MEMORY,
-        "{who} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use a smaller batch",
+        ("{who} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use a "
+        "smaller batch"),
         False,
     ),
     ExitCause.DEADLINE: (
@@ -412,7 +425,10 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
         # Exit codes of /bin/sh: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
         text = "does not exist" if facts.exit_code == 127 else "is not executable"
         quoted = f": {_quote(lines[-1])}" if lines else ""
-        sentence = f"The command of {facts.who} {text} (exit code {facts.exit_code}){quoted} – correct the command, or install it where the job runs."
+        sentence = (
+            f"The command of {facts.who} {text} (exit code {facts.exit_code}){quoted} – correct the command, "
+            "or install it where the job runs."
+        )
         return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, text), is_hopeless=True)
     if exception is not None:
         sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."

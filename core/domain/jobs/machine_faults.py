@@ -51,7 +51,8 @@ _WORDS: Final = (
     (r"CUDA error: hardware", "hardware error of a GPU", False),
     (
         (
-            r"Driver/library version mismatch|NVMLError_LibRmVersionMismatch|Unable to determine the device handle for GPU"
+            r"Driver/library version mismatch|NVMLError_LibRmVersionMismatch"
+            r"|Unable to determine the device handle for GPU"
             r"|NVMLError_(?:Unknown|IrqIssue|CorruptedInforom)|Failed to initialize NVML: Unknown Error"
             r"|nvidia-container-cli: (?:initialization|detection|device) error"
         ),

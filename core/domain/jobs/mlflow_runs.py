@@ -28,7 +28,7 @@ def run_id_of(attempt_id: str, roles: Sequence[str], role: str, index: int) -> s
 
 
 def replica_of_run(run_id: str, attempt_id: str, roles: Sequence[str]) -> str | None:
-    """The replica, such as ``worker-1``, that writes to this run; ``None`` if it belongs to no replica of the attempt."""
+    """The replica, such as ``worker-1``, that writes to this run; ``None`` if no replica of the attempt does."""
     if run_id == attempt_id:
         return f"{main_role(roles)}-0"
     if not run_id.startswith(f"{attempt_id}-"):

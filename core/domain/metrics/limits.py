@@ -25,5 +25,8 @@ def name_fault(name: str) -> str | None:
     if not name or len(name) > NAME_LIMIT:
         return f"a metric's name has 1 to {NAME_LIMIT} characters, not {len(name):,}"
     if not name.isprintable():
-        return f"the metric's name {name[:60]!r} has characters that cannot be shown; use letters, digits, spaces and . _ / -"
+        return (
+            f"the metric's name {name[:60]!r} has characters that cannot be shown; use letters, digits, spaces "
+            "and . _ / -"
+        )
     return None

@@ -70,13 +70,13 @@ class MetricSources:
         )
 
 
-def parse_sources(told: Any) -> dict[str, Any] | None:
+def parse_sources(reported: Any) -> dict[str, Any] | None:
     """A replica's report of its metric sources, bounded; ``None``: malformed."""
-    if not isinstance(told, dict):
+    if not isinstance(reported, dict):
         return None
     found: dict[str, Any] = {}
     for road in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
-        one = told.get(road)
+        one = reported.get(road)
         if isinstance(one, dict):
             names = one.get("names")
             names = [name[:_NAME_CHARS] for name in names if isinstance(name, str)] if isinstance(names, list) else []

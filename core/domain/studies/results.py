@@ -48,7 +48,10 @@ def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) 
             points.add(json.dumps(parameters, sort_keys=True))
     if len(points) < _SUSPICIOUS:
         return ""
-    return "All its results are exactly the same, though the parameters differ: see whether the script reads its parameters."
+    return (
+        "All its results are exactly the same, though the parameters differ: see whether the script reads its "
+        "parameters."
+    )
 
 
 def best(results: Sequence[TrialResult], goals: Sequence[Goal]) -> TrialResult | None:

@@ -90,7 +90,7 @@ def open_folder(folder: Folder) -> CheckpointContents:
 
 
 def _open_files(folder: Folder, names: list[str]) -> CheckpointContents:
-    """A folder of files of any kind: all known formats, with the file's name before its tensors' if there are several."""
+    """A folder of files of any kind: all known formats, tensor names prefixed by the file's if there are several."""
     sharded = _sharded(folder, names)
     prefixes = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     files = [name for name in names if _is_wanted(name)]

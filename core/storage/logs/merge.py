@@ -88,10 +88,10 @@ class Selection:
         if first is None or processes == 1:
             # A single process has no prefix: what looks like one is its own text.
             return Speaker(first), text
-        told = rank_of(text)
-        if told is None or not first <= told < first + processes:
+        prefix = rank_of(text)
+        if prefix is None or not first <= prefix < first + processes:
             return _RUNTIME, text  # the runtime's own line
-        return Speaker(told, told - first), without_rank(text)
+        return Speaker(prefix, prefix - first), without_rank(text)
 
 
 @dataclass(frozen=True, slots=True)

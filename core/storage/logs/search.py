@@ -38,7 +38,8 @@ class LineSearch:
             reason = error.args[0] if error.args and isinstance(error, re2.error) else b"not text"
             words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
             raise InvalidRequest(
-                f"search is not a regular expression ({words}); write it as RE2 does, without look-around and back-references.",
+                f"search is not a regular expression ({words}); write it as RE2 does, without look-around and "
+                "back-references.",
                 field="search",
             ) from None
         self._loose = self._expression

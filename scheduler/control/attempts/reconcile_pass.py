@@ -249,7 +249,7 @@ class ReconcilePass:
         )
 
     def _end(self, end: AttemptEnd) -> Effects[bool]:
-        """Write the end; false where it has to be decided again, as spooled reports told more than was known."""
+        """Write the end; false where it has to be decided again, as spooled reports contained news."""
         executor = self.control.executor
         executor.remove(self.rows.attempt.id)
         if (yield from drain_spool(self.control, self.rows, self.cache)):

@@ -1,1 +1,1 @@
-"""Studies in the control loop: one fenced round at a time, from what the rows say."""
+"""Studies in the control loop: one fenced pass at a time, from what the rows say."""

@@ -16,7 +16,7 @@ from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartFore
 from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.planner import plan_with_leftover
 
-__all__ = ["Forecast", "Alternative", "AlternativeCode", "changed_cluster", "forecast"]
+__all__ = ["Alternative", "AlternativeCode", "Forecast", "changed_cluster", "forecast"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,22 +87,22 @@ class Capacity:
     """
 
     __slots__ = (
-        "last_answer",
+        "beyond_headroom",
         "cluster",
         "cpu",
         "cpus",
         "fragments",
         "gpus",
         "headroom",
+        "last_answer",
         "memories",
         "memory",
         "parent",
         "refused",
         "shared",
         "shares",
-        "beyond_headroom",
-        "workload",
         "witnesses",
+        "workload",
     )
 
     def __init__(

@@ -452,7 +452,9 @@ class Preemption:
         """Whether all reservations belong to jobs of lower priority that were reached first because this job is over
         quota.
         """
-        return job.job_id in self.over_quota and all(reservation.job.priority < job.priority for reservation in self.ledger.reservations)
+        return job.job_id in self.over_quota and all(
+            reservation.job.priority < job.priority for reservation in self.ledger.reservations
+        )
 
     # ---- bookings and drained nodes ----
 

@@ -10,8 +10,7 @@ from core.domain.sharing.resources import Gang
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A job that arrives at ``at_s`` seconds and runs ``duration_s`` once started (infinite: never ends): with its
-    maximum of
-    replicas, without interruption and without restart costs.
+    maximum of replicas, without interruption and without restart costs.
 
     ``title``: the name that its user gave it, by which history knows it; ``name`` is unique.
     """

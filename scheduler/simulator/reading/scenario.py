@@ -1,8 +1,7 @@
 """Scenarios: nodes, jobs and expectations, read from YAML. ``docs/planner.md`` shows one.
 
 A job is written as in a job spec (``workers: 2``, ``gpus: 8``, ``node_selector`` …), plus ``at``, ``duration`` and,
-for
-many equal jobs, ``count`` with ``every`` or ``mean_interval`` (exponential, from the scenario's seed).
+for many equal jobs, ``count`` with ``every`` or ``mean_interval`` (exponential, from the scenario's seed).
 """
 
 from __future__ import annotations
@@ -36,23 +35,20 @@ _NODE_KEYS: Final = frozenset({"name", "count", "cpu", "memory", "gpus", "labels
 _TIMING_KEYS: Final = frozenset({"at", "duration", "count", "every", "mean_interval", "user"})
 _KEYS: Final = frozenset(
     {
-        "name", "about", "start", "seed", "tick", "look", "nodes", "jobs", "trace", "expect", "until", "policy", "accounts",
-        "bookings", "restart_cost", "resize_cost", "checkpoint_every", "estimates", "learnt_after",
+        "name", "about", "start", "seed", "tick", "look", "nodes", "jobs", "trace", "expect", "until", "policy",
+        "accounts", "bookings", "restart_cost", "resize_cost", "checkpoint_every", "estimates", "learnt_after",
     }
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``tick_s``: minimum planning interval; 0: plan after every arrival and end. ``look_s``: maximum planning interval
-    while a
-    job waits, in addition to the moments of :mod:`scheduler.simulator.wakeups`.
+    """``tick_s``: minimum planning interval; 0: plan after every arrival and end. ``look_s``: maximum planning
+    interval while a job waits, in addition to the moments of :mod:`scheduler.simulator.wakeups`.
 
     ``restart_cost_s``: restart time of a preempted job, while it holds its GPUs; ``resize_cost_s``: of an elastic job
-    that
-    grows or shrinks. ``checkpoint_every_s``: it also loses its work since the last multiple; ``None``: it writes a
-    checkpoint
-    in its grace period. ``knowledge``: what is known of run times.
+    that grows or shrinks. ``checkpoint_every_s``: it also loses its work since the last multiple; ``None``: it writes
+    a checkpoint in its grace period. ``knowledge``: what is known of run times.
     """
 
     name: str

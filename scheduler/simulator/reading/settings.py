@@ -100,7 +100,8 @@ def read_accounts(given: Any) -> tuple[Account, ...]:
                 ),
                 usage=_number(settings.get("usage", 0), f"{where}.usage"),
                 user_usage={
-                    str(user): _number(part, f"{where}.user_usage") for user, part in settings.get("user_usage", {}).items()
+                    str(user): _number(part, f"{where}.user_usage")
+                    for user, part in settings.get("user_usage", {}).items()
                 },
                 user_weights={
                     str(user): _number(part, f"{where}.user_weights")

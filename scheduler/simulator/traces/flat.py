@@ -49,8 +49,7 @@ def read(path: Path, form: Format, *, node_gpus: int, limit: int | None = None) 
     """The jobs by arrival, the earliest at 0.
 
     Args:
-        node_gpus: GPUs of the largest node.
-        limit: only the first so many jobs.
+        node_gpus: GPUs of the largest node. limit: only the first so many jobs.
 
     Raises:
         ScenarioError: with file, line and column.

@@ -1,15 +1,13 @@
 """Traces of Gavel (Narayanan et al., OSDI 2020) as extended by Shockwave (Zheng et al., NSDI 2023).
 
 A line has twelve fields separated by tabs: job type with its batch size, command, folder, the steps' argument,
-whether it
-needs data, steps, GPUs, mode, priority, SLO, duration, arrival. A JSON table gives steps per second by type and GPUs.
+whether it needs data, steps, GPUs, mode, priority, SLO, duration, arrival. A JSON table gives steps per second by
+type and GPUs.
 
 The run time of a job alone is computed like Shockwave's ``generate_pickle_file``: the number of epochs from its steps
-with
-the first batch size; the batch size of each epoch by its mode (``static``; ``accordion``: the largest one outside of
-critical phases and after three tenths; ``gns``: doubled at measured epochs); per epoch samples / batch size / steps
-per
-second.
+with the first batch size; the batch size of each epoch by its mode (``static``; ``accordion``: the largest one
+outside of critical phases and after three tenths; ``gns``: doubled at measured epochs); per epoch samples / batch
+size / steps per second.
 """
 
 from __future__ import annotations

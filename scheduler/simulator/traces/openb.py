@@ -7,8 +7,7 @@
 - Nodes: ``sn, cpu_milli, memory_mib, gpu, model``; all GPUs of a node are of one model.
 
 The run time is from ``scheduled_time`` to ``deletion_time``. A pod that was never placed is assumed to run for its
-whole
-lifetime, since its run time is unknown; one without ``deletion_time`` never ends. ``qos`` and ``pod_phase`` are
+whole lifetime, since its run time is unknown; one without ``deletion_time`` never ends. ``qos`` and ``pod_phase`` are
 ignored.
 """
 

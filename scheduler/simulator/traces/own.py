@@ -1,13 +1,11 @@
 """The platform's own history: JSON lines, one finished job per line.
 
 ``{"id": "…", "name": "sweep-3", "project": "vision", "user": "ann", "priority": 50, "queued_at":
-"2026-05-01T12:00:00Z",
-"ran_s": 5400, "code": "sha256…", "spec": {"workers": 2, "gpus": 4}}``
+"2026-05-01T12:00:00Z", "ran_s": 5400, "code": "sha256…", "spec": {"workers": 2, "gpus": 4}}``
 
 ``ran_s``: time of holding resources, over all attempts. ``spec``: the request as in a job spec (name and command may
-be
-omitted); or ``gang``, as written by :meth:`core.domain.sharing.resources.Gang.to_json`. Optional: ``id``, ``user``,
-``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``.
+be omitted); or ``gang``, as written by :meth:`core.domain.sharing.resources.Gang.to_json`. Optional: ``id``,
+``user``, ``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``.
 """
 
 from __future__ import annotations

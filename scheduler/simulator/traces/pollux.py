@@ -1,18 +1,15 @@
 """Workloads and throughput profiles of Pollux (Qiao et al., OSDI 2021), run rigid: each job with the GPUs it asks for.
 
 A workload is a CSV with ``name, time, application, num_replicas, batch_size``; the profiles are a folder with pair
-folder
-per application: ``placements.csv`` and ``scalability.csv`` (seconds of a step and of its synchronisation by placement
-and
-local batch size) and ``validation-<batch size>.csv`` (progress and gradient noise by epoch).
+folder per application: ``placements.csv`` and ``scalability.csv`` (seconds of a step and of its synchronisation by
+placement and local batch size) and ``validation-<batch size>.csv`` (progress and gradient noise by epoch).
 
 The run time is computed like the artifact's simulator for its Tiresias (``Job.step`` with ``target_num_replicas`` and
 ``target_batch_size``): the batch is split evenly over the replicas, with gradient accumulation where a part exceeds
-the
-largest profiled size; the replicas use as few nodes of four GPUs as possible; an epoch takes its progress divided by
-goodput, which is throughput x statistical efficiency at this batch size in this epoch; and each start costs 30 s, the
-first pair included, which is part of the duration here. Left out: the artifact's slowdown of jobs that are spread over
-more nodes than necessary, and its 60 s rounds.
+the largest profiled size; the replicas use as few nodes of four GPUs as possible; an epoch takes its progress divided
+by goodput, which is throughput x statistical efficiency at this batch size in this epoch; and each start costs 30 s,
+the first pair included, which is part of the duration here. Left out: the artifact's slowdown of jobs that are spread
+over more nodes than necessary, and its 60 s rounds.
 """
 
 from __future__ import annotations
@@ -177,7 +174,8 @@ class Application:
     def _scaled(self, nodes: int, replicas: int) -> Sequence[tuple[float, float, float]]:
         """Measurements at the nearest numbers of nodes and replicas, where this placement was not measured."""
         near = min(
-            {(n, r) for n, r, *_ in self.scaling}, key=lambda pair: (abs(pair[1] - replicas), abs(pair[0] - nodes), pair)
+            {(n, r) for n, r, *_ in self.scaling},
+            key=lambda pair: (abs(pair[1] - replicas), abs(pair[0] - nodes), pair),
         )
         return sorted(
             {local: (local, step, sync) for n, r, local, step, sync in self.scaling if (n, r) == near}.values()

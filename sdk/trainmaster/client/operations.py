@@ -42,7 +42,7 @@ from trainmaster.wire.jobs import (
     ReplicaView,
 )
 from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
-from trainmaster.wire.models import ModelChange, ModelFile, ModelView, VersionView
+from trainmaster.wire.models import ModelChangeView, ModelView, VersionFileView, VersionView
 from trainmaster.wire.queue import RunningJobView, WaitingJobView
 from trainmaster.wire.quotas import QuotaView
 from trainmaster.wire.reservations import ReservationView
@@ -137,7 +137,7 @@ class Operations:
     get_model = ClientMethod(models.get_model)
     change_model = ClientMethod(models.change_model)
     delete_model = ClientMethod(models.delete_model)
-    list_model_changes = IterMethod(pages.list_model_changes, ModelChange)
+    list_model_changes = IterMethod(pages.list_model_changes, ModelChangeView)
     list_model_changes_page = ClientMethod(models.list_model_changes_page)
     set_model_alias = ClientMethod(models.set_model_alias)
     remove_model_alias = ClientMethod(models.remove_model_alias)
@@ -149,7 +149,7 @@ class Operations:
     change_version = ClientMethod(models.change_version)
     set_version_stage = ClientMethod(models.set_version_stage)
     delete_version = ClientMethod(models.delete_version)
-    list_version_files = IterMethod(pages.list_version_files, ModelFile)
+    list_version_files = IterMethod(pages.list_version_files, VersionFileView)
     list_version_files_page = ClientMethod(models.list_version_files_page)
     download_version = ClientMethod(download_version)
 

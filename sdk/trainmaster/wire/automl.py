@@ -33,7 +33,9 @@ class AutomlCreate(WireRequest):
     )
     project: str = Field(default="default", max_length=100)
     name: str | None = Field(
-        default=None, pattern=NAME_PATTERN, description="Name of the study; default: `automl-` and the name of the data."
+        default=None,
+        pattern=NAME_PATTERN,
+        description="Name of the study; default: `automl-` and the name of the data.",
     )
     model: ModelName | None = Field(
         default=None, description="Name of the registered model; default: the study's name."
@@ -54,9 +56,7 @@ class AutomlCreate(WireRequest):
         description="Model families for tables: baseline, linear, boosting, forest, neighbors; for images: baseline, cnn, "
         "transfer. Default: all.",
     )
-    budget: str | float = Field(
-        default="1h", description="Time of the search, such as `30m`, without the final run."
-    )
+    budget: str | float = Field(default="1h", description="Time of the search, such as `30m`, without the final run.")
     trials: int = Field(default=60, ge=1, le=10_000, description="Maximum number of models to try.")
     parallel: int = Field(default=1, ge=1, le=200, description="Number of concurrent trials.")
     test_fraction: float = Field(
@@ -68,7 +68,9 @@ class AutomlCreate(WireRequest):
         le=20,
         description="Folds of the cross-validation, for tables; 1: a single validation split. Default: by the number of rows.",
     )
-    image_size: int | None = Field(default=None, ge=8, le=512, description="Side length in pixels; default: by the images.")
+    image_size: int | None = Field(
+        default=None, ge=8, le=512, description="Side length in pixels; default: by the images."
+    )
     weights: str | None = Field(
         default=None,
         max_length=1024,

@@ -39,7 +39,9 @@ class TensorPage(Page[TensorView]):
     weight_count: int = Field(description="Number of parameters: elements of all weights.")
     weight_bytes: int
     optimizer_bytes: int
-    values: dict[str, Any] = Field(default_factory=dict, description="Values other than tensors, such as epochs, by path.")
+    values: dict[str, Any] = Field(
+        default_factory=dict, description="Values other than tensors, such as epochs, by path."
+    )
     notes: list[str] = Field(default_factory=list, description="Remarks, such as a missing file.")
 
 

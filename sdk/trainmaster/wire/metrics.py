@@ -157,7 +157,9 @@ class GpuUse(WireModel):
     memory_bytes: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    ecc_uncorrected: float | None = Field(default=None, description="Uncorrected memory errors since the driver was loaded.")
+    ecc_uncorrected: float | None = Field(
+        default=None, description="Uncorrected memory errors since the driver was loaded."
+    )
     xid: float | None = Field(default=None, description="NVIDIA's XID of the newest driver or hardware error.")
     is_idle: bool = False
 

@@ -1,4 +1,4 @@
-"""Registered models, their versions, aliases and history on the wire."""
+"""API models of registered models, their versions, aliases and history."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from trainmaster.wire.base import WireModel, WireRequest
 VersionState = Literal["waiting", "registering", "ready", "failed"]
 Stage = Literal["none", "staging", "production", "archived"]
 STAGES: Final[tuple[Stage, ...]] = ("none", "staging", "production", "archived")
-# Nothing happens to a version any more until somebody asks for it.
+# States that no longer change without a user's request.
 FINAL_VERSION_STATES: Final[frozenset[str]] = frozenset({"ready", "failed"})
-# Names the newest version that is ready; never set by anybody.
+# Built-in alias of the newest ready version.
 LATEST: Final = "latest"
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
-# As Vertex AI has them, and one letter is enough.
+# Vertex AI's aliases, and also a single letter.
 _ALIAS: Final = re.compile(r"[a-z]([a-zA-Z0-9-]{0,126}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _MOST_LABELS: Final = 64
 
 
 def check_model_name(name: str) -> str:
-    """``name``. Raises ``ValueError``: no model can be called so."""
+    """``name``. Raises ``ValueError``: not a valid model name."""
     if not _NAME.fullmatch(name):
-        raise ValueError("write 1 to 63 lower-case letters, digits, '.', '_' and '-', a letter or digit first and last")
+        raise ValueError(
+            "write 1 to 63 lower-case letters, digits, '.', '_' and '-', with a letter or digit at both ends"
+        )
     return name
 
 
 def check_alias(alias: str) -> str:
-    """``alias``. Raises ``ValueError``: it is none, or the one that nobody sets."""
+    """``alias``. Raises ``ValueError``: not a valid alias, or the built-in one."""
     if not _ALIAS.fullmatch(alias):
         raise ValueError(
             "an alias begins with a lower-case letter, has letters, digits and '-', and at most 128 characters"
         )
     if alias == LATEST:
-        raise ValueError("'latest' always is the newest version that is ready; choose another alias")
+        raise ValueError("'latest' always names the newest ready version; choose another alias")
     return alias
 
 
@@ -48,7 +50,7 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
         raise ValueError(f"at most {_MOST_LABELS} labels")
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(key):
-            raise ValueError(f"{key[:70]!r} is no label: 1 to 63 letters, digits, '.', '_', '/' and '-'")
+            raise ValueError(f"{key[:70]!r} is not a label: 1 to 63 letters, digits, '.', '_', '/' and '-'")
         if len(value) > 256:
             raise ValueError(f"the value of label {key!r} has more than 256 characters")
     return labels
@@ -61,8 +63,8 @@ Description = Annotated[str, Field(max_length=10_000)]
 
 
 class ModelSource(WireModel):
-    """What a version was made of. ``path``: relative to the job's output; a checkpoint's where ``kind`` says so; volume/path of
-    an upload, which is of no job.
+    """Source of a version's files. ``path``: relative to the job's output, of a checkpoint for that ``kind``; for an
+    upload, volume/path without a job.
     """
 
     kind: Literal["output", "checkpoint", "upload"]
@@ -71,10 +73,10 @@ class ModelSource(WireModel):
 
 
 class ModelLineage(WireModel):
-    """Where a version comes from, as it was when it was registered; jobs may be deleted since. Of an upload ``job`` is empty.
+    """Lineage of a version at its registration; the job may have been deleted since. ``job`` is empty for an upload.
 
-    ``code``: the digest of the code archive. ``data``: the job's input and mounts, each volume/path. ``parameters``: of the
-    trial, and what MLflow was told. ``metrics``: at the checkpoint's step, or the last values. ``spec``: the job's.
+    ``code``: digest of the code archive. ``data``: the job's input and mounts as volume/path. ``parameters``: of the trial,
+    and those logged to MLflow. ``metrics``: at the checkpoint's step, or the last values. ``spec``: the job's spec.
     """
 
     job: str
@@ -97,10 +99,10 @@ class ModelLineage(WireModel):
 
 
 class VersionView(WireModel):
-    """A version as lists show it. ``version``: counts from 1. ``done_bytes``: copied so far, while it is registering.
+    """A version as shown in lists. ``version``: counts from 1. ``done_bytes``: copied so far, while it is registering.
 
-    ``digest``: of all its files; equal for equal content. ``used_by``: deployed models that serve it or may be taken back to it; it
-    cannot be deleted. ``served_by``: those of them whose revision that serves, or is getting ready to, has it.
+    ``digest``: of all its files; equal for equal content. ``used_by``: deployments that serve it or may roll back to it,
+    which protect it from deletion. ``served_by``: deployments whose active or pending revision uses this version.
     """
 
     id: str
@@ -129,14 +131,14 @@ class VersionView(WireModel):
 
 
 class VersionDetail(VersionView):
-    """``location``: volume/path, to be mounted read-only into jobs. None until the version is ready."""
+    """``location``: volume/path, for read-only mounts in jobs; none until the version is ready."""
 
     location: str | None = None
     lineage: ModelLineage | None = None
 
 
 class NewestVersion(WireModel):
-    """A model's newest version, whatever its state: what a list of models shows of it."""
+    """A model's newest version in any state, as shown in lists of models."""
 
     version: int
     state: VersionState
@@ -146,9 +148,9 @@ class NewestVersion(WireModel):
 
 
 class ModelView(WireModel):
-    """``versions``: how many there are; ``latest``: the newest that is ready; ``aliases``: to versions.
+    """A registered model. ``versions``: their number; ``latest``: the newest ready version; ``aliases``: alias to version.
 
-    ``stages``: the newest version in each stage but ``none``.
+    ``stages``: the newest version in each stage except ``none``.
     """
 
     id: str
@@ -167,7 +169,7 @@ class ModelView(WireModel):
     updated_at: datetime
 
 
-class ModelFile(WireModel):
+class VersionFileView(WireModel):
     """A file of a version. ``sha256``: in hexadecimal digits."""
 
     path: str
@@ -175,8 +177,8 @@ class ModelFile(WireModel):
     sha256: str
 
 
-class ModelChange(WireModel):
-    """One line of a model's history. ``what``: such as ``alias.moved``; ``before``, ``after``: versions, stages, flags."""
+class ModelChangeView(WireModel):
+    """One entry of a model's history. ``what``: such as ``alias.moved``; ``before``, ``after``: versions, stages, flags."""
 
     at: datetime
     user: str
@@ -195,7 +197,7 @@ class ModelCreate(WireRequest):
 
 
 class ModelChanges(WireRequest):
-    """What is unstated stays; ``labels`` replaces all."""
+    """Omitted fields stay unchanged; ``labels`` replaces all labels."""
 
     description: Description | None = None
     labels: Labels | None = None
@@ -203,28 +205,28 @@ class ModelChanges(WireRequest):
 
 
 class VersionRegister(WireRequest):
-    """From a job's output, or with ``checkpoint`` from one of its checkpoints; the model is made where there is none yet."""
+    """Register a version from a job's output or ``checkpoint``; creates the model if it does not exist."""
 
     job: str = Field(
-        min_length=1, max_length=100, description="Id or name: then the newest of that name in the project."
+        min_length=1, max_length=100, description="ID or name of a job; a name means the newest in the project."
     )
     path: str | None = Field(
         default=None,
         max_length=4096,
-        description="A file or folder of the job's output; '.' is all of it. Unstated: its folder model.",
+        description="File or folder of the job's output; `.` for the whole output. Default: its folder model.",
     )
     checkpoint: str | None = Field(
-        default=None, min_length=1, max_length=4096, description="As in its list of checkpoints."
+        default=None, min_length=1, max_length=4096, description="Path of one of the job's checkpoints."
     )
-    when_done: bool = Field(default=False, description="Wait for the job's success, then register.")
+    when_done: bool = Field(default=False, description="Register when the job has succeeded.")
     description: Description = ""
     labels: Labels = Field(default_factory=dict)
-    aliases: list[Alias] = Field(default_factory=list, max_length=16, description="Set once the version is ready.")
+    aliases: list[Alias] = Field(default_factory=list, max_length=16, description="Set when the version is ready.")
     stage: Stage = "none"
 
 
 class VersionChanges(WireRequest):
-    """What is unstated stays; ``labels`` replaces all."""
+    """Omitted fields stay unchanged; ``labels`` replaces all labels."""
 
     description: Description | None = None
     labels: Labels | None = None
@@ -237,7 +239,7 @@ class StageRequest(WireRequest):
 
 
 class AliasRequest(WireRequest):
-    """``expected``: the version that the alias is believed to point to; 0: to none. Unstated: whichever."""
+    """``expected``: compare-and-set: the alias's present version, 0 for none; unset: any."""
 
     version: int = Field(ge=1, le=2**31 - 1)
     expected: int | None = Field(default=None, ge=0, le=2**31 - 1)

@@ -1,4 +1,4 @@
-"""Numbers in requests. JSON has neither NaN nor infinity: sent, they would arrive as ``null``, which takes settings away."""
+"""Number types for requests. NaN and infinity are rejected: JSON has neither, and as ``null`` they would remove settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MOST_WEIGHT: Final = 1000.0
 
 
 def _weight(value: float) -> float:
-    if not LEAST_WEIGHT <= value <= MOST_WEIGHT:  # NaN is not, either
+    if not LEAST_WEIGHT <= value <= MOST_WEIGHT:  # also rejects NaN
         raise ValueError(
-            f"is a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}; who has 2 gets twice as much as who has 1"
+            f"must be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}; weight 2 gets twice the share of weight 1"
         )
     return value
 
 
 def _finite(value: Any) -> Any:
-    """``value``, in which no number at any depth is infinite or none."""
+    """``value``; rejects infinite numbers and NaN at any depth."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     if isinstance(value, dict):
@@ -32,13 +32,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-# A share against the others'.
+# Weight of a fair share.
 Weight: TypeAlias = Annotated[
     float,
     AfterValidator(_weight),
     Field(json_schema_extra={"minimum": LEAST_WEIGHT, "maximum": MOST_WEIGHT}),
 ]
-# Anything that JSON can tell as it is.
+# Any JSON value.
 Finite: TypeAlias = Annotated[Any, AfterValidator(_finite)]
-# As people write it: 16, 0.5, "512Gi". `null` takes the limit away.
+# An amount such as 16, 0.5 or "512Gi"; `null` removes the limit.
 AmountText: TypeAlias = Annotated[int | float | str | None, AfterValidator(_finite)]

@@ -1,4 +1,4 @@
-"""The planner's settings on the wire."""
+"""API models of the scheduling policy's settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from trainmaster.wire.numbers import Finite
 
 
 class SettingView(WireModel):
-    """One setting. ``value``: times in seconds, `null` for off. ``text``: the same as people write it, such as `10m`, good for
-    setting it. ``meaning``: one sentence.
+    """One setting. ``value``: times in seconds, `null` for off. ``text``: the value as written by users, such as `10m`.
+
+    ``meaning``: a description in one sentence.
     """
 
     name: str
@@ -27,7 +28,7 @@ class SettingView(WireModel):
 
 
 class PolicyView(WireModel):
-    """``warnings``: what is allowed and probably not meant, a sentence each."""
+    """All settings. ``warnings``: about valid but probably unintended settings."""
 
     settings: list[SettingView]
     updated_at: datetime | None = None
@@ -36,8 +37,8 @@ class PolicyView(WireModel):
 
 
 class PolicyUpdate(WireRequest):
-    """``settings``: by name, what changes: a choice, `true` or `false`, a number, a time as seconds or like `10m`, `null` or `off`
-    where it can be off; `default` for what it was at first.
+    """``settings``: new values by name: a choice, `true` or `false`, a number, a time in seconds or like `10m`, `null` or
+    `off` if the setting can be off, or `default`.
     """
 
     settings: dict[str, Finite] = Field(min_length=1, max_length=64)

@@ -1,4 +1,4 @@
-"""The queue on the wire: who waits in which order and why, who runs until when, and who has which share."""
+"""API models of the queue, the running jobs and the fair shares."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainmaster.wire.jobs import WaitReasonView
 
 
 class WaitingJobView(WireModel):
-    """A job that waits. Of jobs that the caller may not see only their place and what they ask for is told."""
+    """A waiting job. Of jobs that the caller may not see, only position and requested resources are shown."""
 
-    position: int | None = None  # 1 is next; `null`: none, as no end of another job lets it ever start
+    position: int | None = None  # 1 is next; `null`: it can never start on the present cluster
     job_id: str | None = None
     name: str | None = None
     project: str | None = None
@@ -22,19 +22,19 @@ class WaitingJobView(WireModel):
     priority: int
     priority_class: str | None = None
     roles: dict[str, int] = Field(default_factory=dict)
-    gpus: float = 0  # of the whole gang; parts of one GPU count as such
-    cpus: float = 0  # of the whole gang, and so the memory
+    gpus: float = 0  # of the whole gang, with fractions of GPUs
+    cpus: float = 0  # of the whole gang, like the memory
     memory_bytes: int = 0
-    gpu_models: list[str] = Field(default_factory=list)  # that any role accepts; empty: any
+    gpu_models: list[str] = Field(default_factory=list)  # accepted by any role; empty: any
     queued_at: datetime
     reason: WaitReasonView | None = None
-    start: ExpectedStartView | None = None  # when it is expected to; `null`: not worked out
+    start: ExpectedStartView | None = None  # `null`: not computed
 
 
 class QueuePage(Page[WaitingJobView]):
-    """One page of the waiting jobs in the planner's order. ``waiting``: how many there are in all, of everybody.
+    """One page of the waiting jobs in queue order. ``waiting``: total number, of all projects.
 
-    ``planned_at``: when the planner last looked.
+    ``planned_at``: time of the last scheduling tick.
     """
 
     waiting: int
@@ -42,8 +42,9 @@ class QueuePage(Page[WaitingJobView]):
 
 
 class RunningJobView(WireModel):
-    """A job that holds resources. ``ends_at``: by when it surely ends (its `max_run_time`); ``likely_end_at``: when that is
-    expected. Of jobs that the caller may not see it is told only that they hold something until then.
+    """A running job. ``ends_at``: latest end (by `max_run_time`); ``likely_end_at``: expected end.
+
+    Of jobs that the caller may not see, only resources and ends are shown.
     """
 
     job_id: str | None = None
@@ -55,7 +56,7 @@ class RunningJobView(WireModel):
     gpus: float = 0
     cpus: float = 0
     memory_bytes: int = 0
-    gpu_models: dict[str, float] = Field(default_factory=dict)  # model -> how many it holds
+    gpu_models: dict[str, float] = Field(default_factory=dict)  # model -> number of allocated GPUs
     replicas: int = 0
     started_at: datetime | None = None
     ends_at: datetime | None = None
@@ -63,7 +64,7 @@ class RunningJobView(WireModel):
 
 
 class UserShareView(WireModel):
-    """A user's part of a project's share; the numbers mean what they mean of a project."""
+    """A user's part of a project's share, with the numbers of ``ShareView``."""
 
     user: str
     allocated: float
@@ -73,11 +74,11 @@ class UserShareView(WireModel):
 
 
 class ShareView(WireModel):
-    """A project's share of the cluster, from 0 to 1: of what it has most of, be it CPU, memory or a GPU model.
+    """A project's dominant share of the cluster, from 0 to 1: the largest of its shares of CPU, memory and GPU models.
 
-    ``held``: now. ``wanted``: with all that its waiting jobs ask for, at most 1. ``entitlement``: what is due to it by its
-    weight among those who want something. ``usage``: the mean over the past, in which what was lately counts more.
-    ``project`` is `null` for all projects together that the caller may not see.
+    ``allocated``: present share. ``wanted``: including its waiting jobs, at most 1. ``entitlement``: its fair share by
+    weight among the projects with demand. ``usage``: exponentially decayed average of the past. ``project`` is `null` for
+    all projects together that the caller may not see.
     """
 
     project: str | None
@@ -86,8 +87,8 @@ class ShareView(WireModel):
     wanted: float
     entitlement: float
     usage: float | None = None
-    gpus: dict[str, float] = Field(default_factory=dict)  # model -> GPUs held
-    cpus: float = 0  # held, and so the memory
+    gpus: dict[str, float] = Field(default_factory=dict)  # model -> allocated GPUs
+    cpus: float = 0  # allocated, like the memory
     memory_bytes: int = 0
     running: int  # jobs
     waiting: int
@@ -95,7 +96,7 @@ class ShareView(WireModel):
 
 
 class SharesView(WireModel):
-    """Who has which share. ``gpus``: how many of each model the nodes have that are open."""
+    """The projects' shares, and the total resources of the schedulable nodes (``gpus``: by model)."""
 
     projects: list[ShareView]
     gpus: dict[str, float] = Field(default_factory=dict)

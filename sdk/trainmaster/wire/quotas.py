@@ -1,4 +1,4 @@
-"""Quotas on the wire: what a project and each of its users may hold at the same time, and what is guaranteed to it."""
+"""API models of quotas: limits and guarantees of projects and their users."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MOST_NAMES: Final = 64
 
 
 class QuotaLineView(WireModel):
-    """One thing of a quota. ``what``: `jobs` that run at once, `cpu` (CPUs), `memory` (bytes), `gpus` of all models together, or
-    `gpus/<model>`. ``capacity``: what all open nodes have together.
+    """One resource of a quota. ``what``: `jobs` (running jobs), `cpu` (CPUs), `memory` (bytes), `gpus` (of all models), or
+    `gpus/<model>`. ``capacity``: total of the schedulable nodes.
     """
 
     what: str
@@ -26,7 +26,7 @@ class QuotaLineView(WireModel):
 
 
 class QuotaUserView(WireModel):
-    """A user of the project: what the jobs hold now, limits of that user's own, and what is guaranteed inside the project."""
+    """A user of the project: present usage, individual limits, and guarantees inside the project."""
 
     user: str
     used: dict[str, float] = Field(default_factory=dict)
@@ -36,8 +36,8 @@ class QuotaUserView(WireModel):
 
 
 class QuotaView(WireModel):
-    """``max_priority``: the largest priority that jobs of the project may have. ``warnings``: what is allowed and probably not
-    meant, a sentence each.
+    """A project's quota. ``max_priority``: maximum priority of its jobs. ``warnings``: about valid but probably unintended
+    settings.
     """
 
     project: str
@@ -49,25 +49,25 @@ class QuotaView(WireModel):
 
 
 class QuotaUpdate(WireRequest):
-    """What changes; `null` takes away, what is not named stays. Keys as ``QuotaLineView.what``."""
+    """Changes of a quota: `null` removes a limit, omitted fields stay unchanged. Keys: see ``QuotaLineView.what``."""
 
     limit: dict[str, AmountText] = Field(default_factory=dict, max_length=_MOST_NAMES)
     guaranteed: dict[str, AmountText] = Field(default_factory=dict, max_length=_MOST_NAMES)
     user_limit: dict[str, AmountText] = Field(
-        default_factory=dict, max_length=_MOST_NAMES, description="Of each user of the project."
+        default_factory=dict, max_length=_MOST_NAMES, description="Limits for each user of the project."
     )
     users: dict[str, dict[str, AmountText] | None] = Field(
         default_factory=dict,
         max_length=1000,
-        description="Of some users instead of that; `null` for a user: all of it.",
+        description="Limits of single users instead of `user_limit`; `null` for a user removes all.",
     )
     user_guaranteed: dict[str, dict[str, AmountText] | None] = Field(
         default_factory=dict,
         max_length=1000,
-        description="What some users get back from other users of the project; `null` for a user: nothing.",
+        description="Guarantees of single users against other users of the project; `null` for a user removes all.",
     )
     user_weights: dict[str, Weight | None] = Field(
-        default_factory=dict, max_length=1000, description="Shares of users inside the project; 1 where none is set."
+        default_factory=dict, max_length=1000, description="Weights of users inside the project; default: 1."
     )
-    weight: Weight | None = Field(default=None, description="The project's share against the others'.")
+    weight: Weight | None = Field(default=None, description="Weight of the project's fair share.")
     max_priority: int | str | None = Field(default=None, description="0 to 100, or low, normal, high, urgent.")

@@ -1,4 +1,4 @@
-"""Reservations on the wire: nodes that an administrator keeps for one project for a time."""
+"""API models of reservations: nodes reserved for one project for a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.wire.base import WireModel, WireRequest
 
 
 class ReservationView(WireModel):
-    """``name`` and ``project`` are `null` where the caller may not see the project."""
+    """A reservation. ``name`` and ``project`` are `null` if the caller may not see the project."""
 
     id: str
     name: str | None = None
@@ -25,12 +25,12 @@ class ReservationView(WireModel):
 
 
 class ReservationCreate(WireRequest):
-    """Nodes by name, or all that carry the labels of ``node_selector``: at most ``count`` of them, those that are least used."""
+    """Reserve nodes by name, or by ``node_selector``: all with these labels, or the ``count`` least used of them."""
 
     name: Name
     project: str = Field(max_length=100)
     nodes: list[str] = Field(default_factory=list, max_length=10_000)
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     count: int | None = Field(default=None, ge=1, le=10_000)
-    begins_at: datetime | None = Field(default=None, description="Left out: now. Without an offset: UTC.")
+    begins_at: datetime | None = Field(default=None, description="Default: now. Without an offset: UTC.")
     ends_at: datetime

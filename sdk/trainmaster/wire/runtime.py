@@ -1,4 +1,4 @@
-"""What a replica's runtime reports, with the attempt's token."""
+"""API models of the reports of a replica's runtime, which are sent with the attempt's token."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainmaster.wire.base import WireModel, WireRequest
 
 
 class ReportItem(WireModel):
-    """One fact. Items of a replica are numbered from 1 without gaps; a repeated number is dropped by the server.
+    """One report. A replica's items are numbered from 1 without gaps; the server drops repeated numbers.
 
     ``heartbeat``: data empty. ``progress``: ``{"step", "steps", "epoch", "metrics": {name: value}}``, each optional.
     ``checkpoint``: ``{"path" (relative to the output), "step", "metrics", "size_bytes"}``.
-    ``event``: ``{"kind", "reason"}``, a line for the job's history.
-    ``metrics``: ``{"series": [NewPoints], "objects": [NewObject]}``; a progress' metrics are points of its step besides.
+    ``event``: ``{"kind", "reason"}``, an event of the job.
+    ``metrics``: ``{"series": [NewPoints], "objects": [NewObject]}``; metrics of a ``progress`` item also become points.
     """
 
     seq: int = Field(ge=1)
@@ -33,6 +33,6 @@ class Report(WireRequest):
 
 
 class ReportAnswer(WireModel):
-    """``acked``: the largest number the server has; everything up to it may leave the spool."""
+    """``acked``: highest stored number; items up to it may be removed from the spool."""
 
     acked: int

@@ -1,4 +1,4 @@
-"""Endpoints, deployed models and batch predictions on the wire."""
+"""API models of endpoints, deployments and batch predictions."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ _ROUTE: Final = r"^/[!-~]{0,500}$"
 _Model = Field(
     min_length=1,
     max_length=1024,
-    description="What serves: `volume/path` of a file or folder, or `name@version` of the model registry.",
+    description="The model: `volume/path` of a file or folder, or `name@version` of the model registry.",
     examples=["output/default/job-01/model"],
 )
-_Framework: Any = Field(default="auto", description="What reads the model; `auto` goes by the names of its files.")
+_Framework: Any = Field(default="auto", description="Framework that loads the model; `auto`: by its file names.")
 _Trust = Field(
     default=False,
-    description="Whether files of the model may run code of whoever wrote them when they are read (pickle, joblib, torch.export, "
-    "and skops types that are not known). Only true for models whose author you trust.",
+    description="Whether loading the model may run code from its files (pickle, joblib, torch.export, unknown skops types). "
+    "Set it only if you trust the model's author.",
 )
 _Image = Field(
     default=None,
     max_length=1024,
-    description="An image with an HTTP server as Vertex AI's custom containers have it; unstated: the platform's own server.",
+    description="Image with an HTTP server, like Vertex AI's custom containers; default: the platform's model server.",
 )
 
 
 class ServingSpec(WireModel):
-    """What one revision of a deployed model is. ``resources`` and ``env`` as in a job spec.
+    """Spec of a revision of a deployment. ``resources`` and ``env`` as in a job spec.
 
-    ``model``: volume/path of a folder, ``model_file``: the one file in it, if not all of it. ``model_name``: as the user
-    named it; ``version_id``: of the registry's version. ``server_image``: that brings the platform's own server, where there are containers.
+    ``model``: volume/path of a folder; ``model_file``: a single file in it, if not the whole folder. ``model_name``: as
+    written by the user; ``version_id``: of the registry's version. ``server_image``: image with the platform's model
+    server, for container executors.
     """
 
     model: str
@@ -69,74 +70,81 @@ class ServingSpec(WireModel):
 
     @property
     def has_own_server(self) -> bool:
-        """Whether the platform's server reads the model; else somebody's own does."""
+        """Whether the platform's model server serves it, not a user's server."""
         return self.image is None and self.command is None
 
 
 class EndpointCreate(WireRequest):
     name: str = Field(
-        pattern=NAME_PATTERN, description="Lower case letters, digits and hyphens; the project's only one."
+        pattern=NAME_PATTERN, description="Lower-case letters, digits and hyphens; unique in the project."
     )
     description: str = Field(default="", max_length=1000)
 
 
 class DeployRequest(WireRequest):
-    """A new deployed model or, of one that is there, its next revision.
+    """Create a deployment, or a new revision of an existing one.
 
-    ``replicas`` and ``traffic``: unstated, as they are; of a new one 1, and all of the traffic where nothing else has any.
+    ``replicas`` and ``traffic``: default: unchanged; for a new deployment 1 replica, and all traffic if no other
+    deployment has any.
     """
 
-    deployment: str = Field(default="default", pattern=NAME_PATTERN, description="Its name in the endpoint.")
+    deployment: str = Field(default="default", pattern=NAME_PATTERN, description="Name of the deployment.")
     model: str = _Model
     framework: Framework = _Framework
     trust_code: bool = _Trust
     image: str | None = _Image
-    command: list[str] | str | None = Field(default=None, description="Instead of the image's own.")
+    command: list[str] | str | None = Field(default=None, description="Overrides the image's command.")
     args: list[str] = Field(default_factory=list, max_length=256)
     env: dict[str, str] = Field(default_factory=dict)
     secrets: list[str] = Field(default_factory=list, max_length=256)
     port: int | None = Field(
-        default=None, ge=1, le=65535, description="Where the image's server listens (AIP_HTTP_PORT); unstated: 8080."
+        default=None, ge=1, le=65535, description="Port of the image's server (AIP_HTTP_PORT); default: 8080."
     )
-    health_route: str = Field(default="/health", pattern=_ROUTE, description="Answers 200 when it is ready.")
+    health_route: str = Field(
+        default="/health", pattern=_ROUTE, description="Route that answers 200 when the server is ready."
+    )
     predict_route: str = Field(default="/predict", pattern=_ROUTE)
     resources: dict[str, Any] = Field(
-        default_factory=dict, description="Of one replica, as in a job spec: cpu, memory, gpus, gpu_type, shm."
+        default_factory=dict, description="Resources of a replica, as in a job spec: cpu, memory, gpus, gpu_type, shm."
     )
     priority: int | str = Field(default=50, description="As in a job spec.")
-    preemptible: bool = Field(default=True, description="Whether the platform may give a replica's place to others.")
+    preemptible: bool = Field(default=True, description="Whether the scheduler may preempt replicas.")
     node_selector: dict[str, str] = Field(default_factory=dict)
-    timeout_s: float = Field(default=60.0, gt=0, le=3600, description="For one request's answer.")
-    ready_timeout_s: float = Field(default=600.0, gt=0, le=86400, description="For a replica that runs to get ready.")
+    timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Timeout of a request.")
+    ready_timeout_s: float = Field(
+        default=600.0, gt=0, le=86400, description="Time for a running replica to become ready."
+    )
     drain_s: float = Field(
-        default=5.0, ge=2, le=3600, description="Between the last new request to a replica and its SIGTERM."
+        default=5.0, ge=2, le=3600, description="Time between a replica's last new request and its SIGTERM."
     )
     max_surge: int = Field(default=1, ge=0, le=64, description="Replicas above `replicas` during an update.")
-    max_unavailable: int = Field(default=0, ge=0, le=64, description="Ready ones below `replicas` during an update.")
+    max_unavailable: int = Field(
+        default=0, ge=0, le=64, description="Ready replicas below `replicas` during an update."
+    )
     replicas: int | None = Field(default=None, ge=1, le=MAX_SERVING_REPLICAS)
-    traffic: int | None = Field(default=None, ge=0, le=100, description="Its part of the requests, in per cent.")
+    traffic: int | None = Field(default=None, ge=0, le=100, description="Traffic in per cent.")
     reason: str = Field(default="", max_length=1000)
 
 
 class ScaleRequest(WireRequest):
-    replicas: int = Field(ge=0, le=MAX_SERVING_REPLICAS, description="0: nothing of it runs, and requests are refused.")
+    replicas: int = Field(ge=0, le=MAX_SERVING_REPLICAS, description="0: nothing runs, and requests are rejected.")
 
 
 class RollbackRequest(WireRequest):
-    """``revision``: unstated, the newest one before the present that ever served."""
+    """``revision``: default: the newest one before the present that was ready."""
 
     revision: int | None = Field(default=None, ge=1)
     reason: str = Field(default="", max_length=1000)
 
 
 class TrafficRequest(WireRequest):
-    """Each deployed model's part in per cent; together 100. Those that are not named get none."""
+    """Traffic split in per cent by deployment; the sum is 100. Omitted deployments get none."""
 
     traffic: dict[str, int] = Field(min_length=1, max_length=64, examples=[{"default": 90, "next": 10}])
 
 
 class ServingReplicaView(WireModel):
-    """``words``: what its health route said last, why its job waits, or why it ended."""
+    """A serving replica. ``words``: last message of its health route, why its job waits, or why it ended."""
 
     id: str
     revision: int
@@ -150,7 +158,7 @@ class ServingReplicaView(WireModel):
 
 
 class RevisionView(WireModel):
-    """``failures``: of its replicas in a row. ``verdict``: why it was given up."""
+    """A revision. ``failures``: consecutive failures of its replicas. ``verdict``: why the revision failed."""
 
     number: int
     spec: ServingSpec
@@ -163,7 +171,7 @@ class RevisionView(WireModel):
 
 
 class DeploymentView(WireModel):
-    """``wanted``: the revision that is to serve, ``stable``: the last one of which all replicas were ready."""
+    """A deployment. ``wanted``: the desired revision; ``stable``: the last revision with all replicas ready."""
 
     id: str
     name: str
@@ -190,16 +198,14 @@ class EndpointView(WireModel):
 
 
 class DeploymentDetail(DeploymentView):
-    """``revision_list``: the newest 100, newest first. ``replica_list``: those that have not ended, then the newest of those
-    that have.
-    """
+    """``revision_list``: the newest 100, newest first. ``replica_list``: live replicas, then the newest ended ones."""
 
     revision_list: list[RevisionView] = Field(default_factory=list)
     replica_list: list[ServingReplicaView] = Field(default_factory=list)
 
 
 class EndpointChange(WireModel):
-    """One line of an endpoint's history. ``what``: such as ``deployment.rolled_back``; ``actor``: as in events."""
+    """One entry of an endpoint's history. ``what``: such as ``deployment.rolled_back``; ``actor``: as in events."""
 
     at: datetime
     actor: str
@@ -214,33 +220,36 @@ class EndpointDetail(EndpointView):
 
 
 class BatchPredictRequest(WireRequest):
-    """A job that predicts for every instance of some files. See ``docs/howto/serving.md`` for what it reads and writes."""
+    """A job that predicts for every instance of input files; formats: see ``docs/howto/serving.md``."""
 
     name: str = Field(default="batch-predict", pattern=NAME_PATTERN)
     model: str = _Model
     framework: Framework = _Framework
     trust_code: bool = _Trust
     image: str | None = Field(
-        default=None, max_length=1024, description="One that has `trainmaster_serving`; unstated: the platform's."
+        default=None, max_length=1024, description="Image with `trainmaster_serving`; default: the platform's."
     )
     input: str = Field(
-        min_length=1, max_length=1024, description="volume/path of a JSONL or CSV file, or of a folder of such files."
+        min_length=1, max_length=1024, description="`volume/path` of a JSONL or CSV file, or of a folder of such files."
     )
     output: str | None = Field(
-        default=None, max_length=1024, description="volume/path; unstated: a folder of the job's."
+        default=None, max_length=1024, description="`volume/path`; default: the job's own folder."
     )
     format: Literal["auto", "jsonl", "csv"] = "auto"
     csv_rows: Literal["object", "array"] = Field(
         default="object",
-        description="What an instance of a CSV file is: its cells by the header's names, or in their order.",
+        description="Instances of a CSV file: objects with the header's names, or arrays.",
     )
-    batch_size: int = Field(default=64, ge=1, le=100_000, description="Instances that the model is given at once.")
+    batch_size: int = Field(default=64, ge=1, le=100_000, description="Instances per call of the model.")
     shard_size: int = Field(
-        default=10_000, ge=1, le=10_000_000, description="Instances of one output file; what a lost replica does again."
+        default=10_000,
+        ge=1,
+        le=10_000_000,
+        description="Instances per output file; a lost replica repeats its unfinished shard.",
     )
     replicas: int = Field(default=1, ge=1, le=MAX_SERVING_REPLICAS)
     resources: dict[str, Any] = Field(
-        default_factory=dict, description="Of one replica, as in a job spec: cpu, memory, gpus, gpu_type, shm."
+        default_factory=dict, description="Resources of a replica, as in a job spec: cpu, memory, gpus, gpu_type, shm."
     )
     env: dict[str, str] = Field(default_factory=dict)
     secrets: list[str] = Field(default_factory=list, max_length=256)
@@ -252,7 +261,7 @@ class BatchPredictRequest(WireRequest):
 
 
 class BatchOutcome(WireModel):
-    """What an ended batch prediction wrote. ``first_error``: what one of the errors says, empty where there are none."""
+    """Outcome of a batch prediction. ``first_error``: message of an error; empty without errors."""
 
     predictions: int
     errors: int
@@ -264,10 +273,8 @@ class BatchOutcome(WireModel):
         return self.errors > 0 and self.predictions == 0
 
 
-class Predicted(WireModel):
-    """``metadata``: what the model says of all predictions, such as ``{"classes": ["no", "yes"]}``, the order of the figures in
-    each; empty where it says nothing.
-    """
+class PredictResponse(WireModel):
+    """``metadata``: the model's metadata, such as ``{"classes": ["no", "yes"]}``, the order of probabilities; or empty."""
 
     predictions: list[Any]
     metadata: Any = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Studies and their trials on the wire."""
+"""API models of studies and their trials."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from trainmaster.wire.numbers import Finite
 StudyState = Literal["running", "paused", "stopping", "succeeded", "failed", "cancelled"]
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
 WAIT_FOR_NODES: Final = (
-    "Create it also where no node that there is could ever hold one of its trials: such nodes are to come."
+    "Create it even if no present node could ever run one of its trials, since such nodes will be added."
 )
 TERMINAL_STUDY_STATES: Final[frozenset[str]] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class TrialView(WireModel):
-    """``result``: the final value of each metric. ``job``: its id; none where a program tries the point by itself.
+    """A trial. ``result``: final value of each metric. ``job``: its job's ID; none for an external trial.
 
-    ``client``: what that program calls itself; ``heard_at``: its last sign of life after it was given the trial.
+    For external trials, which a program runs itself: ``client``: the program's name; ``heard_at``: its last heartbeat.
     """
 
     number: int
     state: TrialState
     parameters: dict[str, Any]
     result: dict[str, float] | None = None
-    parent: int | None = Field(default=None, description="The trial whose checkpoint it goes on from.")
+    parent: int | None = Field(default=None, description="The trial whose checkpoint it resumes from.")
     reason: str = ""
     job: str | None = None
     job_state: str | None = None
@@ -41,9 +41,9 @@ class TrialView(WireModel):
 
 
 class StudyView(WireModel):
-    """A study as lists show it. ``trials``: how many are in each state. ``best``: by the first metric.
+    """A study as shown in lists. ``trials``: their number by state. ``best``: by the first metric.
 
-    ``front_size``: of several metrics, how many trials no other one betters in all of them.
+    ``front_size``: with several metrics, the number of trials on the Pareto front.
     """
 
     id: str
@@ -57,23 +57,23 @@ class StudyView(WireModel):
     algorithm: str = "auto"
     algorithm_chosen: str | None = Field(
         default=None,
-        description="What `auto` is for this study, of which `auto` itself is TPE and GP in turns; "
-        "none until its first round, and where none is chosen.",
+        description="The algorithm chosen for `auto`; `auto` itself means TPE and GP alternately. None before the first "
+        "round, and if the spec names an algorithm.",
     )
-    algorithm_reason: str = Field(default="", description="Why, in a sentence.")
+    algorithm_reason: str = Field(default="", description="Reason for the choice.")
     trials: dict[str, int] = Field(default_factory=dict)
-    waiting: int = Field(default=0, description="How many of the running trials have a job that waits in the queue.")
+    waiting: int = Field(default=0, description="Number of running trials whose jobs wait in the queue.")
     budget_trials: int | None = None
     parallel: int = 1
     best: TrialView | None = None
     front_size: int | None = None
-    cloned_from: str | None = Field(default=None, description="The id of the study whose spec it was made from.")
+    cloned_from: str | None = Field(default=None, description="ID of the study that it was cloned from.")
     created_at: datetime
     finished_at: datetime | None = None
 
 
 class StudyWinner(WireModel):
-    """What became of the best trial. ``job``: whose output is registered as ``version`` of ``model``; deleted since, they are none."""
+    """Registration of the best trial: the output of ``job`` as ``version`` of ``model``; none if deleted since."""
 
     trial: int
     job: str | None = None
@@ -85,10 +85,10 @@ class StudyWinner(WireModel):
 
 
 class StudyDetail(StudyView):
-    """``best_so_far``: [trial, value] each time that the first metric became better. ``gpu_hours``: of trials that ended.
+    """``best_so_far``: [trial, value] for each improvement of the first metric. ``gpu_hours``: of ended trials.
 
-    ``winner``: once the study is over, if its spec asks for one and a trial succeeded. ``namesakes``: ids of others of its
-    name in its project that have not ended, the newest first, ten at most; the name means the newest of all.
+    ``winner``: after the study's end, if its spec has one and a trial succeeded. ``namesakes``: IDs of up to ten other
+    active studies with the same name in the project, newest first; the name refers to the newest study.
     """
 
     spec: StudySpec
@@ -100,9 +100,9 @@ class StudyDetail(StudyView):
 
 
 class StudyBest(WireModel):
-    """``trials``: the best one or, with several metrics, those that no other one betters in all (the Pareto front).
+    """``trials``: the best trial or, with several metrics, the Pareto front.
 
-    ``regret``: [trial, how far the best up to it is from the best of all], of the first metric, never below zero.
+    ``regret``: [trial, distance of the best value so far from the best of all], of the first metric, never negative.
     """
 
     metrics: list[str]
@@ -112,8 +112,8 @@ class StudyBest(WireModel):
 
 
 class ParameterImportance(WireModel):
-    """``importance``: its part of what makes trials good, from 0 to 1; all parts are 1 together. ``None``: not known, since
-    fewer than ten trials have the parameter. ``trials``: those that have it, which the figure comes from.
+    """``importance``: fraction of the metric's variance explained by the parameter, from 0 to 1; the sum is 1. ``None``:
+    unknown, since fewer than ten trials have the parameter. ``trials``: number of trials with the parameter.
     """
 
     name: str
@@ -122,16 +122,16 @@ class ParameterImportance(WireModel):
 
 
 class StudyImportance(WireModel):
-    """The most important parameter first. ``trials``: results that it was computed from; ``reason``: why it is not known."""
+    """Parameters by importance. ``trials``: number of results used; ``reason``: why the importance is unknown."""
 
-    metric: str | None = Field(default=None, description="None: being good in all of several metrics at once.")
+    metric: str | None = Field(default=None, description="None: of all metrics together.")
     trials: int
     parameters: list[ParameterImportance] = Field(default_factory=list)
     reason: str = ""
 
 
 class PredictedBest(WireModel):
-    """The best after ``more`` more trials with a result: with 80 % between ``low`` and ``high``, as likely above ``likely`` as below."""
+    """Predicted best value after ``more`` further results: median ``likely``, 80 % interval ``low`` to ``high``."""
 
     more: int
     low: float
@@ -140,10 +140,11 @@ class PredictedBest(WireModel):
 
 
 class StudyPrediction(WireModel):
-    """What more trials would bring, by the first metric: an extrapolation, nothing that is known.
+    """Extrapolation of the best value of the first metric.
 
-    ``chance``: that any of the most trials asked for is better than ``best``. ``checked``: at so many earlier moments the
-    same was asked; ``held``: so often the interval held what came. ``reason``: why it is not known; then nothing else is told.
+    ``chance``: probability that any of the largest number of further trials is better than ``best``. Backtest:
+    ``checked``: number of earlier points in time at which the prediction was repeated; ``held``: how often the interval
+    covered the actual value. ``reason``: why there is no prediction; the other fields are empty then.
     """
 
     metric: str
@@ -157,9 +158,9 @@ class StudyPrediction(WireModel):
 
 
 class TrialColumns(WireModel):
-    """Trials in columns, by number: the places of all lists belong together. ``null``: a trial has no such value.
+    """Trials as columns of the same length, by number. ``null``: a trial has no such value.
 
-    ``until``: give it back as ``since``, and only what has changed is told, with all trials that run.
+    ``until``: value for ``since`` of the next request, which then returns only changed and running trials.
     """
 
     number: list[int]
@@ -174,7 +175,7 @@ class TrialColumns(WireModel):
 
 
 class TrialCurve(WireModel):
-    """What a trial reported of the study's first metric, by its own steps; thinned."""
+    """A trial's reports of the study's first metric by step, downsampled."""
 
     number: int
     state: TrialState
@@ -184,7 +185,7 @@ class TrialCurve(WireModel):
 
 
 class StudyCurves(WireModel):
-    """``total``: trials that have one; those shown are the best, the newest, and those that run."""
+    """Learning curves of the best, the newest and the running trials. ``total``: number of trials with a curve."""
 
     metric: str
     curves: list[TrialCurve]
@@ -192,7 +193,7 @@ class StudyCurves(WireModel):
 
 
 class StudyCreate(WireRequest):
-    """``spec`` as the user wrote it, or ``spec_text`` as YAML."""
+    """``spec`` as users write it, or ``spec_text`` as YAML."""
 
     spec: dict[str, Any] | None = None
     spec_text: str | None = Field(default=None, max_length=1_048_576)
@@ -201,7 +202,7 @@ class StudyCreate(WireRequest):
 
 
 class StudyClone(WireRequest):
-    """``changes``: laid over the original's spec as RFC 7396 says (null removes). ``warm_start``: learn from its trials."""
+    """``changes``: JSON merge patch for the original's spec (RFC 7396). ``warm_start``: learn from its trials."""
 
     changes: dict[str, Finite] = Field(default_factory=dict)
     warm_start: bool = False
@@ -210,14 +211,14 @@ class StudyClone(WireRequest):
 
 
 class StudyExtend(WireRequest):
-    """What is added to the budget; ``parallel`` replaces the number of trials at once."""
+    """Additions to the budget; ``parallel`` replaces the number of concurrent trials."""
 
     trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
     max_time: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds; a study that has ended goes on for so long from now.",
+        description="Seconds; an ended study continues for so long from now.",
     )
     gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     failed_trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
@@ -230,23 +231,23 @@ class SuggestRequest(WireRequest):
         default=None,
         min_length=1,
         max_length=200,
-        description="A name of the program's own: asked again under it, it first gets those of its trials that run still.",
+        description="Name of the program; a later request under this name first returns its running trials.",
     )
 
 
 class Suggestions(WireModel):
-    """Trials to be tried: new ones, and those that the same ``client`` has still. Empty: see ``reason`` and ``is_over``."""
+    """Trials to run: new ones, and running ones of the same ``client``. If empty, see ``reason`` and ``is_over``."""
 
     trials: list[TrialView]
-    reason: str = Field(default="", description="Why there is none.")
+    reason: str = Field(default="", description="Why there are no trials.")
     is_over: bool = Field(
         default=False,
-        description="No more will come: the study has ended, or its budget is spent. False beside no trials: ask again later.",
+        description="Whether the study has ended or its budget is spent. If false without trials: ask again later.",
     )
 
 
 class TrialComplete(WireRequest):
-    """``result``: the value of every metric; without it the trial has failed, for ``reason``."""
+    """``result``: the value of every metric; without it the trial failed for ``reason``."""
 
     result: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     reason: str = Field(default="", max_length=1000)

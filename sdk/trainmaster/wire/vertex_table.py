@@ -1,4 +1,4 @@
-"""What Vertex AI's machine types, accelerators, images and names are here, on the wire."""
+"""API models of the mapping table for Vertex AI's machine types, accelerators, images and names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from trainmaster.wire.numbers import Finite
 
 
 class VertexEntryView(WireModel):
-    """One entry. ``name``: of Google's, or a pattern of such names; empty for a switch. ``source``: an administrator stored it,
-    `TRAINMASTER_VERTEX` says it, or the platform itself (machines of plain processes ask for nothing).
+    """One entry. ``name``: Google's name, or a pattern of such names; empty for a switch.
+
+    ``source``: stored by an administrator, from `TRAINMASTER_VERTEX`, or built in (machines of the process executor request
+    nothing).
     """
 
     section: str
@@ -23,9 +25,9 @@ class VertexEntryView(WireModel):
 
 
 class VertexTableView(WireModel):
-    """``table``: what administrators stored, as it is given back. ``entries``: all that can count, of the stored table and what lies
-    below it, in the order in which they are looked at. ``generation``: 0 while nobody stored one. ``warnings``, to platform
-    admins alone: what is allowed and probably not meant, a sentence each.
+    """``table``: the stored table. ``entries``: all effective entries, stored and built in, in the order of evaluation.
+
+    ``generation``: 0 if no table is stored. ``warnings``: for platform admins, about valid but probably unintended entries.
     """
 
     table: dict[str, Any]
@@ -37,15 +39,16 @@ class VertexTableView(WireModel):
 
 
 class VertexTableUpdate(WireRequest):
-    """``generation``: of the table that this one was made of. ``table``: the whole one; the order of its names counts."""
+    """``generation``: of the table that was edited. ``table``: the whole table; the order of its names matters."""
 
     generation: int = Field(ge=0, le=2**31 - 2)
     table: dict[str, Finite]
 
 
 class VertexMachineView(WireModel):
-    """What one replica on such a machine asks for here. ``resources``: as in a job spec. ``entries``: those that say so; where there
-    is none, it is as built in. ``warnings``: what of it no node has.
+    """Resources of a replica on such a machine, as in a job spec. ``entries``: the entries that apply; none: built in.
+
+    ``warnings``: requirements that no node meets.
     """
 
     machine_type: str

@@ -1,4 +1,4 @@
-"""How a volume is registered: what differs by its kind is ``config``, which says how containers mount it."""
+"""API models for registering volumes; ``config``, which depends on the kind, says how containers mount the volume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _server(name: str) -> str:
 
 def _kubernetes_name(name: str) -> str:
     if not _KUBERNETES_NAME.fullmatch(name):
-        raise ValueError("must be a name of Kubernetes: lower case letters, digits, - and .")
+        raise ValueError("must be a Kubernetes name: lower-case letters, digits, - and .")
     return name
 
 
@@ -47,13 +47,13 @@ KubernetesName = Annotated[str, AfterValidator(_kubernetes_name)]
 
 
 class LocalConfig(WireRequest):
-    """``path``: the folder as the nodes see it; left out: ``root``."""
+    """``path``: the folder's path on the nodes; default: ``root``."""
 
     path: FolderPath | None = None
 
 
 class NfsConfig(WireRequest):
-    """``path``: what the server exports. ``options``: of the mount, such as ``nfsvers=4.1,nolock``; Docker takes them."""
+    """``path``: the server's export. ``options``: mount options such as ``nfsvers=4.1,nolock``, used by Docker."""
 
     server: Annotated[str, AfterValidator(_server)]
     path: FolderPath
@@ -62,9 +62,7 @@ class NfsConfig(WireRequest):
 
 
 class PvcConfig(WireRequest):
-    """``claim``: a PersistentVolumeClaim of the namespace that the jobs run in. ``namespace``: which one that is, to have
-    it checked.
-    """
+    """``claim``: a PersistentVolumeClaim in the jobs' namespace. ``namespace``: that namespace, to validate it."""
 
     claim: KubernetesName
     namespace: KubernetesName | None = None
@@ -72,7 +70,7 @@ class PvcConfig(WireRequest):
 
 
 class CsiConfig(WireRequest):
-    """What a CSI driver mounts into each pod. ``secret``: a Secret of the namespace that the jobs run in."""
+    """An inline CSI volume in each pod. ``secret``: a Secret in the jobs' namespace."""
 
     driver: Annotated[str, AfterValidator(_driver)]
     attributes: dict[str, str] = Field(default_factory=dict, max_length=MAX_ENTRIES)
@@ -108,7 +106,7 @@ class CsiVolumeCreate(_VolumeCreate):
 
 
 def _tag(body: Any) -> str:
-    """``local`` where nothing is said. Tags stand in the places of mistakes; the sign tells them from fields."""
+    """Discriminator, by default ``local``. Tags appear in error locations; "kind=" distinguishes them from fields."""
     kind = body.get("kind", "local") if isinstance(body, dict) else getattr(body, "kind", "local")
     return f"kind={kind}"
 
@@ -123,10 +121,10 @@ VolumeCreate = Annotated[
 
 
 def volume_create(body: dict[str, Any]) -> VolumeCreate:
-    """The request of the kind that ``body`` names.
+    """``body`` as the request of its kind.
 
     Raises:
-        pydantic.ValidationError: it is no such request.
+        pydantic.ValidationError: an invalid request.
     """
     return _adapter().validate_python(body)
 

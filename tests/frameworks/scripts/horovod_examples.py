@@ -94,10 +94,10 @@ def train_with_a_tape():
 
 def main():
     hvd.init()
-    told = {"keras": train_with_keras, "tape": train_with_a_tape}[sys.argv[1]]()
-    everybody = hvd.allgather_object(told)
+    results = {"keras": train_with_keras, "tape": train_with_a_tape}[sys.argv[1]]()
+    all_results = hvd.allgather_object(results)
     if hvd.rank() == 0:
-        (OUTPUT / "result.json").write_text(json.dumps({"ranks": everybody}))
+        (OUTPUT / "result.json").write_text(json.dumps({"ranks": all_results}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Everything of Horovod's API for TensorFlow once, then a model trained by a tape and by Keras; told as JSON."""
+"""Everything of Horovod's API for TensorFlow once, then a model trained by a tape and by Keras; reported as JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ keras = tf.keras
 def main():
     hvd.init()
     rank = hvd.rank()
-    told = {"operations": operations(rank), "tape": tape(rank), "fit": fit(rank), "sets": sets(rank)}
-    told["joined"] = hvd.join() in (0, 1)
-    everybody = hvd.allgather_object(told)
+    results = {"operations": operations(rank), "tape": tape(rank), "fit": fit(rank), "sets": sets(rank)}
+    results["joined"] = hvd.join() in (0, 1)
+    all_results = hvd.allgather_object(results)
     if rank == 0:
-        Path(os.environ["TRAINMASTER_OUTPUT_DIR"], "result.json").write_text(json.dumps({"ranks": everybody}))
+        Path(os.environ["TRAINMASTER_OUTPUT_DIR"], "result.json").write_text(json.dumps({"ranks": all_results}))
 
 
 def operations(rank):
@@ -56,14 +56,14 @@ def operations(rank):
 def sets(rank):
     """What each rank of its own has: rows of a reducescatter, and a process set of one."""
     alone = hvd.add_process_set([1])
-    told = {
+    results = {
         "scattered": hvd.reducescatter(tf.ones([3, 1]) * (rank + 1.0), op=hvd.Sum).numpy().tolist(),
         "set": [alone.included(), alone.rank(), alone.size()],
         "in set": hvd.allreduce(tf.constant([5.0]), op=hvd.Sum, process_set=alone).numpy().tolist() if rank else None,
         "not in set": None if rank else refused(hvd.allreduce, tf.constant([1.0]), process_set=alone),
     }
     hvd.remove_process_set(alone)
-    return told
+    return results
 
 
 def refused(call, *arguments, **named):

@@ -39,7 +39,7 @@ class Plane:
     def __init__(self, sessions, folder: Path) -> None:
         self.sessions = sessions
         self.engine = FakeEngine((NodeInfo("node-0", {}, Amounts(8_000, 64 * 2**30, {"a100": 2}), GPUS),))
-        self.rings: list[tuple[str, str]] = []
+        self.wakeups: list[tuple[str, str]] = []
         self.folder = folder
         with unit_of_work(sessions) as session:
             now = self.engine.now
@@ -68,7 +68,7 @@ class Plane:
         self.ticker, self.reconciler = Ticker(self.control), Reconciler(self.control)
 
     def notify(self, topic: str, key: str = "") -> None:
-        self.rings.append((topic, key))
+        self.wakeups.append((topic, key))
 
     def submit(self, name: str = "job", **spec) -> str:
         whole = parse_spec({"name": name, "command": "train", "workers": 1, **spec})
@@ -89,12 +89,12 @@ class Plane:
         """Tick and reconcile until nothing moves any more."""
         for _ in range(10):
             self.ticker.tick()
-            self.rings.clear()
+            self.wakeups.clear()
             with unit_of_work(self.sessions) as session:
                 live = list(session.scalars(select(Attempt.id).where(Attempt.ended_at.is_(None))))
             for attempt_id in live:
                 self.reconciler.reconcile(AttemptId(attempt_id))
-            if not self.rings:
+            if not self.wakeups:
                 return
 
     def advance(self, seconds: float) -> None:

@@ -32,7 +32,9 @@ SPEC: dict[str, Any] = {
 
 
 class Lab:
-    """A plane with studies: each trial's job reports what ``curve`` says of its parameters, then ends as ``script`` says."""
+    """A plane with studies: each trial's job reports what ``curve`` says of its parameters, then ends as ``script``
+    says.
+    """
 
     def __init__(self, plane: Any) -> None:
         self.plane = plane
@@ -84,8 +86,8 @@ class Lab:
         """One trial tells (step, value) of its metrics."""
         steps, values = zip(*points, strict=True)
         with unit_of_work(self.plane.sessions) as session:
-            told = dict.fromkeys(self.metrics, Points(steps, [0] * len(steps), values))
-            add_metrics(session, StreamKey(job_id, 1, "worker", 0), told, now=self.plane.engine.now)
+            reported = dict.fromkeys(self.metrics, Points(steps, [0] * len(steps), values))
+            add_metrics(session, StreamKey(job_id, 1, "worker", 0), reported, now=self.plane.engine.now)
 
     @contextmanager
     def statements(self, into: list[str]) -> Iterator[None]:

@@ -89,11 +89,11 @@ def test_unkilled_replicas_are_in_the_history_of_the_job(plane, hanging, monkeyp
     real, failed = attempt_writer.AttemptWriter.end, []
 
     def end(*args):
-        rings = real(*args)
+        wakeups = real(*args)
         if len(failed) < failures:
             failed.append(1)
             raise StaleWrite("somebody moved it")
-        return rings
+        return wakeups
 
     monkeypatch.setattr(attempt_writer.AttemptWriter, "end", end)
     plane.advance(11)
@@ -189,10 +189,10 @@ def test_clashes_of_all_replicas_are_one_event_per_attempt(plane):
     plane.settle()
     plane.start()  # another process reconciles the same attempt
     plane.settle()
-    (told,) = plane.all(Event, job_id=job, kind="attempt.environment")
-    assert told.reason == "The job's own MASTER_ADDR, RANK and TF_CONFIG are used instead of the platform's."
-    assert (told.actor, told.attempt_id) == ("scheduler", plane.one(Attempt).id)
-    assert told.data == {"clashes": ["MASTER_ADDR", "RANK", "TF_CONFIG"], "omitted": []}
+    (reported,) = plane.all(Event, job_id=job, kind="attempt.environment")
+    assert reported.reason == "The job's own MASTER_ADDR, RANK and TF_CONFIG are used instead of the platform's."
+    assert (reported.actor, reported.attempt_id) == ("scheduler", plane.one(Attempt).id)
+    assert reported.data == {"clashes": ["MASTER_ADDR", "RANK", "TF_CONFIG"], "omitted": []}
 
 
 def test_an_event_says_what_to_read_instead_of_a_variable_too_large_for_linux():
@@ -233,8 +233,8 @@ def test_a_reported_checkpoint_that_was_deleted_is_not_resumed_from(plane):
     job = plane.submit()
     plane.settle()
     attempt = plane.one(Attempt, job_id=job)
-    kept = plane.folder / "default/job/models/step-3"
-    kept.mkdir(parents=True)
+    remaining = plane.folder / "default/job/models/step-3"
+    remaining.mkdir(parents=True)
     with unit_of_work(plane.sessions) as session:
         for step, path in ((3, "models/step-3"), (9, "models/step-9")):
             session.add(
@@ -280,10 +280,10 @@ def test_an_engine_that_is_away_is_in_the_replicas_details_and_tried_again(plane
     for _ in range(8):
         plane.advance(1)
     # Whoever looks at the job learns it there, and the history tells it once.
-    told = "worker-0: The engine did not answer; try again."
-    assert plane.one(Job, id=job).wait_reason["sentence"] == told
+    reported = "worker-0: The engine did not answer; try again."
+    assert plane.one(Job, id=job).wait_reason["sentence"] == reported
     assert plane.story(job).count("attempt.waiting") == 1
-    assert plane.one(Event, kind="attempt.waiting").reason == told
+    assert plane.one(Event, kind="attempt.waiting").reason == reported
     away.is_on = False
     for _ in range(8):
         plane.advance(1)

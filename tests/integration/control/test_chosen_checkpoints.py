@@ -1,4 +1,6 @@
-"""A checkpoint that a user chose: the job goes on from it, also from a later one that it writes then, never from the others."""
+"""A checkpoint that a user chose: the job goes on from it, also from a later one that it writes then, never from the
+others.
+"""
 
 from __future__ import annotations
 
@@ -131,8 +133,8 @@ def test_retention_deletes_only_unneeded_checkpoints(plane):
     # In use; every 200th; kept; the newest; being written.
     assert left == [".step-00000600.a2.partial", "step-100", "step-200", "step-250", "step-400", "step-500"]
     assert apply_retention(plane.control) == 0
-    told = [event.reason for event in plane.all(Event, kind="checkpoint.deleted")]
-    assert told == ["checkpoints/step-300, by the job's retention"]
+    reported = [event.reason for event in plane.all(Event, kind="checkpoint.deleted")]
+    assert reported == ["checkpoints/step-300, by the job's retention"]
 
 
 def test_the_best_by_a_metric_stay_in_whichever_attempt_they_were_written(plane):

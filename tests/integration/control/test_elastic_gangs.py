@@ -19,7 +19,7 @@ from core.secrets import seal
 from executors.base import NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, InjectedFault, ProcessKilled, Script
 from executors.order_file import world_fields
-from scheduler.control.attempts.worlds import CREATE_PATIENCE, CREATE_CALL_TIMEOUT
+from scheduler.control.attempts.worlds import CREATE_CALL_TIMEOUT, CREATE_PATIENCE
 from scheduler.control.planning import tick
 from scheduler.control.planning.placing import place_all
 from tests.integration.control.conftest import KEY
@@ -154,7 +154,8 @@ def test_a_replica_that_leaves_while_another_returns_is_noticed(plane):
     plane.start()
     job = start(plane)
     attempt = AttemptId(plane.one(Attempt, job_id=job).id)
-    # Those with the last ids stay: neither number, memory, generations nor newest id of what is held tell of the others.
+    # Those with the last ids stay: neither number, memory, generations nor newest id of what is held tell of the
+    # others.
     goes, comes, *stay = sorted(plane.all(Replica), key=lambda replica: replica.id)
     assert len({one.node for one in (goes, comes, *stay)}) == 4
     kill(plane, job, goes.index)
@@ -192,8 +193,8 @@ def test_a_refused_replica_is_retried_with_back_off_while_the_others_train(plane
     attempt = plane.one(Attempt, job_id=job)
     assert (attempt.state, attempt.number) == ("running", 1)
     assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2", "worker-3"]
-    told = [event.reason for event in plane.all(Event, kind="replica.failed") if "process ids" in event.reason]
-    assert len(told) == 3
+    reported = [event.reason for event in plane.all(Event, kind="replica.failed") if "process ids" in event.reason]
+    assert len(reported) == 3
     last = plane.one(Replica, job_id=job, index=3)
     assert last.generation == 5
     assert generation < 5  # it was not tried again and again at once
@@ -263,8 +264,8 @@ def test_a_removed_secret_or_volume_stops_a_joining_replica_but_no_training_one(
     attempt = plane.one(Attempt, job_id=job)
     assert (attempt.state, attempt.number, attempt.world) == ("running", 1, 2)
     assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2"]
-    told = plane.engine.order_of(key_of(plane, job, 0))
-    assert (told.world, told.env["WORLD_SIZE"]) == (2, "3")
+    reported = plane.engine.order_of(key_of(plane, job, 0))
+    assert (reported.world, reported.env["WORLD_SIZE"]) == (2, "3")
     failed = [event.reason for event in plane.all(Event, kind="replica.failed")]
     word = "API_KEY" if gone == "secret" else "volume more is not registered any more"
     assert any(word in reason for reason in failed), failed

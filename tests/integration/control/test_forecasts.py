@@ -28,7 +28,7 @@ from scheduler.control.questions.explain import PlannerRecord, explanation
 from scheduler.control.questions.forecasts import Forecaster
 from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import forecast_starts
-from scheduler.planning.planner import _Planning
+from scheduler.planning.planner import PlanningPass
 
 SPEC = {"name": "last_answer", "command": "true", "gpus": 1}
 
@@ -196,20 +196,18 @@ def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(c
 def planner_fails(monkeypatch):
     """The planner, which fails wherever one of these jobs waits."""
     broken: set[str] = set()
-    whole = _Planning.__init__
+    whole = PlanningPass.__init__
 
     def begin(self, snapshot, **more):
         if any(job.name in broken for job in snapshot.queued):
             raise OverflowError("a bug of the planner")
         whole(self, snapshot, **more)
 
-    monkeypatch.setattr(_Planning, "__init__", begin)
+    monkeypatch.setattr(PlanningPass, "__init__", begin)
     return broken
 
 
-def test_a_poison_job_breaks_no_forecast_explanation_or_expected_start(
-    plane, client, sessions, planner_fails
-) -> None:
+def test_a_poison_job_breaks_no_forecast_explanation_or_expected_start(plane, client, sessions, planner_fails) -> None:
     planner_fails.add("bad")
     plane.submit("first", gpus=2, max_run_time="1h")
     plane.submit("bad")
@@ -341,8 +339,8 @@ def test_the_logged_plan_is_shown_only_if_it_differs(plane) -> None:
     reason = made.waits[job]
     other_words = replace(made, waits={**made.waits, job: replace(reason, sentence="has to wait", numbers={})})
     starts = replace(made, waits={}, starts=(Start(job, ()),))
-    told = [
-        explanation(PlannerRecord(seen.now, seen, kept), job, "second", made).then
-        for kept in (made, other_words, starts)
+    reported = [
+        explanation(PlannerRecord(seen.now, seen, remaining), job, "second", made).then
+        for remaining in (made, other_words, starts)
     ]
-    assert told == ["", "", "is started on "]
+    assert reported == ["", "", "is started on "]

@@ -49,19 +49,19 @@ from scheduler.control.upkeep.orphans import UNKNOWN_PATIENCE
 def put_orphan(plane, job: str, *, database_id: str) -> AttemptId:
     """An attempt on the engine that no database row knows."""
     order = plane.engine.order_of(ReplicaKey(job, plane.one(Attempt).id, "worker", 0))
-    stranger = AttemptId(f"att-of-{database_id or 'nobody'}")
-    key = replace(order.key, attempt_id=stranger, job_id="other")
+    orphan = AttemptId(f"att-of-{database_id or 'nobody'}")
+    key = replace(order.key, attempt_id=orphan, job_id="other")
     plane.engine.create(replace(order, key=key, database_id=database_id))
-    return stranger
+    return orphan
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["its own", "without a database"])
-def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_nothing_else(plane, is_told):
+def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_nothing_else(plane, is_reported):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()
     plane.settle()
     own_id = ensure_id(plane.sessions)
-    put_orphan(plane, job, database_id=own_id if is_told else "")
+    put_orphan(plane, job, database_id=own_id if is_reported else "")
     assert sweep_executor(plane.control) == 0
     plane.engine.advance(UNKNOWN_PATIENCE - timedelta(seconds=1))
     plane.start()  # whoever takes over goes on counting
@@ -69,8 +69,8 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     plane.engine.advance(timedelta(seconds=1))
     assert sweep_executor(plane.control) == 1
     assert plane.engine.attempts() == {plane.one(Attempt).id: own_id}
-    (told,) = plane.all(Event, kind=orphans.FORGOTTEN)
-    assert "10 minutes" in told.reason
+    (reported,) = plane.all(Event, kind=orphans.FORGOTTEN)
+    assert "10 minutes" in reported.reason
     assert sweep_executor(plane.control) == 0
     assert plane.all(Orphan) == []
 
@@ -79,14 +79,14 @@ def test_orphans_of_another_database_are_left_alone_and_reported_once(plane):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()
     plane.settle()
-    stranger = put_orphan(plane, job, database_id="feedbeef")
+    orphan = put_orphan(plane, job, database_id="feedbeef")
     for _ in range(3):
         assert sweep_executor(plane.control) == 0
         plane.engine.advance(2 * UNKNOWN_PATIENCE)
-    assert stranger in plane.engine.attempts()
-    (told,) = plane.all(Event, kind=orphans.FOREIGN)
-    assert (told.data["attempts"], told.data["databases"]) == ([stranger], ["feedbeef"])
-    assert "left alone" in told.reason
+    assert orphan in plane.engine.attempts()
+    (reported,) = plane.all(Event, kind=orphans.FOREIGN)
+    assert (reported.data["attempts"], reported.data["databases"]) == ([orphan], ["feedbeef"])
+    assert "left alone" in reported.reason
     assert plane.one(Orphan).is_foreign
 
 
@@ -224,12 +224,12 @@ def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
 
 def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane, monkeypatch):
     monkeypatch.setattr(gc, "_EVENT_BATCH", 3)
-    deleted, kept = plane.submit("deleted", ttl="60s"), plane.submit("kept")
+    deleted, remaining = plane.submit("deleted", ttl="60s"), plane.submit("kept")
     plane.settle()
     plane.advance(11)
     plane.engine.advance(timedelta(days=89))
     delete_outlived(plane.control)
-    story, others = plane.story(deleted), plane.story(kept)
+    story, others = plane.story(deleted), plane.story(remaining)
     assert forget_events(plane.control, timedelta(days=90)) == 0
     plane.engine.advance(timedelta(days=2))
     live = plane.submit("live")
@@ -238,14 +238,14 @@ def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane,
     plane.engine.advance(timedelta(days=1000))
     assert forget_events(plane.control, timedelta(days=90)) == len(story) > 3
     assert plane.story(deleted) == []
-    assert plane.story(kept) == others
+    assert plane.story(remaining) == others
     assert "job.running" in plane.story(live)
 
 
 def test_metrics_go_with_their_job_and_those_of_others_stay(plane):
-    deleted, kept = plane.submit("deleted", ttl="60s"), plane.submit("kept")
+    deleted, remaining = plane.submit("deleted", ttl="60s"), plane.submit("kept")
     plane.settle()
-    for job in (deleted, kept):
+    for job in (deleted, remaining):
         with unit_of_work(plane.control.sessions) as session:
             points = Points([1], [1], [0.5])
             add_metrics(session, StreamKey(job, 1, "worker", 0), {"loss": points}, now=plane.control.clock())
@@ -254,7 +254,7 @@ def test_metrics_go_with_their_job_and_those_of_others_stay(plane):
     plane.engine.advance(timedelta(days=1))
     delete_outlived(plane.control)
     assert forget_metrics(plane.control) == 1
-    assert [row.owner_id for row in plane.all(MetricStream)] == [kept]
+    assert [row.owner_id for row in plane.all(MetricStream)] == [remaining]
     assert forget_metrics(plane.control) == 0
 
 

@@ -1,4 +1,6 @@
-"""A study of some hundred trials, fifty at once, from its first to its last; the benchmark `study_whole` does so with 10,000."""
+"""A study of some hundred trials, fifty at once, from its first to its last; the benchmark `study_whole` does so with
+10,000.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_no_trial_is_lost_or_doubled_and_later_ones_cost_no_more(plane: Any) -> 
 
 
 class _Work:
-    """What a database of ours is asked to do: on SQLite its own steps, of which it takes some for each row that it looks at."""
+    """What a database of ours is asked to do: on SQLite its own steps, of which it takes some for each row that it
+    looks at.
+    """
 
     def __init__(self, engine: Any) -> None:
         self.done = 0
@@ -93,11 +97,11 @@ def _settle(lab: Lab) -> None:
     plane = lab.plane
     for _ in range(10):
         plane.ticker.tick()
-        plane.rings.clear()
+        plane.wakeups.clear()
         with unit_of_work(plane.sessions, read_only=True) as session:
             live = list(session.scalars(select(Attempt.id).where(Attempt.ended_at.is_(None))))
         plane.reconciler.reconcile_all([AttemptId(attempt) for attempt in live])
-        if not plane.rings:
+        if not plane.wakeups:
             return
 
 

@@ -1,4 +1,6 @@
-"""Registering models with kills: whatever is done when the control plane dies, a version is ready whole or not at all."""
+"""Registering models with kills: whatever is done when the control plane dies, a version is ready whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -358,11 +360,11 @@ def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
     lab.plane.submit("b")
     now = lab.plane.engine.now
     before = changes if "goal" in changes else {}
-    for letter, told, value in (("a", before, 0.9), ("b", changes, 0.5)):
+    for letter, reported, value in (("a", before, 0.9), ("b", changes, 0.5)):
         spec = parse_study(
             {
                 "name": f"study-{letter}", "template": {"command": "train"}, "metric": "score", "goal": "maximize",
-                "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1}, **told,
+                "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1}, **reported,
             }
         )  # fmt: skip
         with unit_of_work(lab.plane.sessions) as session:
@@ -392,9 +394,9 @@ def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
         (alias,) = session.scalars(select(ModelAlias))
         assert {row.state for row in found.values()} == {"ready"}
         assert alias.version_id == found[points_to].id
-        kept = [row.reason for row in session.scalars(select(ModelChange).where(ModelChange.kind == "alias.kept"))]
+        remaining = [row.reason for row in session.scalars(select(ModelChange).where(ModelChange.kind == "alias.kept"))]
         if points_to == 1:
             why = "its score of 0.9 (study study-a) is better than 0.5 of study study-b"
-            assert (found[2].reason, kept) == (f"Alias best stays at version 1: {why}.", [why])
+            assert (found[2].reason, remaining) == (f"Alias best stays at version 1: {why}.", [why])
         else:
-            assert (found[2].reason, kept) == ("", [])
+            assert (found[2].reason, remaining) == ("", [])

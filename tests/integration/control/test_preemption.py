@@ -60,7 +60,7 @@ def test_a_preempted_job_waits_again_uncounted_and_its_place_goes_to_the_other(f
     attempt = full.one(Attempt, job_id="job-low")
     assert attempt.stop["cause"] == "preempt"
     assert attempt.stop["for_job"] == "job-urgent"
-    assert ("reconcile", attempt.id) in full.rings
+    assert ("reconcile", attempt.id) in full.wakeups
     say(monkeypatch)
     full.settle()
     full.advance(31)  # its grace
@@ -73,8 +73,8 @@ def test_a_preempted_job_waits_again_uncounted_and_its_place_goes_to_the_other(f
     assert "Job urgent has a larger priority." in low.wait_reason["sentence"]
     assert low.run_s == pytest.approx(low.attained_gpu_s)  # without GPUs, the gang's seconds
     assert 400 <= low.run_s < 500
-    told = [event.reason for event in full.all(Event, job_id="job-low", kind="job.requeued")]
-    assert told == ["Job urgent has a larger priority."]
+    reported = [event.reason for event in full.all(Event, job_id="job-low", kind="job.requeued")]
+    assert reported == ["Job urgent has a larger priority."]
 
 
 def test_a_drained_node_is_emptied_and_takes_work_again_when_it_is_opened(plane):
@@ -410,8 +410,8 @@ def test_a_promised_start_stays_while_the_one_before_it_starts_and_is_as_late_as
 
 
 def started_event(plane) -> datetime:
-    (told,) = plane.all(WaitReason)
-    return datetime.fromisoformat(told.numbers["expected_start"])
+    (reported,) = plane.all(WaitReason)
+    return datetime.fromisoformat(reported.numbers["expected_start"])
 
 
 def test_locked_rows_of_one_job_do_not_stop_other_preemptions(plane, monkeypatch):

@@ -1,4 +1,6 @@
-"""Nodes that take no new work since jobs end there for reasons of the machine, over a real database and the fake engine."""
+"""Nodes that take no new work since jobs end there for reasons of the machine, over a real database and the fake
+engine.
+"""
 
 from __future__ import annotations
 
@@ -314,8 +316,8 @@ def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(
     node = fleet.one(Node, name="node-0")
     assert not shut(fleet)
     assert "it is the last node of its kind that takes work" in node.suspicion["sentence"]
-    (told_so,) = described(fleet, "node.released")
-    assert "no other node of its kind does" in told_so
+    (has_event,) = described(fleet, "node.released")
+    assert "no other node of its kind does" in has_event
     fleet.advance(2 * 3600)  # longer than the window
     assert fleet.one(Node, name="node-0").suspicion == node.suspicion
     with unit_of_work(fleet.sessions) as session:

@@ -1,4 +1,6 @@
-"""What replicas that start again within an attempt go on from: the newest checkpoint, not the one the attempt began with."""
+"""What replicas that start again within an attempt go on from: the newest checkpoint, not the one the attempt began
+with.
+"""
 
 from __future__ import annotations
 

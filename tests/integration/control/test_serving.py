@@ -1,4 +1,6 @@
-"""Endpoints in the control loop, with the fake engine: what is deployed becomes jobs, step by step, whatever is killed."""
+"""Endpoints in the control loop, with the fake engine: what is deployed becomes jobs, step by step, whatever is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ class Lab:
         self.fewest_ready = 99
         plane.engine.script_for = self._scripted
         self.alarms: list[datetime] = []
-        self.rung = ""  # the key of the last alarm
+        self.last_wakeup = ""  # the key of the last alarm
         self.endpoint_loop = self._new_keeper()
 
     def _new_keeper(self) -> EndpointLoop:
-        return EndpointLoop(self.plane.control, SERVER, self._probe, set_timer=self._set_alarm)
+        return EndpointLoop(self.plane.control, SERVER, self._probe, set_timer=self._set_timer)
 
-    def _set_alarm(self, _topic: str, key: str, at: datetime) -> None:
-        self.rung = key
+    def _set_timer(self, _topic: str, key: str, at: datetime) -> None:
+        self.last_wakeup = key
         self.alarms.append(at)
 
     def _scripted(self, order: ReplicaOrder) -> Script:
@@ -259,12 +261,12 @@ def test_an_endpoint_outlives_the_user_who_deployed_and_says_in_whose_name_it_ru
     lab.until([1, 1])
     (begun,) = [job for job in lab.live_jobs if job != before]
     with unit_of_work(lab.plane.sessions) as session:
-        first, told = (
+        first, reported = (
             session.scalars(select(Event.reason).where(Event.job_id == job).order_by(Event.id)).first() or ""
             for job in (before, begun)
         )
     assert "disabled" not in first
-    assert "user ann, who is disabled: deploy it anew" in told
+    assert "user ann, who is disabled: deploy it anew" in reported
 
 
 def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab: Lab) -> None:
@@ -320,7 +322,7 @@ def test_timer_wakeups_probe_no_ready_replica_in_any_process(lab: Lab) -> None:
         for _ in range(2):
             lab.restart()  # another process, which knows nothing of the times of the first one
             for _ in range(2):
-                lab.endpoint_loop.reconcile(lab.rung)
+                lab.endpoint_loop.reconcile(lab.last_wakeup)
                 lab.plane.advance(0.25)
         lab.turn(0.0)
     assert lab.asked.count(ready) == 2

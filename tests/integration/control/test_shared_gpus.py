@@ -30,8 +30,8 @@ def placed(plane, *names: str):
         )
         orders.append(StartOrder(Start(JobId(job.id), placements), job.generation, gang))
     with unit_of_work(plane.sessions) as session:
-        told = place_all(session, orders, executor="fake", now=plane.engine.now)
-    return [told[JobId(f"job-{name}")] for name in names]
+        reported = place_all(session, orders, executor="fake", now=plane.engine.now)
+    return [reported[JobId(f"job-{name}")] for name in names]
 
 
 def devices(plane, name: str) -> list[str]:

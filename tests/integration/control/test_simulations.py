@@ -100,9 +100,7 @@ def test_a_policy_is_tried_on_the_platform_s_own_history(plane, client, worker, 
     assert client.get("/api/v1/simulations/none").status_code == 404
 
 
-def test_both_runs_have_the_same_time_and_jobs_that_never_run_come_first(
-    plane, client, worker, sessions
-) -> None:
+def test_both_runs_have_the_same_time_and_jobs_that_never_run_come_first(plane, client, worker, sessions) -> None:
     def tried(**cluster):
         began = client.post("/api/v1/simulations", json={"cluster": cluster, "days": 7}).json()
         worker.work()
@@ -113,20 +111,20 @@ def test_both_runs_have_the_same_time_and_jobs_that_never_run_come_first(
         nodes = sorted(session.scalars(select(Node.name)))
     plane.submit("huge", gpus=8 * len(nodes) + 8)  # keeps the planner looking for as long as it is asked to
     finished_jobs(plane, sessions, 6)
-    before, after, told = tried(more_nodes=2, like="node-0")
-    assert told[0].startswith("1 of the 7 jobs would be done neither as things are nor with the changes: huge. huge: ")
-    assert told[1].startswith("A job would have waited ")
+    before, after, reported = tried(more_nodes=2, like="node-0")
+    assert reported[0].startswith("1 of the 7 jobs would be done neither as things are nor with the changes: huge. huge: ")
+    assert reported[1].startswith("A job would have waited ")
     assert (before["finished"], before["makespan_s"], after["makespan_s"]) == (6, None, None)
     gpus = {"before": before["gpu_allocation"] * len(nodes), "after": after["gpu_allocation"] * (len(nodes) + 2)}
     assert gpus["after"] == pytest.approx(gpus["before"])  # the same work in the same time
     assert before["gpus_over_time"][-1][0] == after["gpus_over_time"][-1][0] < 7200
 
-    before, after, told = tried(without=nodes)
-    assert told[0].startswith(
+    before, after, reported = tried(without=nodes)
+    assert reported[0].startswith(
         "6 of the 7 jobs would never be done with the changes: sweep-0, sweep-1, sweep-2 and 3 more. "
     )
-    assert "sweep-0: " in told[0]
-    assert not any("waited" in sentence or "in use" in sentence for sentence in told)
+    assert "sweep-0: " in reported[0]
+    assert not any("waited" in sentence or "in use" in sentence for sentence in reported)
     assert before["wait_mean_s"] is not None
     nothing = ("wait_mean_s", "wait_p99_s", "jct_mean_s", "makespan_s", "gpu_allocation", "cpu_allocation")
     assert [after[name] for name in nothing] == [None] * len(nothing)
@@ -193,9 +191,9 @@ def test_a_scheduler_of_the_same_name_takes_up_what_it_left_at_once_and_not_for_
         with pytest.raises(KeyboardInterrupt):
             SimulationRunner(plane.control, dies).work()
     SimulationRunner(plane.control, dies).work()
-    told = client.get(address)
-    assert (told.status_code, len(tries)) == (500, 3)
-    assert "ended 3 times while it worked on this simulation" in told.json()["detail"]
+    reported = client.get(address)
+    assert (reported.status_code, len(tries)) == (500, 3)
+    assert "ended 3 times while it worked on this simulation" in reported.json()["detail"]
 
 
 def test_a_stopped_simulation_is_given_back_without_a_counted_try(plane, client) -> None:
@@ -218,13 +216,13 @@ def test_a_killed_process_is_reported_at_once_and_the_next_simulation_works(plan
     try:
         wait_until(lambda: children_of(os.getpid()), bool)
         os.kill(children_of(os.getpid())[0], signal.SIGKILL)
-        told = wait_until(lambda: client.get(address), lambda told: told.status_code != 200)
-        assert (told.status_code, told.json()["code"]) == (500, "internal")
-        assert "ran out of memory" in told.json()["detail"]
+        reported = wait_until(lambda: client.get(address), lambda reported: reported.status_code != 200)
+        assert (reported.status_code, reported.json()["code"]) == (500, "internal")
+        assert "ran out of memory" in reported.json()["detail"]
         address = begin(client)
         simulations.start()
-        told = wait_until(lambda: client.get(address).json(), lambda told: told["state"] == "done")
-        assert told["result"]["jobs"] == 1
+        reported = wait_until(lambda: client.get(address).json(), lambda reported: reported["state"] == "done")
+        assert reported["result"]["jobs"] == 1
     finally:
         simulations.close()
 

@@ -25,13 +25,13 @@ def keep(plane, attempt, *items, first=1, key=KEY, index=0, generation=1):
     """As the runtime of a replica does that cannot report; ``items``: kind and data of each, or its line."""
     output = plane.folder / plane.one(Job, id=attempt.job_id).output_path
     folder = output / f".trainmaster/reports/{attempt.job_id}/{attempt.number}"
-    kept = SpoolFile(str(folder / f"worker-{index}.{generation}"), attempt_token(key, attempt.id))
+    remaining = SpoolFile(str(folder / f"worker-{index}.{generation}"), attempt_token(key, attempt.id))
     at = plane.engine.now.isoformat()
     lines = [
         item if isinstance(item, bytes) else json.dumps({"at": at, "kind": item[0], "data": item[1]}).encode() + b"\n"
         for item in items
     ]
-    kept.write({"role": "worker", "index": index, "generation": generation, "first_seq": first}, lines)
+    remaining.write({"role": "worker", "index": index, "generation": generation, "first_seq": first}, lines)
     return folder / f"worker-{index}.{generation}"
 
 

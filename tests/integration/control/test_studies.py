@@ -1,4 +1,6 @@
-"""Studies in the control loop, with the fake engine: what begins, what counts, what ends early, and what a kill leaves."""
+"""Studies in the control loop, with the fake engine: what begins, what counts, what ends early, and what a kill
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -53,17 +55,17 @@ def test_trials_are_jobs_and_their_metrics_the_results(lab: Lab) -> None:
 
 def test_at_most_so_many_at_once_and_the_end_of_one_rings_for_the_next(lab: Lab) -> None:
     lab.create()
-    rings: list[tuple[str, str]] = []
-    lab.plane.notify = lambda topic, key="": rings.append((topic, key))
+    wakeups: list[tuple[str, str]] = []
+    lab.plane.notify = lambda topic, key="": wakeups.append((topic, key))
     lab.study_loop.reconcile("study-1")
     assert len(lab.trials) == 2
     lab.study_loop.reconcile("study-1")
     assert len(lab.trials) == 2
     lab.plane.settle()
     lab.report()
-    rings.clear()
+    wakeups.clear()
     lab.plane.advance(6)
-    assert (TOPIC_STUDY, "study-1") in rings
+    assert (TOPIC_STUDY, "study-1") in wakeups
     lab.study_loop.reconcile("study-1")
     assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded", "running", "running"]
 
@@ -135,13 +137,13 @@ def test_not_a_number_is_no_result(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("last", "said"), [("nan", "not a number"), ("inf", "infinite")])
-def test_a_trial_that_diverged_keeps_its_best_and_says_so(lab: Lab, last: str, said: str) -> None:
+def test_a_trial_that_diverged_keeps_its_best_and_says_so(lab: Lab, last: str, answers: str) -> None:
     lab.create(budget={"trials": 1})
     lab.curve = lambda _point: [(1, 0.5), (2, float(last)), (3, float(last))]
     lab.run()
     (trial,) = lab.trials
     assert (trial.state, trial.result) == ("succeeded", {"score": 0.5})
-    assert trial.reason == f"Its last value of the metric 'score' is {said}: it diverged after step 1."
+    assert trial.reason == f"Its last value of the metric 'score' is {answers}: it diverged after step 1."
 
 
 def test_an_infinite_metric_is_reported_as_such(lab: Lab) -> None:
@@ -188,13 +190,13 @@ def test_a_lost_wakeup_is_made_up_for_however_many_studies_there_are(lab: Lab, m
     lab.create()
     with unit_of_work(lab.plane.sessions) as session:
         first = session.get_one(Study, "study-1")
-        told = {column.key: getattr(first, column.key) for column in Study.__table__.columns}
-        session.add_all(Study(**{**told, "id": f"study-{number}"}) for number in range(2, 8))
+        reported = {column.key: getattr(first, column.key) for column in Study.__table__.columns}
+        session.add_all(Study(**{**reported, "id": f"study-{number}"}) for number in range(2, 8))
     monkeypatch.setattr("scheduler.control.studies.study_loop._PAGE", 2)
-    rings: list[tuple[str, str]] = []
-    lab.plane.notify = lambda topic, key="": rings.append((topic, key))
+    wakeups: list[tuple[str, str]] = []
+    lab.plane.notify = lambda topic, key="": wakeups.append((topic, key))
     lab.study_loop.notify_due()
-    assert rings == [(TOPIC_STUDY, f"study-{number}") for number in range(1, 8)]
+    assert wakeups == [(TOPIC_STUDY, f"study-{number}") for number in range(1, 8)]
 
 
 def test_trials_that_fit_nowhere_are_in_the_note(lab: Lab) -> None:
@@ -352,8 +354,8 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
         if lab.study.state == "succeeded":
             break
     assert (lab.study.state, len(lab.trials)) == ("succeeded", 14)
-    (told,) = notes - {""}
-    assert "GP could not draw some" in told
+    (reported,) = notes - {""}
+    assert "GP could not draw some" in reported
 
 
 # --- kills

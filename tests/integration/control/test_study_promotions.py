@@ -1,4 +1,6 @@
-"""Trials that go on from checkpoints of others: what the control loop begins, stops and mounts, and what a kill leaves."""
+"""Trials that go on from checkpoints of others: what the control loop begins, stops and mounts, and what a kill
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,11 @@ def save(lab: Lab, job_id: str, step: int) -> None:
         known = select(Checkpoint.id).where(Checkpoint.job_id == job_id, Checkpoint.step == step)
         if session.scalars(known).first() is None:
             path = f"checkpoints/step-{step}"
-            told = Checkpoint(
+            reported = Checkpoint(
                 id=new_id("ckpt"), job_id=job_id, attempt_id=attempt.id, path=path, step=step,
                 created_at=lab.plane.engine.now,
             )  # fmt: skip
-            session.add(told)
+            session.add(reported)
 
 
 HALVING: dict[str, Any] = {
@@ -74,16 +76,17 @@ def test_the_best_of_a_rung_go_on_from_their_checkpoints_with_more(lab: Lab) -> 
     lab.create(**HALVING)
     trials = run_halving(lab)
     by_number = {trial.number: trial for trial in trials}
-    heirs = [trial for trial in trials if "parent" in trial.memo]
-    # Of those that are over a third goes on; nobody waits for a whole rung, so more small ones may have begun meanwhile.
+    promoted = [trial for trial in trials if "parent" in trial.memo]
+    # Of those that are over a third goes on; nobody waits for a whole rung, so more small ones may have begun
+    # meanwhile.
     sizes = Counter(trial.parameters["epochs"] for trial in trials)
     assert sizes.keys() == {1, 3, 9}
     assert sizes[3] <= sizes[1] // 3
     assert sizes[9] <= sizes[3] // 3
-    for heir in heirs:
-        parent = by_number[heir.memo["parent"]]
-        assert heir.parameters == {**parent.parameters, "epochs": parent.parameters["epochs"] * 3}
-        job, before = lab.plane.one(Job, id=heir.job_id), lab.plane.one(Job, id=parent.job_id)
+    for child in promoted:
+        parent = by_number[child.memo["parent"]]
+        assert child.parameters == {**parent.parameters, "epochs": parent.parameters["epochs"] * 3}
+        job, before = lab.plane.one(Job, id=child.job_id), lab.plane.one(Job, id=parent.job_id)
         assert job.resume_from == f"/data/resume/checkpoints/step-{parent.parameters['epochs']}"
         assert job.cloned_from == before.id
         assert job.spec["mounts"] == [
@@ -91,8 +94,8 @@ def test_the_best_of_a_rung_go_on_from_their_checkpoints_with_more(lab: Lab) -> 
         ]
         order = lab.orders[job.id]
         assert order.env["TRAINMASTER_RESUME_FROM"] == job.resume_from
-        assert f"--epochs={heir.parameters['epochs']}" in str(order.command)
-    assert len({trial.memo["parent"] for trial in heirs}) == len(heirs)
+        assert f"--epochs={child.parameters['epochs']}" in str(order.command)
+    assert len({trial.memo["parent"] for trial in promoted}) == len(promoted)
     [longest] = [trial for trial in trials if trial.parameters["epochs"] == 9]
     small = [trial for trial in trials if trial.parameters["epochs"] == 1]
     assert longest.parameters["x"] in sorted((trial.parameters["x"] for trial in small), reverse=True)[:3]
@@ -101,39 +104,39 @@ def test_the_best_of_a_rung_go_on_from_their_checkpoints_with_more(lab: Lab) -> 
 def test_without_a_checkpoint_a_promotion_trains_from_the_start(lab: Lab) -> None:
     lab.create(**HALVING)
     lab.run(turns=80)
-    heirs = [trial for trial in lab.trials if "parent" in trial.memo]
-    assert heirs
-    for heir in heirs:
-        job = lab.plane.one(Job, id=heir.job_id)
+    promoted = [trial for trial in lab.trials if "parent" in trial.memo]
+    assert promoted
+    for child in promoted:
+        job = lab.plane.one(Job, id=child.job_id)
         assert (job.resume_from, job.spec["mounts"]) == (None, [])
 
 
 def test_where_the_parent_made_room_meanwhile_the_next_one_is_gone_on_from(lab: Lab) -> None:
     lab.create(**HALVING)
-    heirs: list[Trial] = []
-    while not heirs:
+    promoted: list[Trial] = []
+    while not promoted:
         lab.turn()
         for job_id in lab.reported:
             save(lab, job_id, 1)
         lab.study_loop.reconcile("study-1")
-        heirs = [trial for trial in lab.trials if "parent" in trial.memo]
-    parent = next(trial for trial in lab.trials if trial.number == heirs[0].memo["parent"])
+        promoted = [trial for trial in lab.trials if "parent" in trial.memo]
+    parent = next(trial for trial in lab.trials if trial.number == promoted[0].memo["parent"])
     shutil.rmtree(folder_of(lab, parent.job_id or "") / "step-1")
     for step in ("step-2", "step-3"):
         (folder_of(lab, parent.job_id or "") / step).mkdir()
         (folder_of(lab, parent.job_id or "") / step / ".complete").touch()
     lab.plane.settle()
-    assert lab.orders[heirs[0].job_id or ""].env["TRAINMASTER_RESUME_FROM"] == "/data/resume/checkpoints/step-2"
+    assert lab.orders[promoted[0].job_id or ""].env["TRAINMASTER_RESUME_FROM"] == "/data/resume/checkpoints/step-2"
 
 
 def test_a_promoted_trial_without_a_metric_shows_the_likely_reason(lab: Lab) -> None:
     lab.create(**HALVING)
     lab.curve = lambda point: [(1, point["x"])] if point["epochs"] == 1 else []
     run_halving(lab)
-    heir = next(trial for trial in lab.trials if "parent" in trial.memo)
-    assert heir.state == "failed"
-    assert heir.reason.startswith("it never reported the metric 'score'")
-    assert f". It went on from trial {heir.memo['parent']}: where a script finds nothing left to train" in heir.reason
+    child = next(trial for trial in lab.trials if "parent" in trial.memo)
+    assert child.state == "failed"
+    assert child.reason.startswith("it never reported the metric 'score'")
+    assert f". It went on from trial {child.memo['parent']}: where a script finds nothing left to train" in child.reason
 
 
 POPULATION: dict[str, Any] = {
@@ -144,11 +147,13 @@ POPULATION: dict[str, Any] = {
 
 
 class Nursery:
-    """Members train a step each turn, save each, and get on by how near their ``x`` is to 1; heirs begin where they are."""
+    """Members train a step each turn, save each, and get on by how near their ``x`` is to 1; heirs begin where they
+    are.
+    """
 
     def __init__(self, lab: Lab, steps: int = 16) -> None:
         self.lab, self.steps = lab, steps
-        self.told: dict[str, list[tuple[int, float]]] = {}
+        self.reported: dict[str, list[tuple[int, float]]] = {}
         lab.script = lambda _point: Script(run_for=timedelta(hours=1))
 
     def turn(self) -> None:
@@ -161,7 +166,7 @@ class Nursery:
             for trial in trials:
                 if trial.job_id is not None and session.get_one(Job, trial.job_id).state == "running":
                     self.train(session, trial, numbers)
-        for job_id, curve in self.told.items():
+        for job_id, curve in self.reported.items():
             shutil.rmtree(folder_of(lab, job_id), ignore_errors=True)
             with unit_of_work(lab.plane.sessions) as session:
                 for checkpoint in session.scalars(select(Checkpoint).where(Checkpoint.job_id == job_id)):
@@ -171,14 +176,14 @@ class Nursery:
 
     def train(self, session: Session, trial: Trial, numbers: dict[int, Trial]) -> None:
         assert trial.job_id is not None
-        curve = self.told.setdefault(trial.job_id, [])
+        curve = self.reported.setdefault(trial.job_id, [])
         step, value = (0, 0.0)
         if curve:
             step, value = curve[-1]
         elif "parent" in trial.memo:
             resumed = session.get_one(Job, trial.job_id).resume_from or ""
             step = int(resumed.rpartition("-")[2])
-            value = dict(self.told[str(numbers[trial.memo["parent"]].job_id)])[step]
+            value = dict(self.reported[str(numbers[trial.memo["parent"]].job_id)])[step]
         curve.append((step + 1, value + 1 / (1 + abs(math.log(trial.parameters["x"])))))
         steps, values = zip(curve[-1], strict=True)
         points = Points(steps, [0], values)
@@ -191,24 +196,24 @@ def test_the_worst_of_a_population_are_replaced_from_the_best(lab: Lab) -> None:
     for _ in range(12):
         nursery.turn()
     trials = lab.trials
-    heirs = [trial for trial in trials if "parent" in trial.memo]
-    assert heirs
+    promoted = [trial for trial in trials if "parent" in trial.memo]
+    assert promoted
     by_number = {trial.number: trial for trial in trials}
     assert sum(trial.state == "running" for trial in trials) == 4
-    assert len(trials) == 4 + len(heirs) <= 12
-    for heir in heirs:
-        parent, gone = by_number[heir.memo["parent"]], by_number[heir.memo["replaces"]]
+    assert len(trials) == 4 + len(promoted) <= 12
+    for child in promoted:
+        parent, gone = by_number[child.memo["parent"]], by_number[child.memo["replaces"]]
         assert gone.state == "stopped"
         assert "gives its place" in gone.reason
-        ratio = heir.parameters["x"] / parent.parameters["x"]
-        anew = not (math.isclose(ratio, 1.2) or math.isclose(ratio, 1 / 1.2) or heir.parameters["x"] in (0.1, 10))
-        assert anew or heir.parameters["x"] != parent.parameters["x"]
-        job = lab.plane.one(Job, id=heir.job_id)
+        ratio = child.parameters["x"] / parent.parameters["x"]
+        again_state = not (math.isclose(ratio, 1.2) or math.isclose(ratio, 1 / 1.2) or child.parameters["x"] in (0.1, 10))
+        assert again_state or child.parameters["x"] != parent.parameters["x"]
+        job = lab.plane.one(Job, id=child.job_id)
         assert job.cloned_from == parent.job_id
         # It goes on where the parent was, and is no worse than that.
-        first = nursery.told[heir.job_id or ""][0]
+        first = nursery.reported[child.job_id or ""][0]
         assert first[0] > 2
-    assert len({heir.memo["replaces"] for heir in heirs}) == len(heirs)
+    assert len({child.memo["replaces"] for child in promoted}) == len(promoted)
 
 
 def test_no_member_is_replaced_where_no_better_one_has_a_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +231,7 @@ def test_where_the_checkpoints_are_gone_a_new_member_takes_the_place(lab: Lab, m
     while all(trial.stop is None for trial in lab.trials):
         nursery.turn()
     monkeypatch.setattr("tests.integration.control.test_study_promotions.save", lambda *_: None)
-    for job_id in nursery.told:
+    for job_id in nursery.reported:
         shutil.rmtree(folder_of(lab, job_id))
     with unit_of_work(lab.plane.sessions) as session:
         session.execute(delete(Checkpoint))
@@ -292,10 +297,10 @@ def test_files_are_listed_outside_of_transactions_and_the_lease_lives_through_it
         opened += 1
         return enter(self)
 
-    def left(self: Session, *told: Any) -> None:
+    def left(self: Session, *reported: Any) -> None:
         nonlocal opened
         opened -= 1
-        leave(self, *told)
+        leave(self, *reported)
 
     monkeypatch.setattr(Session, "__enter__", entered)
     monkeypatch.setattr(Session, "__exit__", left)

@@ -39,8 +39,8 @@ def test_what_goes_badly_is_stopped_early_and_makes_room(lab: Lab) -> None:
     assert "worse than the median" in bad.reason
     assert bad.result == {"score": 0.1}
     assert by_x[0.99].state == "succeeded"
-    told = [line.data for line in lab.plane.all(Event, job_id=bad.job_id) if line.kind == "job.cancel_requested"]
-    assert told == [{"code": "stopped_early"}]
+    reported = [line.data for line in lab.plane.all(Event, job_id=bad.job_id) if line.kind == "job.cancel_requested"]
+    assert reported == [{"code": "stopped_early"}]
 
 
 @pytest.mark.parametrize("moment", ["before the round", "while it is judged"])

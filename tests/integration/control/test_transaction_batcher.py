@@ -46,7 +46,7 @@ class Hanging:
     def __init__(self, plane, attempts, hung, monkeypatch, lease_ttl=timedelta(seconds=15)):
         monkeypatch.setattr(transaction_batcher, "_SLOW_S", 0.02)
         control = replace(plane.control, create_at_once=2, lease_ttl=lease_ttl)
-        self.hangs, self.answers, self.told = threading.Event(), threading.Event(), {}
+        self.hangs, self.answers, self.reported = threading.Event(), threading.Event(), {}
         self.reconciler = Reconciler(control)
         self.hung, self._observe = hung, control.executor.observe
         monkeypatch.setattr(control.executor, "observe", self.observe)
@@ -60,12 +60,12 @@ class Hanging:
         return self._observe(attempt_id, **how)
 
     def _look(self):
-        self.reconciler.reconcile_all(self._attempts, self.told.__setitem__)
+        self.reconciler.reconcile_all(self._attempts, self.reported.__setitem__)
 
     def __enter__(self):
         self._thread.start()
         assert self.hangs.wait(30)
-        until(lambda: len(self.told) == len(self._attempts) - len(self.hung))
+        until(lambda: len(self.reported) == len(self._attempts) - len(self.hung))
         return self
 
     def __exit__(self, *_):
@@ -90,7 +90,7 @@ def test_an_attempt_with_unreadable_rows_fails_alone(plane, placed):
 def test_other_passes_go_on_without_a_hanging_one_until_it_is_answered(plane, placed, monkeypatch):
     with Hanging(plane, placed, {placed[1]}, monkeypatch) as hanging:
         assert states(plane) == ["running", "starting", "running"]
-        assert {look.outcome for look in hanging.told.values()} == {ReconcileOutcome.IN_SYNC}
+        assert {look.outcome for look in hanging.reported.values()} == {ReconcileOutcome.IN_SYNC}
         again = hanging.reconciler.reconcile_all(placed)
         assert [again[name].outcome for name in placed] == [
             ReconcileOutcome.IN_SYNC,
@@ -98,14 +98,14 @@ def test_other_passes_go_on_without_a_hanging_one_until_it_is_answered(plane, pl
             ReconcileOutcome.IN_SYNC,
         ]
         hanging.end()
-        assert hanging.told[placed[1]].outcome is ReconcileOutcome.IN_SYNC
+        assert hanging.reported[placed[1]].outcome is ReconcileOutcome.IN_SYNC
     assert states(plane) == ["running"] * 3
 
 
 def test_a_few_that_hang_leave_a_thread_to_the_next(plane, placed, monkeypatch):
     """Two are looked at at once, and two hang."""
     with Hanging(plane, placed, set(placed[:2]), monkeypatch) as hanging:
-        assert set(hanging.told) == {placed[2]}
+        assert set(hanging.reported) == {placed[2]}
     assert states(plane) == ["running"] * 3
 
 
@@ -132,7 +132,7 @@ def test_a_pass_stuck_for_longer_than_a_lease_loses_it_and_writes_nothing(plane,
             )
         story = plane.story("job-j1")
         hanging.end()
-        assert hanging.told[placed[1]].outcome is ReconcileOutcome.BUSY
+        assert hanging.reported[placed[1]].outcome is ReconcileOutcome.BUSY
         assert plane.story("job-j1") == story
 
 
@@ -152,12 +152,12 @@ def test_locked_rows_of_one_attempt_do_not_stop_writes_of_others(plane, placed, 
 
 
 def test_a_failing_callback_does_not_affect_other_attempts(plane, placed):
-    told = []
+    reported = []
 
     def tell(attempt_id, _outcome):
-        told.append(attempt_id)
+        reported.append(attempt_id)
         raise ZeroDivisionError
 
     assert len(plane.reconciler.reconcile_all(placed, tell)) == 3
-    assert sorted(told) == sorted(placed)
+    assert sorted(reported) == sorted(placed)
     assert all(look.outcome is ReconcileOutcome.IN_SYNC for look in plane.reconciler.reconcile_all(placed).values())

@@ -173,7 +173,7 @@ def test_a_ready_node_with_a_condition_takes_no_new_work_and_keeps_what_runs(pla
     assert "takes no new work (It is cordoned in the cluster)" in reasons[0]
 
 
-def test_a_glance_sees_what_is_not_as_written_and_leaves_the_rest_alone(plane):
+def test_the_drift_check_finds_only_drifted_attempts(plane):
     plane.engine.script("worker", Script(run_for=None))
     well, broken = plane.submit("well"), plane.submit("broken")
     plane.settle()
@@ -192,7 +192,7 @@ def test_a_glance_sees_what_is_not_as_written_and_leaves_the_rest_alone(plane):
     assert plane.state(well) == "running"
 
 
-def test_a_glance_sees_that_the_time_of_a_job_is_over(plane):
+def test_the_drift_check_finds_an_expired_run_time(plane):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit(max_run_time="1m")
     plane.settle()

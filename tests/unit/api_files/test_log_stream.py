@@ -13,7 +13,7 @@ from anyio import CapacityLimiter
 
 from api.app.graceful_shutdown import GracefulShutdown
 from api.logs import stream as module
-from api.logs.service import JobLook
+from api.logs.service import JobStatus
 from api.logs.stream import LogStream
 from core.domain.errors import NotFound, Unavailable
 from core.domain.jobs.states import JobState
@@ -46,10 +46,10 @@ class Stage:
         with (folder / f"{name}.log").open("a") as file:
             file.write(text)
 
-    def look_now(self) -> JobLook:
-        return JobLook("job", self.state, self.attempts, None)
+    def look_now(self) -> JobStatus:
+        return JobStatus("job", self.state, self.attempts, None)
 
-    async def look(self) -> JobLook:
+    async def look(self) -> JobStatus:
         if self.error is not None:
             raise self.error
         return self.look_now()
@@ -65,7 +65,7 @@ class Stage:
             wait=self.wait,
             shutdown=self.shutdown,
             limiter=CapacityLimiter(2),
-            first_look=self.look_now(),
+            first_status=self.look_now(),
             follow=follow,
         )
 

@@ -388,8 +388,8 @@ def test_a_job_that_has_finished_is_not_paused_any_more():
 
 
 def test_max_run_time_expires_the_job_by_the_runtime_or_by_us():
-    told = end_of(snapshot({"worker": 1}, max_run_time=60), worker_0=(143, ExitCause.DEADLINE))
-    assert told.event is JobEvent.EXPIRE
+    reported = end_of(snapshot({"worker": 1}, max_run_time=60), worker_0=(143, ExitCause.DEADLINE))
+    assert reported.event is JobEvent.EXPIRE
     seen = snapshot({"worker": 1}, max_run_time=60)
     waiting = decide(seen)
     assert waiting.recheck_at is not None

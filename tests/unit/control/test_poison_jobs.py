@@ -133,8 +133,8 @@ def test_times_that_are_none_are_not_planned_with() -> None:
 
 
 def test_what_a_job_says_of_its_own_end_stays_in_sight() -> None:
-    told = {"done_at": "6000-01-01T00:00:00+00:00"}
-    estimates = Estimates(_progress={"attempt": told})
+    reported = {"done_at": "6000-01-01T00:00:00+00:00"}
+    estimates = Estimates(_progress={"attempt": reported})
     own = estimates.of_running("attempt", JobTraits("p", "u", "job", "", "shape"), 0.0, None, NOW)
     assert own is not None
     assert (own.likely_s, own.late_s) == (1e9, 1e9)

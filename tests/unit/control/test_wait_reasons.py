@@ -63,8 +63,8 @@ def test_a_reason_with_a_project_or_user_is_never_shown_to_others():
 
 
 def test_a_job_that_differs_from_its_users_others_or_has_a_story_has_its_own():
-    told = loaded(USERS, preempted={JobId("a"): "It was stopped for another one."})
-    news = changed_reasons(told, waits(a=ROOM, b=ROOM, c=QUOTA, d=ROOM))
+    reported = loaded(USERS, preempted={JobId("a"): "It was stopped for another one."})
+    news = changed_reasons(reported, waits(a=ROOM, b=ROOM, c=QUOTA, d=ROOM))
     assert set(news.own) == {"a", "d"}
     story = news.own[JobId("a")]
     assert story is not None

@@ -67,9 +67,9 @@ def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
 def test_members_that_do_not_know_the_new_world_are_updated_until_all_do():
     before = show(elastic(), worker_1=KILLED)
     after = knows(entered(before, decide(before)), 1, "worker-0", "worker-2", "worker-3")
-    told = decide(after)
-    assert named(told.world_updates) == ["worker-0", "worker-2", "worker-3"]
-    assert told.world is None
+    reported = decide(after)
+    assert named(reported.world_updates) == ["worker-0", "worker-2", "worker-3"]
+    assert reported.world is None
     assert named(decide(knows(after, 2, "worker-0", "worker-3")).world_updates) == ["worker-2"]
     assert decide(knows(after, 2, "worker-0", "worker-2", "worker-3")).world_updates == ()
 
@@ -167,8 +167,8 @@ def test_a_lost_replica_that_still_exists_is_discarded():
     after = entered(cut_off, decision)
     assert named(decide(after).discards) == ["worker-1"]
     assert decide(replace(after, observed={})).discards == ()
-    anew = tuple(replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members)
-    assert decide(replace(after, members=anew)).discards == ()
+    again_state = tuple(replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members)
+    assert decide(replace(after, members=again_state)).discards == ()
 
 
 def test_with_none_left_that_has_trained_the_gang_starts_again_from_its_checkpoint():

@@ -35,10 +35,10 @@ class Seen:
 
 @pytest.fixture
 def watched():
-    seen, rung = Seen(), threading.Semaphore(0)
-    watch = AttemptWatch(seen, timedelta(milliseconds=1), lambda _: rung.release(), lambda: NOW)
+    seen, sent = Seen(), threading.Semaphore(0)
+    watch = AttemptWatch(seen, timedelta(milliseconds=1), lambda _: sent.release(), lambda: NOW)
     watch.start()
-    yield seen, rung, watch
+    yield seen, sent, watch
     watch.stop()
 
 
@@ -47,51 +47,51 @@ def look(seen, **changes):
 
 
 def test_a_change_sends_a_wakeup(watched):
-    seen, rung, watch = watched
+    seen, sent, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.phase = Phase.FAILED
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_a_new_detail_alone_waits_for_a_while_and_an_end_does_not(watched, monkeypatch):
-    seen, rung, watch = watched
+    seen, sent, watch = watched
     monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 3600)
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
-    assert not rung.acquire(timeout=0.1)
+    assert not sent.acquire(timeout=0.1)
     seen.phase = Phase.FAILED
-    assert rung.acquire(timeout=30)
+    assert sent.acquire(timeout=30)
 
 
 def test_a_new_detail_sends_a_wakeup_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
-    seen, rung, watch = watched
+    seen, sent, watch = watched
     monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 0)
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
-    assert rung.acquire(timeout=30)
+    assert sent.acquire(timeout=30)
 
 
 def test_an_engine_that_is_away_sends_a_wakeup_for_the_reconcile(watched):
-    seen, rung, watch = watched
+    seen, sent, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.error = ExecutorTryAgain("away")
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_a_recheck_time_sends_a_wakeup_without_a_change(watched):
-    seen, rung, watch = watched
+    seen, sent, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen, recheck_at=NOW - timedelta(seconds=1)))
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_gone_or_busy_attempts_are_not_watched(watched):
-    seen, rung, watch = watched
+    seen, sent, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
     watch.note_reconciled(ATTEMPT, ReconcileResult(ReconcileOutcome.GONE))
     seen.phase = Phase.FAILED
     watch.note_reconciled(AttemptId("att-2"), ReconcileResult(ReconcileOutcome.BUSY))
     looks = seen.looks
-    assert not rung.acquire(timeout=0.05)
+    assert not sent.acquire(timeout=0.05)
     assert seen.looks <= looks + 1
 
 
@@ -114,64 +114,64 @@ class Telling(Seen):
 
 @pytest.fixture
 def message():
-    seen, rung = Telling(), threading.Semaphore(0)
-    watch = AttemptWatch(seen, timedelta(hours=1), lambda _: rung.release(), lambda: NOW)
+    seen, sent = Telling(), threading.Semaphore(0)
+    watch = AttemptWatch(seen, timedelta(hours=1), lambda _: sent.release(), lambda: NOW)
     watch.start()
-    yield seen, rung, watch
+    yield seen, sent, watch
     watch.stop()
 
 
 def test_a_pushed_change_is_polled_at_once_and_not_before(message):
-    seen, rung, watch = message
+    seen, sent, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
     looks = seen.looks
-    assert not rung.acquire(timeout=0.1)
+    assert not sent.acquire(timeout=0.1)
     assert seen.looks == looks
     seen.phase = Phase.FAILED
     seen.message.put(ATTEMPT)
-    assert rung.acquire(timeout=0.9)
+    assert sent.acquire(timeout=0.9)
 
 
 def test_a_hint_without_a_change_sends_no_wakeup(message):
-    seen, rung, watch = message
+    seen, sent, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.message.put(ATTEMPT)
     seen.message.put(AttemptId("att-unknown"))
-    assert not rung.acquire(timeout=0.3)
+    assert not sent.acquire(timeout=0.3)
     assert seen.looks >= 2
 
 
 def test_a_listener_that_fails_listens_again(message):
-    seen, rung, watch = message
+    seen, sent, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.message.put(RuntimeError("oops"))
     seen.phase = Phase.FAILED
     seen.message.put(ATTEMPT)
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_where_changes_are_pushed_an_absent_engine_sends_no_wakeup(message):
-    seen, rung, watch = message
+    seen, sent, watch = message
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.error = ExecutorTryAgain("away")
     seen.message.put(ATTEMPT)
-    assert not rung.acquire(timeout=0.3)
+    assert not sent.acquire(timeout=0.3)
     seen.error, seen.phase = None, Phase.FAILED
     seen.message.put(ATTEMPT)
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_a_hint_during_a_reconcile_is_not_lost(message):
-    seen, rung, watch = message
+    seen, sent, watch = message
     before = look(seen)
     seen.phase = Phase.FAILED
     watch.hint(ATTEMPT)
     watch.note_reconciled(ATTEMPT, before)
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_a_pending_hint_survives_another_reconcile_of_the_attempt(message):
-    seen, rung, watch = message
+    seen, sent, watch = message
     before = look(seen)
     watch.note_reconciled(ATTEMPT, before)
     with watch._wake:
@@ -179,7 +179,7 @@ def test_a_pending_hint_survives_another_reconcile_of_the_attempt(message):
     watch.hint(ATTEMPT)
     seen.phase = Phase.FAILED
     watch.note_reconciled(ATTEMPT, before)
-    assert rung.acquire(timeout=10)
+    assert sent.acquire(timeout=10)
 
 
 def test_hints_for_other_processes_attempts_are_forgotten(message):

@@ -58,14 +58,14 @@ def test_a_run_that_fails_rests_too():
 
 
 def test_wakeups_during_a_rest_cause_one_tick_after_it():
-    clock, ticks, rung = Clock(), [], threading.Event()
+    clock, ticks, sent = Clock(), [], threading.Event()
     process = SchedulerProcess.__new__(SchedulerProcess)  # without a database: the tick and its rest alone
     process._tick_duty_cycle, process._timer_lock, process._is_resting = DutyCycle(clock), threading.Lock(), False
-    rings = []
+    wakeups = []
 
     def notify(topic: str) -> None:
-        rings.append(topic)
-        rung.set()
+        wakeups.append(topic)
+        sent.set()
 
     def tick() -> TickReport:
         ticks.append(clock.now_s)
@@ -77,8 +77,8 @@ def test_wakeups_during_a_rest_cause_one_tick_after_it():
     for _ in range(4):
         process._tick()
     assert ticks == [100.0]
-    assert rung.wait(60)
-    assert rings == [TOPIC_TICK]
+    assert sent.wait(60)
+    assert wakeups == [TOPIC_TICK]
     clock.now_s += 0.2
     process._tick()
     assert len(ticks) == 2

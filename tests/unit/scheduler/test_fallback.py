@@ -25,18 +25,18 @@ def until(holds) -> None:
 
 
 def test_a_beat_sends_only_while_it_is_the_leader():
-    rung: list[str] = []
+    sent: list[str] = []
     is_leading = False
-    beat = Beat(rung.append, {"often": 0.01, "seldom": 3600.0}, lambda: is_leading)
+    beat = Beat(sent.append, {"often": 0.01, "seldom": 3600.0}, lambda: is_leading)
     thread = threading.Thread(target=beat.run)
     thread.start()
     time.sleep(0.1)
-    assert rung == []
+    assert sent == []
     is_leading = True
-    until(lambda: rung.count("often") > 2)
+    until(lambda: sent.count("often") > 2)
     beat.stop()
     thread.join(5)
-    assert rung.count("seldom") == 0  # its first time was the other's; the next one comes in an hour
+    assert sent.count("seldom") == 0  # its first time was the other's; the next one comes in an hour
 
 
 def test_without_messages_the_fallback_beat_runs_tasks_until_messages_come_back(monkeypatch: pytest.MonkeyPatch):
@@ -80,8 +80,8 @@ def test_equal_pending_work_runs_once():
 
 
 def test_a_probe_distinguishes_liveness_from_readiness():
-    said = {"dead": "", "not_ready": "the database does not answer"}
-    probe = ProcessProbe(lambda: said["dead"], lambda: said["not_ready"], CollectorRegistry())
+    answers = {"dead": "", "not_ready": "the database does not answer"}
+    probe = ProcessProbe(lambda: answers["dead"], lambda: answers["not_ready"], CollectorRegistry())
     server = serve_probe(probe, "127.0.0.1", 0)
 
     def status(path: str) -> int:
@@ -94,7 +94,7 @@ def test_a_probe_distinguishes_liveness_from_readiness():
 
     try:
         assert (status("/live"), status("/ready"), status("/metrics"), status("/")) == (200, 503, 200, 404)
-        said.update(dead="its clock stands still", not_ready="")
+        answers.update(dead="its clock stands still", not_ready="")
         assert (status("/live"), status("/ready")) == (503, 503)
     finally:
         server.shutdown()

@@ -40,8 +40,8 @@ class Timer:
 
 class Clock:
     def __init__(self) -> None:
-        self.rung: list[tuple[str, str]] = []
-        self.timers = Timers(lambda topic, key: self.rung.append((topic, key)), lambda: NOW)
+        self.sent: list[tuple[str, str]] = []
+        self.timers = Timers(lambda topic, key: self.sent.append((topic, key)), lambda: NOW)
 
     def set(self, key: str, seconds: float) -> None:
         self.timers.set("endpoint", key, NOW + timedelta(seconds=seconds))
@@ -61,9 +61,9 @@ def test_the_earliest_timer_fires_once_and_then_the_next_may_be_set(timers: list
     clock.set("a", 9)
     assert [(one.wait_s, one.is_cancelled) for one in timers] == [(5, True), (1, False)]
     timers[0].go_off()  # it was cancelled too late
-    assert clock.rung == []
+    assert clock.sent == []
     timers[1].go_off()
-    assert clock.rung == [("endpoint", "a")]
+    assert clock.sent == [("endpoint", "a")]
     clock.set("a", -5)  # over already: at once
     assert timers[2].wait_s == 0
     clock.set("b", 2)
@@ -87,7 +87,7 @@ def test_what_finds_no_thread_is_in_nobodys_way(timers: list[Timer], monkeypatch
     ]
     timers[0].go_off()
     timers[3].go_off()
-    assert clock.rung == [("endpoint", "b"), ("endpoint", "a")]
+    assert clock.sent == [("endpoint", "b"), ("endpoint", "a")]
 
 
 def test_once_closed_nothing_is_set(timers: list[Timer]) -> None:

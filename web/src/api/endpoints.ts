@@ -9,7 +9,7 @@ const CALM_MS = 5_000;
 
 export const endpointKeys = {
   all: ["endpoints"] as const,
-  one: (project: string, endpoint: string) => ["endpoint", project, endpoint] as const,
+  detail: (project: string, endpoint: string) => ["endpoint", project, endpoint] as const,
   batches: ["batches"] as const,
 };
 
@@ -38,13 +38,13 @@ export const endpointNamesQuery = (project: string) =>
 
 export const endpointQuery = (project: string, endpoint: string) =>
   queryOptions({
-    queryKey: endpointKeys.one(project, endpoint),
+    queryKey: endpointKeys.detail(project, endpoint),
     queryFn: () =>
       unwrap(
         api.GET("/api/v1/projects/{project}/endpoints/{endpoint}", { params: { path: { project, endpoint } } }),
       ) as Promise<EndpointDetail>,
     refetchInterval: (query) =>
-      (query.state.data?.deployments ?? []).every((one) => one.state === "ready") ? CALM_MS : LIVE_MS,
+      (query.state.data?.deployments ?? []).every((deployment) => deployment.state === "ready") ? CALM_MS : LIVE_MS,
   });
 
 export const predictHref = (project: string, endpoint: string, deployment?: string): string => {

@@ -13,7 +13,7 @@ export const STAGES: readonly Stage[] = ["none", "staging", "production", "archi
 
 export const modelKeys = {
   all: ["models"] as const,
-  one: (project: string, model: string) => ["model", project, model] as const,
+  detail: (project: string, model: string) => ["model", project, model] as const,
 };
 
 export interface ModelFilters {
@@ -53,7 +53,7 @@ export const modelNamesQuery = (project: string) =>
 
 export const modelQuery = (project: string, model: string) =>
   queryOptions({
-    queryKey: [...modelKeys.one(project, model), "itself"],
+    queryKey: [...modelKeys.detail(project, model), "itself"],
     queryFn: () =>
       unwrap(api.GET("/api/v1/projects/{project}/models/{model}", { params: { path: { project, model } } })),
     refetchInterval: 5_000,
@@ -65,7 +65,7 @@ const isInProgress = (version: ModelVersion | undefined): boolean =>
 /** All versions, newest first. */
 export const versionsQuery = (project: string, model: string) =>
   queryOptions({
-    queryKey: [...modelKeys.one(project, model), "versions"],
+    queryKey: [...modelKeys.detail(project, model), "versions"],
     queryFn: () =>
       readPages(MANY, (cursor) => {
         const query = { limit: 200, ...(cursor ? { cursor } : {}) };
@@ -80,7 +80,7 @@ export const versionsQuery = (project: string, model: string) =>
 
 export const versionQuery = (project: string, model: string, version: string) =>
   queryOptions({
-    queryKey: [...modelKeys.one(project, model), "version", version],
+    queryKey: [...modelKeys.detail(project, model), "version", version],
     queryFn: () =>
       unwrap(
         api.GET("/api/v1/projects/{project}/models/{model}/versions/{version}", {
@@ -93,7 +93,7 @@ export const versionQuery = (project: string, model: string, version: string) =>
 /** A version's files; they never change. */
 export const versionFilesQuery = (project: string, model: string, version: number, isReady: boolean) =>
   queryOptions({
-    queryKey: [...modelKeys.one(project, model), "files", version],
+    queryKey: [...modelKeys.detail(project, model), "files", version],
     queryFn: () =>
       readPages(MANY, (cursor) => {
         const query = { limit: 1000, ...(cursor ? { cursor } : {}) };
@@ -108,7 +108,7 @@ export const versionFilesQuery = (project: string, model: string, version: numbe
 
 export const modelHistoryQuery = (project: string, model: string) =>
   queryOptions({
-    queryKey: [...modelKeys.one(project, model), "history"],
+    queryKey: [...modelKeys.detail(project, model), "history"],
     queryFn: () =>
       readPages(MANY, (cursor) => {
         const query = { limit: 200, ...(cursor ? { cursor } : {}) };

@@ -84,7 +84,7 @@ export interface WhatIfChanges {
 let before: Promise<unknown> = Promise.resolve();
 
 /** The API limits concurrent planner questions per user, so they are sent one after the other. */
-function inTurn<T>(ask: () => Promise<T>): Promise<T> {
+function oneAtATime<T>(ask: () => Promise<T>): Promise<T> {
   const answer = before.then(ask, ask);
   before = answer.catch(() => undefined);
   return answer;
@@ -96,7 +96,7 @@ export const whatIfQuery = (subject: WhatIfSubject, { changes, cluster }: WhatIf
     queryKey: [...plannerKeys.whatIf, subject, changes, cluster],
     queryFn: ({ signal }) => {
       const body = "job" in subject ? { job: subject.job } : { spec: subject.spec as Record<string, unknown> };
-      return inTurn(() => unwrap(api.POST("/api/v1/forecasts", { body: { ...body, changes, cluster }, signal })));
+      return oneAtATime(() => unwrap(api.POST("/api/v1/forecasts", { body: { ...body, changes, cluster }, signal })));
     },
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 60_000,
@@ -108,7 +108,7 @@ export const explanationQuery = (job: string, at: string | null) =>
     queryKey: plannerKeys.explanation(job, at),
     queryFn: () => {
       const query = at === null ? {} : { at };
-      return inTurn(() => unwrap(api.GET("/api/v1/jobs/{job}/explanation", { params: { path: { job }, query } })));
+      return oneAtATime(() => unwrap(api.GET("/api/v1/jobs/{job}/explanation", { params: { path: { job }, query } })));
     },
     enabled: at !== null,
     staleTime: Number.POSITIVE_INFINITY,

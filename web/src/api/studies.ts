@@ -10,7 +10,7 @@ const CALM_MS = 10_000;
 
 export const studyKeys = {
   all: ["studies"] as const,
-  one: (id: string) => ["study", id] as const,
+  detail: (id: string) => ["study", id] as const,
 };
 
 export const isStudyOver = (state: string | undefined): boolean =>
@@ -38,7 +38,7 @@ export const readStudies = (filters: StudyFilters, cursor: string | null, limit:
 
 export const studyQuery = (id: string) =>
   queryOptions({
-    queryKey: studyKeys.one(id),
+    queryKey: studyKeys.detail(id),
     queryFn: () =>
       unwrap(api.GET("/api/v1/studies/{study}", { params: { path: { study: id } } })) as Promise<StudyDetail>,
     refetchInterval: (query) => (isStudyOver(query.state.data?.state) ? CALM_MS : LIVE_MS),
@@ -46,7 +46,7 @@ export const studyQuery = (id: string) =>
 
 export const studyBestQuery = (id: string, ended: number) =>
   queryOptions({
-    queryKey: [...studyKeys.one(id), "best", ended],
+    queryKey: [...studyKeys.detail(id), "best", ended],
     queryFn: () => unwrap(api.GET("/api/v1/studies/{study}/best", { params: { path: { study: id } } })),
     placeholderData: keepPreviousData,
     staleTime: Number.POSITIVE_INFINITY,
@@ -55,7 +55,7 @@ export const studyBestQuery = (id: string, ended: number) =>
 /** An AutoML study's leaderboard and its final test, which follows some time after the search. */
 export const automlQuery = (id: string, ended: number, isOver: boolean) =>
   queryOptions({
-    queryKey: [...studyKeys.one(id), "automl", ended],
+    queryKey: [...studyKeys.detail(id), "automl", ended],
     queryFn: () =>
       unwrap(api.GET("/api/v1/automl/{study}", { params: { path: { study: id }, query: { limit: 1000 } } })),
     placeholderData: keepPreviousData,
@@ -65,7 +65,7 @@ export const automlQuery = (id: string, ended: number, isOver: boolean) =>
 
 /** All trials in columns: read whole once, then only the changes. */
 export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) => {
-  const queryKey = [...studyKeys.one(id), "trials"];
+  const queryKey = [...studyKeys.detail(id), "trials"];
   return queryOptions({
     queryKey,
     queryFn: async () => {
@@ -85,7 +85,7 @@ export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) =>
 /** States of trials' jobs that are queued, starting or paused: the study itself reports such a trial as running. */
 export const waitingJobsQuery = (study: StudyDetail | undefined, isEnabled: boolean) =>
   queryOptions({
-    queryKey: [...studyKeys.one(study?.id ?? ""), "waiting"],
+    queryKey: [...studyKeys.detail(study?.id ?? ""), "waiting"],
     queryFn: async () => {
       const query = {
         study: [study?.id ?? ""],
@@ -101,7 +101,7 @@ export const waitingJobsQuery = (study: StudyDetail | undefined, isEnabled: bool
 
 export const importanceQuery = (id: string, metric: string | undefined, results: number) =>
   queryOptions({
-    queryKey: [...studyKeys.one(id), "importance", metric ?? "", results],
+    queryKey: [...studyKeys.detail(id), "importance", metric ?? "", results],
     queryFn: () =>
       unwrap(
         api.GET("/api/v1/studies/{study}/importance", {
@@ -115,7 +115,7 @@ export const importanceQuery = (id: string, metric: string | undefined, results:
 
 export const predictionQuery = (id: string, more: number | undefined, results: number) =>
   queryOptions({
-    queryKey: [...studyKeys.one(id), "prediction", more ?? 0, results],
+    queryKey: [...studyKeys.detail(id), "prediction", more ?? 0, results],
     queryFn: () =>
       unwrap(
         api.GET("/api/v1/studies/{study}/prediction", {
@@ -129,7 +129,7 @@ export const predictionQuery = (id: string, more: number | undefined, results: n
 
 export const curvesQuery = (id: string, isOver: boolean) =>
   queryOptions({
-    queryKey: [...studyKeys.one(id), "curves"],
+    queryKey: [...studyKeys.detail(id), "curves"],
     queryFn: () =>
       unwrap(api.GET("/api/v1/studies/{study}/curves", { params: { path: { study: id }, query: { limit: 60 } } })),
     refetchInterval: isOver ? false : 5_000,

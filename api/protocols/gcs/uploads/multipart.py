@@ -45,8 +45,8 @@ class Multipart:
         self._fed_bytes += len(data)
         if self.metadata is None and not self._read_head():
             return b""
-        kept = self._tail_bytes
-        sure, self._pending = self._pending[:-kept], self._pending[-kept:]
+        tail = self._tail_bytes
+        sure, self._pending = self._pending[:-tail], self._pending[-tail:]
         return sure
 
     def end(self) -> bytes:

@@ -15,8 +15,8 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import answer
 from api.protocols.gcs.buckets import Bucket, open_bucket
 from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, Asker, Uploader, find_bucket
-from api.protocols.gcs.checksums import Checksums, told_in_headers
-from api.protocols.gcs.objects import Condition, find_or_none, object_view, sums_of
+from api.protocols.gcs.checksums import Checksums, checksums_in_headers
+from api.protocols.gcs.objects import Preconditions, checksums_of_object, find_or_none, object_view
 from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain, total_bytes, url_of
 from api.protocols.gcs.route import StorageRoute
 from api.protocols.gcs.upload_limits import Limit, Meter, limit_of_objects
@@ -52,16 +52,16 @@ async def upload(
         return await _go_on(request, bucket, caller, context, upload_id)
     match uploadType:
         case "resumable":
-            told = _json(await _small_body(request))
-            wanted = sessions.wanted_of(bucket, name, condition, told)
-            return await _begin(request, _for(caller, wanted, total_bytes(request)), caller, context)
+            metadata = _json(await _small_body(request))
+            target = sessions.upload_target(bucket, name, condition, metadata)
+            return await _begin(request, _for(caller, target, total_bytes(request)), caller, context)
         case "multipart":
             return await _multipart(request, bucket, name, condition, caller, context)
         case "media":
-            wanted = sessions.wanted_of(bucket, name, condition, {})
-            found = await _open(context, caller, wanted)
+            target = sessions.upload_target(bucket, name, condition, {})
+            found = await _open(context, caller, target)
             meter = Meter(found, _limit(context, caller))
-            return await _insert(request, found, wanted, meter, request.stream(), body_bytes(request))
+            return await _insert(request, found, target, meter, request.stream(), body_bytes(request))
     raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
 
 
@@ -77,10 +77,10 @@ async def go_on(
 @router.delete(UPLOAD)
 def give_up(bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = "") -> Response:
     del name
-    wanted = sessions.read_session(upload_id, bucket, context.key)
-    found = _bucket_for(context, caller, wanted)
+    target = sessions.read_session(upload_id, bucket, context.key)
+    found = _bucket_for(context, caller, target)
     piece, meter = sessions.Piece(asks_only=True), Meter(found, _limit(context, caller))
-    with sessions.Continuation(found, wanted, piece, meter) as session:
+    with sessions.Continuation(found, target, piece, meter) as session:
         session.drop()
     return Response(status_code=499)  # as Cloud Storage answers
 
@@ -89,32 +89,32 @@ def _limit(context: AppContext, caller: Asker | None) -> Limit:
     return _OPEN_LIMIT if caller is None else limit_of_objects(context.settings.object_limit_bytes)
 
 
-def _bucket_for(context: AppContext, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
+def _bucket_for(context: AppContext, caller: Asker | None, target: sessions.UploadTarget) -> Bucket:
     if caller is not None:
-        return find_bucket(context, caller, wanted.bucket, writes=True)
-    if not PACKAGE.fullmatch(wanted.name):
+        return find_bucket(context, caller, target.bucket, writes=True)
+    if not PACKAGE.fullmatch(target.name):
         raise Forbidden(
             "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
             "tells how "
             "to send one."
         )
-    return open_bucket(context, wanted.bucket)
+    return open_bucket(context, target.bucket)
 
 
-async def _open(context: AppContext, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
-    return await run_in_threadpool(_bucket_for, context, caller, wanted)
+async def _open(context: AppContext, caller: Asker | None, target: sessions.UploadTarget) -> Bucket:
+    return await run_in_threadpool(_bucket_for, context, caller, target)
 
 
-def _for(caller: Asker | None, wanted: sessions.Wanted, total: int | None = None) -> sessions.Wanted:
+def _for(caller: Asker | None, target: sessions.UploadTarget, total: int | None = None) -> sessions.UploadTarget:
     """Who has no token replaces nothing."""
     if caller is not None:
-        return replace(wanted, total_bytes=total)
-    return sessions.Wanted(
-        wanted.bucket, wanted.name, wanted.crc32c, wanted.md5, match=0, total_bytes=total, is_open=True
+        return replace(target, total_bytes=total)
+    return sessions.UploadTarget(
+        target.bucket, target.name, target.crc32c, target.md5, match=0, total_bytes=total, is_open=True
     )
 
 
-async def _begin(request: Request, wanted: sessions.Wanted, caller: Asker | None, context: AppContext) -> Response:
+async def _begin(request: Request, wanted: sessions.UploadTarget, caller: Asker | None, context: AppContext) -> Response:
     found = await _open(context, caller, wanted)
     await run_in_threadpool(Meter(found, _limit(context, caller)).announce, wanted.total_bytes)
     upload_id = await run_in_threadpool(sessions.begin, found, wanted, context.key, context.clock().timestamp())
@@ -128,7 +128,7 @@ async def _go_on(request: Request, bucket: str, caller: Asker | None, context: A
         raise Forbidden("This upload was begun with a token; send it with each piece.")
     found = await _open(context, caller, wanted)
     piece = sessions.piece_of(request.headers.get("content-range"))
-    told = told_in_headers(request.headers)
+    expected = checksums_in_headers(request.headers)
     meter = Meter(found, _limit(context, caller))
     try:
         sums: Checksums | None
@@ -140,18 +140,18 @@ async def _go_on(request: Request, bucket: str, caller: Asker | None, context: A
             if not session.is_whole():
                 size = session.size_bytes
                 return Response(None, 308, {"Range": f"bytes=0-{size - 1}"} if size else {})
-            entry, sums = await run_in_threadpool(session.finish, told)
+            entry, sums = await run_in_threadpool(session.finish, expected)
     except NotFound:
         # The answer to the last piece may have been lost: the object is there then.
         entry_now = await run_in_threadpool(find_or_none, found, wanted.name)
         if entry_now is None or (piece.total is not None and entry_now.size_bytes != piece.total):
             raise
-        entry, sums = entry_now, await run_in_threadpool(sums_of, found, wanted.name)
+        entry, sums = entry_now, await run_in_threadpool(checksums_of_object, found, wanted.name)
     return answer(object_view(found, wanted.name, entry, sums, url=url_of(request)))
 
 
 async def _multipart(
-    request: Request, bucket: str, name: str, condition: Condition, caller: Asker | None, context: AppContext
+    request: Request, bucket: str, name: str, condition: Preconditions, caller: Asker | None, context: AppContext
 ) -> Response:
     body = Multipart(request.headers.get("content-type", ""))
     stream = request.stream()
@@ -162,7 +162,7 @@ async def _multipart(
             break
     if body.metadata is None:
         body.end()
-    wanted = _for(caller, sessions.wanted_of(bucket, name, condition, body.metadata))
+    wanted = _for(caller, sessions.upload_target(bucket, name, condition, body.metadata))
     found = await _open(context, caller, wanted)
     meter = Meter(found, _limit(context, caller))
 
@@ -178,7 +178,7 @@ async def _multipart(
 async def _insert(
     request: Request,
     bucket: Bucket,
-    wanted: sessions.Wanted,
+    wanted: sessions.UploadTarget,
     meter: Meter,
     data: AsyncIterator[bytes],
     size_bytes: int | None,
@@ -193,8 +193,8 @@ async def _insert(
                 )
         entry = await run_in_threadpool(sessions.make_folder, bucket, wanted.name)
         return answer(object_view(bucket, wanted.name, entry, None, url=url_of(request)))
-    told = told_in_headers(request.headers)
-    async with contextmanager_in_threadpool(upload := sessions.Insertion(bucket, wanted, told, meter)):
+    expected = checksums_in_headers(request.headers)
+    async with contextmanager_in_threadpool(upload := sessions.Insertion(bucket, wanted, expected, meter)):
         async for block in _pieces(data):
             await run_in_threadpool(upload.write, block)
     entry = await run_in_threadpool(upload.entry)

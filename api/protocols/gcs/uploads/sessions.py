@@ -24,9 +24,9 @@ import orjson
 
 from api.protocols.gcs.answers import ConditionNotMet
 from api.protocols.gcs.buckets import UPLOADS, Bucket, object_path
-from api.protocols.gcs.checksums import Checksums, Told, checksums_of, told_in_metadata
+from api.protocols.gcs.checksums import Checksums, ExpectedChecksums, checksums_in_metadata, checksums_of
 from api.protocols.gcs.object_metadata import demand_served
-from api.protocols.gcs.objects import Condition, find_object, find_or_none
+from api.protocols.gcs.objects import Preconditions, find_object, find_or_none
 from api.protocols.gcs.upload_limits import Meter
 from core.domain.errors import (
     InsufficientStorage,
@@ -46,7 +46,7 @@ _RANGE: Final = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UploadTarget:
     """What an upload is to become."""
 
     bucket: str
@@ -62,15 +62,15 @@ class Wanted:
     is_open: bool = False  # begun without a token
 
     @property
-    def condition(self) -> Condition:
-        return Condition(self.match, self.not_match, self.meta_match, self.meta_not_match)
+    def condition(self) -> Preconditions:
+        return Preconditions(self.match, self.not_match, self.meta_match, self.meta_not_match)
 
     @property
-    def sums(self) -> Told:
-        return Told(self.crc32c, self.md5)
+    def sums(self) -> ExpectedChecksums:
+        return ExpectedChecksums(self.crc32c, self.md5)
 
 
-def wanted_of(bucket: str, name_told: str, condition: Condition, told: Any) -> Wanted:
+def upload_target(bucket: str, name_told: str, condition: Preconditions, told: Any) -> UploadTarget:
     """From the query (``name_told``, which comes before the metadata's), and the object's metadata as JSON.
 
     Raises ``InvalidRequest``, of which ``NotServed`` names what would be dropped.
@@ -82,9 +82,9 @@ def wanted_of(bucket: str, name_told: str, condition: Condition, told: Any) -> W
         raise InvalidRequest("Required: the object's name.", field="name")
     object_path(name)
     demand_served(told, bucket)
-    sums = told_in_metadata(told)
+    sums = checksums_in_metadata(told)
     meta = condition.meta_match, condition.meta_not_match
-    return Wanted(bucket, name, sums.crc32c, sums.md5, condition.match, condition.not_match, *meta)
+    return UploadTarget(bucket, name, sums.crc32c, sums.md5, condition.match, condition.not_match, *meta)
 
 
 class Insertion:
@@ -94,17 +94,17 @@ class Insertion:
     ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
     """
 
-    def __init__(self, bucket: Bucket, wanted: Wanted, told: Told, meter: Meter) -> None:
+    def __init__(self, bucket: Bucket, target: UploadTarget, told: ExpectedChecksums, meter: Meter) -> None:
         self.sums = Checksums()
         self._told = told
         self._meter = meter
         self._bucket = bucket
-        self._wanted = wanted
+        self._target = target
 
     def __enter__(self) -> Self:
-        self._wanted.condition.demand(find_or_none(self._bucket, self._wanted.name))
-        tree, path = self._bucket.place(object_path(self._wanted.name), makes=True)
-        self._file = tree.new_file(path, replaces=not self._wanted.condition.is_new_alone)
+        self._target.condition.demand(find_or_none(self._bucket, self._target.name))
+        tree, path = self._bucket.place(object_path(self._target.name), makes=True)
+        self._file = tree.new_file(path, replaces=not self._target.condition.must_be_new)
         self._fd = self._file.__enter__()
         return self
 
@@ -118,7 +118,7 @@ class Insertion:
     ) -> None:
         try:
             if error is None:
-                self.sums.compare(self._wanted.sums, self._told)
+                self.sums.compare(self._target.sums, self._told)
         except TrainmasterError as wrong:
             with suppress(TrainmasterError):
                 self._file.__exit__(type(wrong), wrong, wrong.__traceback__)
@@ -129,7 +129,7 @@ class Insertion:
             raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
 
     def entry(self) -> TreeEntry:
-        return find_object(self._bucket, self._wanted.name)
+        return find_object(self._bucket, self._target.name)
 
 
 def make_folder(bucket: Bucket, name: str) -> TreeEntry:
@@ -142,27 +142,27 @@ def make_folder(bucket: Bucket, name: str) -> TreeEntry:
 # --- sessions --------------------------------------------------------------------------------------------------------
 
 
-def begin(bucket: Bucket, wanted: Wanted, key: bytes, now_s: float) -> str:
+def begin(bucket: Bucket, target: UploadTarget, key: bytes, now_s: float) -> str:
     """The ``upload_id`` of a new session; drafts that nobody went on with are removed."""
-    wanted.condition.demand(find_or_none(bucket, wanted.name))
-    bucket.place(object_path(wanted.name), makes=True)
+    target.condition.demand(find_or_none(bucket, target.name))
+    bucket.place(object_path(target.name), makes=True)
     _sweep(bucket, now_s)
-    session = asdict(wanted) | {"draft": secrets.token_hex(16)}
+    session = asdict(target) | {"draft": secrets.token_hex(16)}
     with bucket.tree().draft(f"{UPLOADS}/{session['draft']}"):
         pass
     text = base64.urlsafe_b64encode(orjson.dumps(session)).rstrip(b"=").decode()
     return f"{text}.{_mac(key, text)}"
 
 
-def read_session(upload_id: str, bucket: str, key: bytes) -> Wanted:
+def read_session(upload_id: str, bucket: str, key: bytes) -> UploadTarget:
     """Raises ``NotFound``: it was none of ours, or another bucket's."""
     text, _, mac = upload_id.rpartition(".")
     if not upload_id.isascii() or not hmac.compare_digest(mac, _mac(key, text)):
         raise NotFound("There is no such upload; begin it again.")
-    wanted = Wanted(**orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
-    if wanted.bucket != bucket:
+    target = UploadTarget(**orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+    if target.bucket != bucket:
         raise NotFound("There is no such upload; begin it again.")
-    return wanted
+    return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +199,10 @@ class Continuation:
     finds no room, is forgotten with all that has come of it.
     """
 
-    def __init__(self, bucket: Bucket, wanted: Wanted, piece: Piece, meter: Meter) -> None:
-        self._bucket, self._wanted, self._piece, self._meter = bucket, wanted, piece, meter
-        self._total = wanted.total_bytes if piece.total is None else piece.total
-        self._path = f"{UPLOADS}/{wanted.draft}"
+    def __init__(self, bucket: Bucket, target: UploadTarget, piece: Piece, meter: Meter) -> None:
+        self._bucket, self._target, self._piece, self._meter = bucket, target, piece, meter
+        self._total = target.total_bytes if piece.total is None else piece.total
+        self._path = f"{UPLOADS}/{target.draft}"
         self.size_bytes = 0
         self._skips = 0
 
@@ -241,7 +241,7 @@ class Continuation:
                 f"Invalid Content-Range: {self.size_bytes} bytes have come, and the whole has {total}.",
                 field="content-range",
             )
-        begun = total if self._wanted.total_bytes is None else self._wanted.total_bytes
+        begun = total if self._target.total_bytes is None else self._target.total_bytes
         with self._bucket.tree().draft(f"{self._path}{_TOTAL}") as fd:
             told = os.pread(fd, 32, 0) or b"%d" % begun
             if int(told) != total:
@@ -298,26 +298,26 @@ class Continuation:
             return self.size_bytes >= self._total
         return piece.length is None and not piece.asks_only
 
-    def finish(self, told: Told) -> tuple[TreeEntry, Checksums]:
+    def finish(self, told: ExpectedChecksums) -> tuple[TreeEntry, Checksums]:
         """Have it stand in its place. ``told``: by the headers of the last piece, of all of it.
 
         Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then.
         """
-        wanted = self._wanted
+        target = self._target
         sums = checksums_of(self._fd)
         try:
-            sums.compare(wanted.sums, told)
+            sums.compare(target.sums, told)
         except InvalidRequest:
             self.drop()
             raise
-        wanted.condition.demand(find_or_none(self._bucket, wanted.name))
-        tree, path = self._bucket.place(object_path(wanted.name), makes=True)
+        target.condition.demand(find_or_none(self._bucket, target.name))
+        tree, path = self._bucket.place(object_path(target.name), makes=True)
         try:
-            self._bucket.tree().publish(self._path, tree, path, replaces=not wanted.condition.is_new_alone)
+            self._bucket.tree().publish(self._path, tree, path, replaces=not target.condition.must_be_new)
         except FileExistsError:
             raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
         self._bucket.tree().delete(f"{self._path}{_TOTAL}")
-        return find_object(self._bucket, wanted.name), sums
+        return find_object(self._bucket, target.name), sums
 
     def drop(self) -> None:
         self._bucket.tree().delete(self._path)

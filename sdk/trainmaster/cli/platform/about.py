@@ -17,7 +17,7 @@ def register(root: typer.Typer) -> None:
 
 
 def schema(
-    server: Annotated[bool, typer.Option("--server", help="As the server understands it, not this client.")] = False,
+    server: Annotated[bool, typer.Option("--server", help="The server's schema instead of this client's.")] = False,
     json: options.Json = False,  # noqa: ARG001 (it is JSON in any case)
 ) -> None:
     """The JSON Schema of the job spec, for editors and checks."""
@@ -31,7 +31,7 @@ def schema(
 
 
 def version(
-    server: Annotated[bool, typer.Option("--server", help="Ask the server, too.")] = False,
+    server: Annotated[bool, typer.Option("--server", help="Include the server's version and health.")] = False,
     json: options.Json = False,
 ) -> None:
     """The versions of this client and, with --server, of the server."""

@@ -1,4 +1,4 @@
-"""``login``, ``logout`` and ``contexts``: the servers that this machine knows."""
+"""``login``, ``logout`` and ``contexts``: saved servers with their tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.wire.admin import CallerIdentity
 
 _PANEL = "Access"
-contexts_app = typer.Typer(help="The servers that this machine knows.", no_args_is_help=True)
+contexts_app = typer.Typer(help="Saved servers.", no_args_is_help=True)
 Context = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_context)]
 
 
@@ -29,33 +29,33 @@ def register(root: typer.Typer) -> None:
 
 def login(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="The server's address, or a one-time login link.")
+        str | None, typer.Argument(metavar="URL", help="The server's URL, or a one-time login link.")
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option("--token", help="`-` reads it from stdin. Else you are asked."),
+        typer.Option("--token", help="Token; `-` reads it from stdin. Default: prompt."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The context's name; else the host's.")] = None,
-    project: Annotated[str, typer.Option("--project", "-p", help="Your usual project.")] = "default",
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the context; default: the host.")] = None,
+    project: Annotated[str, typer.Option("--project", "-p", help="Your default project.")] = "default",
     link: Annotated[
-        bool, typer.Option("--link", help="Print a one-time link that logs a browser in as you; keep nothing.")
+        bool, typer.Option("--link", help="Print a one-time link that logs a browser in as you; save nothing.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Keep a server with its token as the current context; or with --link: log a browser in."""
+    """Save a server with its token as the current context; or with --link: log a browser in."""
     if link:
         if url is not None or token is not None or name is not None:
             raise typer.BadParameter(
-                "it is for the server in use (--context names another) and takes no URL", param_hint="--link"
+                "applies to the current server (or --context) and takes no URL", param_hint="--link"
             )
         _print_link(as_json=json)
         return
     if url is None:
-        raise typer.BadParameter("give the server's address, such as http://lab:8765", param_hint="URL")
+        raise typer.BadParameter("give the server's URL, such as http://lab:8765", param_hint="URL")
     from trainmaster.contexts import ServerAccess, load_contexts, local_server, save_contexts, with_server
 
     base, code = _parts_of(url)
-    _demand_server(base)
+    _check_server(base)
     text = _token_for(base, code, token)
     name = name or _name_of(base)
     local = local_server()
@@ -68,7 +68,7 @@ def login(
         output.print_json({"context": name, "url": base, "user": me.user, "is_admin": me.is_admin})
         return
     output.say(f"Logged in to {base} as {me.user}{_rank(me)}; context {name} is current.")
-    output.note(f"Kept in {path}.", "dim")
+    output.note(f"Saved in {path}.", "dim")
 
 
 def _print_link(*, as_json: bool) -> None:
@@ -83,12 +83,12 @@ def _print_link(*, as_json: bool) -> None:
 
 
 def link_of(url: str, code: str) -> str:
-    """What a browser opens to be logged in at the server of this address."""
+    """The URL that logs a browser in to the server."""
     return f"{url.removesuffix('/api/v1')}/login?code={code}"
 
 
-def _demand_server(base: str) -> None:
-    """Raises ``ServerUnreachable`` that says what is wrong with the address, before anybody is asked for a token."""
+def _check_server(base: str) -> None:
+    """Raises ``ServerUnreachable`` for a wrong URL, before the user is prompted for a token."""
     from trainmaster.contexts import ServerAccess
     from trainmaster.errors import NotFound, ServerFailure, ServerUnreachable, TrainmasterError
 
@@ -97,12 +97,12 @@ def _demand_server(base: str) -> None:
             client.get_health()
     except (ServerFailure, NotFound) as error:
         raise ServerUnreachable(
-            f"What answers at {base} is no Trainmaster server; check the address, such as http://lab:8765."
+            f"{base} is not a Trainmaster server; check the URL, such as http://lab:8765."
         ) from error
     except ServerUnreachable as error:
-        raise ServerUnreachable(f"Nothing can be reached at {base}: {_why_unreachable(base, error)}") from error
+        raise ServerUnreachable(f"{base} cannot be reached: {_why_unreachable(base, error)}") from error
     except TrainmasterError:
-        pass  # a server that is not well, or wants a token for everything: the login tells
+        pass  # an unhealthy server, or one that requires a token for every request: the login reports it
 
 
 def _why_unreachable(base: str, error: ServerUnreachable) -> str:
@@ -115,21 +115,21 @@ def _why_unreachable(base: str, error: ServerUnreachable) -> str:
     try:
         socket.getaddrinfo(host, port)
     except OSError:
-        return f"no machine is called {host} here; write the address like http://lab:8765."
-    return f"no server listens there on port {port}; check host and port, and whether the server runs."
+        return f"the host name {host} cannot be resolved; write the URL like http://lab:8765."
+    return f"no server listens on port {port}; check host and port, and whether the server runs."
 
 
 def _parts_of(url: str) -> tuple[str, str | None]:
-    """The server's address, and the one-time code if ``url`` is a login link."""
+    """The server's URL, and the one-time code if ``url`` is a login link."""
     if "://" not in url:
         url = f"http://{url}"
-    wrong = typer.BadParameter(f"{url!r} is not an address like http://host:8765", param_hint="URL")
+    wrong = typer.BadParameter(f"{url!r} is not a URL like http://host:8765", param_hint="URL")
     try:
         parts = urlsplit(url)
-        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, brackets that do not close
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, unbalanced brackets
         raise wrong from None
-    if not is_fit:
+    if not is_valid:
         raise wrong
     code = parse_qs(parts.query).get("code", [None])[0]
     path = re.sub(r"/(login|api/v1|api/v1/login)/?$", "", parts.path).rstrip("/")
@@ -152,7 +152,7 @@ def _token_for(base: str, code: str | None, token: str | None) -> str:
             raise typer.BadParameter("give one, or `--token -` to read it from stdin", param_hint="--token")
         token = str(typer.prompt(f"Token for {base}", hide_input=True, err=True)).strip()
     if not token:
-        raise typer.BadParameter("it is empty", param_hint="--token")
+        raise typer.BadParameter("is empty", param_hint="--token")
     return token
 
 
@@ -167,17 +167,18 @@ def _rank(me: CallerIdentity) -> str:
 
 def logout(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Else the current one.", autocompletion=complete_context)
+        str | None,
+        typer.Argument(metavar="NAME", help="Default: the current context.", autocompletion=complete_context),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Forget a context and its token. The token stays valid; `token revoke` ends it."""
+    """Remove a context and its token from this machine. The token stays valid; `token revoke` revokes it."""
     from trainmaster.contexts import LOCAL, load_contexts, local_server
     from trainmaster.errors import NotConfigured
 
     name = name or load_contexts().current or (LOCAL if local_server() is not None else None)
     if name is None:
-        raise NotConfigured("You are logged in nowhere; there is nothing to forget.")
+        raise NotConfigured("You are not logged in to any server.")
     _forget(name)
     output.print_result({"forgotten": name}, f"Forgot {name}.", as_json=json)
 
@@ -189,8 +190,8 @@ def _forget(name: str) -> None:
     contexts = load_contexts()
     if name == LOCAL and name not in contexts.servers:
         raise Conflict(
-            "The context local is the platform of this machine, which needs no login: there is nothing to forget. "
-            "`trainmaster down` stops it, `trainmaster contexts use NAME` turns to another server."
+            "The context local is the platform on this machine, which needs no login and cannot be removed. "
+            "`trainmaster down` stops it, `trainmaster contexts use NAME` selects another server."
         )
     if name not in contexts.servers:
         raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
@@ -199,7 +200,7 @@ def _forget(name: str) -> None:
 
 @contexts_app.command("list")
 def list_contexts(json: options.Json = False) -> None:
-    """All contexts; the current one is marked."""
+    """List the contexts; the current one is marked."""
     from trainmaster.contexts import LOCAL, load_contexts, local_server, with_present_url
 
     contexts = load_contexts()
@@ -225,7 +226,7 @@ def list_contexts(json: options.Json = False) -> None:
 
 @contexts_app.command("use")
 def use_context(name: Context, json: options.Json = False) -> None:
-    """Make a context current; `local` is the platform that runs on this machine."""
+    """Select the current context; `local` is the platform running on this machine."""
     from dataclasses import replace
 
     from trainmaster.contexts import LOCAL, load_contexts, save_contexts
@@ -240,6 +241,6 @@ def use_context(name: Context, json: options.Json = False) -> None:
 
 @contexts_app.command("remove")
 def remove_context(name: Context, json: options.Json = False) -> None:
-    """Forget a context and its token."""
+    """Remove a context and its token."""
     _forget(name)
     output.print_result({"forgotten": name}, f"Forgot {name}.", as_json=json)

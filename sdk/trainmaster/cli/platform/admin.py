@@ -32,7 +32,7 @@ def projects(ctx: typer.Context, json: options.Json = False) -> None:
 
 @projects_app.command("list")
 def list_projects(json: options.Json = False) -> None:
-    """The projects that you may see, with your role in each."""
+    """List the visible projects with your roles."""
     _list_projects(as_json=json)
 
 
@@ -53,10 +53,10 @@ def _list_projects(*, as_json: bool) -> None:
 def create_project(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     description: Annotated[str, typer.Option("--description")] = "",
-    weight: Annotated[float, typer.Option("--weight", help="Its share against other projects.")] = 1.0,
+    weight: Annotated[float, typer.Option("--weight", help="Weight of its fair share.")] = 1.0,
     json: options.Json = False,
 ) -> None:
-    """Make a project (platform admins)."""
+    """Create a project (platform admins)."""
     with session.client() as client:
         view = client.create_project(name, description=description, weight=weight)
     output.print_result(view, f"{view.name} created", as_json=json)
@@ -77,7 +77,7 @@ def update_project(
 
 @projects_app.command("delete")
 def delete_project(project: Project, yes: options.Yes = False, json: options.Json = False) -> None:
-    """Forget a project that has no live jobs."""
+    """Delete a project without live jobs."""
     if not yes and output.is_interactive():
         typer.confirm(f"Delete the project {project}?", abort=True, err=True)
     with session.client() as client:
@@ -87,7 +87,7 @@ def delete_project(project: Project, yes: options.Yes = False, json: options.Jso
 
 @projects_app.command("members")
 def list_members(project: Project, json: options.Json = False) -> None:
-    """Who may see a project, and what they may do."""
+    """List a project's members with their roles."""
     with session.client() as client:
         found = list(client.list_members(project))
     if json:
@@ -118,7 +118,7 @@ def ungrant(project: Project, user: User, json: options.Json = False) -> None:
     """Remove a member."""
     with session.client() as client:
         client.remove_member(project, user)
-    output.print_result({"removed": user}, f"{user} is no member of {project} any more", as_json=json)
+    output.print_result({"removed": user}, f"{user} removed from {project}", as_json=json)
 
 
 # --- users ----------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _list_users(*, as_json: bool) -> None:
         output.print_json(found)
         return
     output.print_table(
-        ("NAME", "RANK", "STATE", "CREATED"),
+        ("NAME", "ROLE", "STATE", "CREATED"),
         [
             (
                 user.name,
@@ -164,7 +164,7 @@ def create_user(
     admin: Annotated[bool, typer.Option("--admin", help="A platform admin.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Make a user; give them a token with `token create NAME --user`."""
+    """Create a user; create a token for them with `token create NAME --user`."""
     with session.client() as client:
         view = client.create_user(name, is_admin=admin)
     output.print_result(
@@ -176,10 +176,10 @@ def create_user(
 def update_user(
     user: User,
     admin: Annotated[bool | None, typer.Option("--admin/--no-admin")] = None,
-    disabled: Annotated[bool | None, typer.Option("--disable/--enable", help="Shut out, or let in again.")] = None,
+    disabled: Annotated[bool | None, typer.Option("--disable/--enable", help="Block or restore access.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Change a user's rank, or shut them out."""
+    """Make a user a platform admin or not, or block their access."""
     with session.client() as client:
         view = client.update_user(user, is_admin=admin, is_disabled=disabled)
     output.print_result(view, f"{view.name} changed", as_json=json)

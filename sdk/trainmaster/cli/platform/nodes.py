@@ -1,4 +1,4 @@
-"""``nodes``: the machines, their labels, and closing them for new work."""
+"""``nodes``: the nodes, their labels, cordon and drain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nodes(ctx: typer.Context, json: options.Json = False) -> None:
 
 @app.command("list")
 def list_nodes(json: options.Json = False) -> None:
-    """All nodes with what they have and what is used."""
+    """List the nodes with their capacity and usage."""
     _list(as_json=json)
 
 
@@ -38,11 +38,15 @@ def _list(*, as_json: bool) -> None:
         if as_json or session.current().as_json:
             output.print_json(found)
             return
-        active = [one for one in client.list_reservations() if one.is_active]
+        active = [reservation for reservation in client.list_reservations() if reservation.is_active]
     now = output.now()
-    reserved = {name: f", reserved for {one.project or 'another project'}" for one in active for name in one.nodes}
+    reserved = {
+        name: f", reserved for {reservation.project or 'another project'}"
+        for reservation in active
+        for name in reservation.nodes
+    }
     output.print_table(
-        ("NODE", "STATE", "CPU", "MEMORY", "GPUS", "REPLICAS", "SEEN"),
+        ("NODE", "STATE", "CPU", "MEMORY", "GPUS", "REPLICAS", "LAST SEEN"),
         [
             (
                 node.name,
@@ -70,16 +74,16 @@ def _state(node: NodeView) -> str:
     if node.quarantine is not None:
         until = f" until {output.local_time(node.quarantine.until)}" if node.quarantine.until else ""
         return f"quarantined{until}: {node.quarantine.why}"
-    state = f"takes no new work: {node.condition}" if node.condition else "ready"
+    state = f"unschedulable: {node.condition}" if node.condition else "ready"
     return f"{state}, suspected: {node.suspicion.why}" if node.suspicion is not None else state
 
 
 def _quarantine(node: NodeView) -> list[tuple[str, str | None]]:
-    """Since when and why it takes no new work by itself, or why it does although it should not."""
-    told: list[tuple[str, str | None]]
+    """Details of the node's quarantine, or why a suspected node is not quarantined."""
+    details: list[tuple[str, str | None]]
     if node.quarantine is not None:
         until, jobs = node.quarantine.until, node.quarantine.jobs
-        told = [
+        details = [
             ("Quarantined", f"since {output.local_time(node.quarantine.since)}"),
             ("Until", output.local_time(until) if until else "it is released"),
             ("Why", node.quarantine.why),
@@ -87,18 +91,17 @@ def _quarantine(node: NodeView) -> list[tuple[str, str | None]]:
         ]
     elif node.suspicion is not None:
         jobs = node.suspicion.jobs
-        told = [("Suspected", node.suspicion.why), ("Not quarantined", f"since {node.suspicion.why_not}")]
+        details = [("Suspected", node.suspicion.why), ("Not quarantined", f"since {node.suspicion.why_not}")]
     else:
         return []
-    lines = [f"{one.job} ({one.job_id}), {output.local_time(one.at)}: {one.error}" for one in jobs if one.job_id]
-    return [*told, *(("Job", line) for line in lines)]
+    lines = [f"{job.job} ({job.job_id}), {output.local_time(job.at)}: {job.error}" for job in jobs if job.job_id]
+    return [*details, *(("Job", line) for line in lines)]
 
 
-def _reserved(one: ReservationView) -> str:
-    begin = "" if one.is_active else f", from {output.local_time(one.begins_at)}"
-    return (
-        f"for {one.project or 'another project'}{begin} until {output.local_time(one.ends_at)} ({one.name or one.id})"
-    )
+def _reserved(view: ReservationView) -> str:
+    begin = "" if view.is_active else f", from {output.local_time(view.begins_at)}"
+    project = view.project or "another project"
+    return f"for {project}{begin} until {output.local_time(view.ends_at)} ({view.name or view.id})"
 
 
 def _of(node: NodeView, key: str, show: Any) -> str | None:
@@ -117,19 +120,19 @@ def _gpus(node: NodeView) -> str | None:
 
 @app.command()
 def show(node: options.Node, json: options.Json = False) -> None:
-    """One node in full."""
+    """Show one node."""
     with session.client() as client:
         view = client.get_node(node)
         if json:
             output.print_json(view)
             return
-        reservations = [one for one in client.list_reservations() if view.name in one.nodes]
+        reservations = [item for item in client.list_reservations() if view.name in item.nodes]
     output.print_pairs(
         [
             ("Node", view.name),
             ("State", _state(view)),
             *_quarantine(view),
-            *(("Reserved", _reserved(one)) for one in reservations),
+            *(("Reserved", _reserved(item)) for item in reservations),
             ("Executor", view.executor),
             ("CPU", _of(view, "cpu_milli", lambda value: f"{value / 1000:g}")),
             ("Memory", _of(view, "memory_bytes", lambda value: output.size(int(value)) or "")),
@@ -145,28 +148,28 @@ def show(node: options.Node, json: options.Json = False) -> None:
 
 @app.command()
 def cordon(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Start nothing new on a node; what runs there goes on."""
+    """Mark a node unschedulable; running replicas continue."""
     with session.client() as client:
         _tell(client.cordon_node(node, reason=reason), as_json=json)
 
 
 @app.command()
 def drain(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Empty a node: what runs there goes on elsewhere, from its last checkpoint."""
+    """Cordon a node and move its jobs to other nodes, from their last checkpoints."""
     with session.client() as client:
         _tell(client.drain_node(node, reason=reason), as_json=json)
 
 
 @app.command()
 def uncordon(node: options.Node, json: options.Json = False) -> None:
-    """Open a node again."""
+    """Mark a node schedulable again."""
     with session.client() as client:
         _tell(client.uncordon_node(node), as_json=json)
 
 
 @app.command()
 def release(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Lift a node's quarantine: it takes new work again (platform admins)."""
+    """End a node's quarantine: it is schedulable again (platform admins)."""
     with session.client() as client:
         _tell(client.release_node(node, reason=reason), as_json=json)
 
@@ -176,9 +179,7 @@ def label(
     node: options.Node,
     changes: Annotated[
         list[str],
-        typer.Argument(
-            metavar="KEY=VALUE|KEY-…", help="pool=fast sets a label, pool- takes it away.", show_default=False
-        ),
+        typer.Argument(metavar="KEY=VALUE|KEY-…", help="pool=fast sets a label, pool- removes it.", show_default=False),
     ],
     json: options.Json = False,
 ) -> None:
@@ -189,15 +190,13 @@ def label(
     gone = [change[:-1] for change in removals]
     given = pairs([change for change in changes if change not in removals], "KEY=VALUE")
     if both := sorted(given.keys() & set(gone)):
-        raise typer.BadParameter(f"{both[0]!r} is set and taken away at once", param_hint="KEY-")
+        raise typer.BadParameter(f"{both[0]!r} is both set and removed", param_hint="KEY-")
     with session.client() as client:
         before = client.get_node(node)
         labels = {key: value for key, value in before.admin_labels.items() if key not in gone} | given
         for key in gone:
             if key not in before.admin_labels:
-                why = (
-                    "is reported by the node's executor, not set here" if key in before.labels else "is no label of it"
-                )
+                why = "is set by the executor, not by admins" if key in before.labels else "is not a label of the node"
                 raise typer.BadParameter(f"{key!r} {why}", param_hint="KEY-")
         view = client.set_node_labels(node, labels)
     output.print_result(view, f"{view.name}: {_labels(view) or 'no labels'}", as_json=json)
@@ -205,7 +204,7 @@ def label(
 
 @app.command()
 def remove(node: options.Node, json: options.Json = False) -> None:
-    """Forget a node that is gone (platform admins)."""
+    """Remove a node that no longer exists (platform admins)."""
     with session.client() as client:
         client.delete_node(node)
     output.print_result({"removed": node}, f"{node} removed", as_json=json)

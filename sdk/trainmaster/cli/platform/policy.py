@@ -1,4 +1,4 @@
-"""``policy``: the planner's settings."""
+"""``policy``: the settings of the scheduling policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.cli.terminal import options, output, session
 if TYPE_CHECKING:
     from trainmaster.wire.policy import PolicyView
 
-app = typer.Typer(help="In which order jobs are taken, and what is taken from whom.", invoke_without_command=True)
+app = typer.Typer(help="Scheduling policy: queue order, fair share and preemption.", invoke_without_command=True)
 
 
 def register(root: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def policy(ctx: typer.Context, json: options.Json = False) -> None:
-    """The planner's settings; alone: show them."""
+    """The scheduling policy's settings; alone: show them."""
     if ctx.invoked_subcommand is None:
         with session.client() as client:
             _print(client.get_policy(), as_json=json)
@@ -31,32 +31,32 @@ def set_policy(
     settings: Annotated[
         list[str],
         typer.Argument(
-            metavar="SETTING=VALUE…", help="time_slice=20m order=shortest-first; `default` for what it was at first."
+            metavar="SETTING=VALUE…", help="time_slice=20m order=shortest-first; `default` resets a setting."
         ),
     ],
     json: options.Json = False,
 ) -> None:
-    """Change settings (platform admins); they count from the next look at the queue on."""
+    """Change settings (platform admins); they apply from the next scheduling tick."""
     from trainmaster.cli.terminal.values import pairs
 
     with session.client() as client:
         given = pairs(settings, "SETTING=VALUE", is_once=True)
-        was = {setting.name: setting.text for setting in client.get_policy().settings}
+        previous = {setting.name: setting.text for setting in client.get_policy().settings}
         view = client.update_policy(given)
     if json or session.current().as_json:
         output.print_json(view)
         return
-    changed = [setting for setting in view.settings if was.get(setting.name) != setting.text]
+    changed = [setting for setting in view.settings if previous.get(setting.name) != setting.text]
     for setting in changed:
-        output.say(f"{setting.name}: {was.get(setting.name, '–')} → {setting.text}")
+        output.say(f"{setting.name}: {previous.get(setting.name, '–')} → {setting.text}")
     if not changed:
-        output.note("Nothing is changed: it was so before.", "dim")
+        output.note("No changes.", "dim")
     _warn(view)
     output.note("`trainmaster policy` shows all settings.", "dim")
 
 
 def _text(value: str) -> str:
-    """A list that may be broken between two lines; in a pipe it stays as it can be set."""
+    """On a terminal, with spaces in lists so that they wrap; in a pipe, as accepted by `policy set`."""
     return value.replace(",", ", ") if output.answers().is_terminal else value
 
 

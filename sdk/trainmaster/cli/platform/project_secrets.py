@@ -1,4 +1,4 @@
-"""``secrets set|list|delete``: values that jobs get and nobody reads back."""
+"""``secrets set|list|delete``: write-only values for jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from trainmaster.cli.terminal import options, output, session
 
 app = typer.Typer(help="A project's secrets, by name.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment variable that jobs get.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment variable.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -20,17 +20,17 @@ def register(root: typer.Typer) -> None:
 
 @app.command("set")
 def set_secret(name: Name, project: options.Project = None, json: options.Json = False) -> None:
-    """Keep a value. It is read from stdin, or asked for; never an argument, which others on the machine could see."""
+    """Store a secret. Its value is read from stdin or a prompt, since arguments are visible to other local users."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,255}", name):
         raise typer.BadParameter(
-            f"{name!r} is not a variable's name: letters, digits and '_', no digit first, at most 256",
+            f"{name!r} is not a variable name: letters, digits and '_', not starting with a digit, at most 256",
             param_hint="NAME",
         )
     if sys.stdin.isatty():
         value = str(typer.prompt(f"Value of {name}", hide_input=True, err=True))
     else:
         value = sys.stdin.read()
-        value = value.removesuffix("\n").removesuffix("\r")  # of `echo`; further ones belong to the value
+        value = value.removesuffix("\n").removesuffix("\r")  # from `echo`; further newlines belong to the value
     if not value:
         raise typer.BadParameter(f"the value of {name} is empty", param_hint="NAME")
     where = session.project_or_default(project)
@@ -45,7 +45,7 @@ def set_secret(name: Name, project: options.Project = None, json: options.Json =
 
 @app.command("list")
 def list_secrets(project: options.Project = None, json: options.Json = False) -> None:
-    """Names only."""
+    """List the secrets' names."""
     where = session.project_or_default(project)
     with session.client() as client:
         found = list(client.list_secrets(where))
@@ -61,7 +61,7 @@ def list_secrets(project: options.Project = None, json: options.Json = False) ->
 
 @app.command("delete")
 def delete_secret(name: Name, project: options.Project = None, json: options.Json = False) -> None:
-    """Forget a secret; jobs that run keep what they got."""
+    """Delete a secret; running jobs are not affected."""
     where = session.project_or_default(project)
     with session.client() as client:
         client.delete_secret(where, name)

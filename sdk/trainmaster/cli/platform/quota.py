@@ -1,4 +1,4 @@
-"""``quota``: what projects and their users may hold at once, what is guaranteed to them, and what they hold."""
+"""``quota``: limits, guarantees and usage of projects and their users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _OrShow(TyperGroup):
 
 app = typer.Typer(
     cls=_OrShow,
-    help="What projects may hold at once; `quota PROJECT` shows one.",
+    help="Limits and guarantees of projects; `quota PROJECT` shows one.",
     invoke_without_command=True,
     subcommand_metavar="[PROJECT] | COMMAND …",
 )
@@ -38,7 +38,7 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def quota(ctx: typer.Context, json: options.Json = False) -> None:
-    """Limits, guarantees and what is used now; alone: of all your projects."""
+    """Limits, guarantees and usage; alone: of all your projects."""
     if ctx.invoked_subcommand is None:
         with session.client() as client:
             _print(list(client.list_quotas()), as_json=json)
@@ -46,7 +46,7 @@ def quota(ctx: typer.Context, json: options.Json = False) -> None:
 
 @app.command()
 def show(project: Project, json: options.Json = False) -> None:
-    """One project's quota, with its users."""
+    """Show a project's quota with its users."""
     with session.client() as client:
         view = client.get_quota(project)
     if json or session.current().as_json:
@@ -61,28 +61,34 @@ def set_quota(
     project: Project,
     limits: Assignments = None,
     guaranteed: Annotated[
-        list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT=AMOUNT", help="Given back by preemption.")
+        list[str] | None,
+        typer.Option("--guaranteed", "-g", metavar="WHAT=AMOUNT", help="Guarantee, enforced by preemption."),
     ] = None,
     user_limit: Annotated[
-        list[str] | None, typer.Option("--user-limit", metavar="WHAT=AMOUNT", help="Of each user of the project.")
+        list[str] | None,
+        typer.Option("--user-limit", metavar="WHAT=AMOUNT", help="Limit for each user of the project."),
     ] = None,
     user: Annotated[
-        list[str] | None, typer.Option("--user", metavar="USER:WHAT=AMOUNT", help="Of one user instead of that.")
+        list[str] | None, typer.Option("--user", metavar="USER:WHAT=AMOUNT", help="Limit for one user instead.")
     ] = None,
     user_guaranteed: Annotated[
         list[str] | None,
-        typer.Option("--user-guaranteed", metavar="USER:WHAT=AMOUNT", help="Given back by other users of the project."),
+        typer.Option(
+            "--user-guaranteed", metavar="USER:WHAT=AMOUNT", help="Guarantee against other users of the project."
+        ),
     ] = None,
     user_weight: Annotated[
-        list[str] | None, typer.Option("--user-weight", metavar="USER=WEIGHT", help="A user's share in the project.")
+        list[str] | None,
+        typer.Option("--user-weight", metavar="USER=WEIGHT", help="Weight of a user's share in the project."),
     ] = None,
-    weight: Annotated[float | None, typer.Option("--weight", help="The project's share against others.")] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help="Weight of the project's fair share.")] = None,
     max_priority: Annotated[
-        str | None, typer.Option("--max-priority", help="The largest of its jobs: low, normal, high, urgent, 0 to 100.")
+        str | None,
+        typer.Option("--max-priority", help="Maximum priority of its jobs: low, normal, high, urgent, 0 to 100."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 (platform admins). `quota unset` takes away."""
+    """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 (platform admins). See also `quota unset`."""
     from trainmaster.cli.terminal.values import pairs
 
     more: dict[str, Any] = {} if max_priority is None else {"max_priority": max_priority}
@@ -110,13 +116,13 @@ def unset(
     user_limit: Annotated[list[str] | None, typer.Option("--user-limit", metavar="WHAT")] = None,
     user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="All limits of this user.")] = None,
     user_guaranteed: Annotated[
-        list[str] | None, typer.Option("--user-guaranteed", metavar="USER", help="All that is guaranteed to this user.")
+        list[str] | None, typer.Option("--user-guaranteed", metavar="USER", help="All guarantees of this user.")
     ] = None,
     user_weight: Annotated[list[str] | None, typer.Option("--user-weight", metavar="USER")] = None,
-    max_priority: Annotated[bool, typer.Option("--max-priority", help="Any priority again.")] = False,
+    max_priority: Annotated[bool, typer.Option("--max-priority", help="The maximum priority.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Take limits or guarantees away: they are unlimited, or not guaranteed, again (platform admins)."""
+    """Remove limits or guarantees (platform admins)."""
     changes: dict[str, Any] = {
         "limits": dict.fromkeys(limits or []),
         "guaranteed": dict.fromkeys(guaranteed or []),
@@ -127,21 +133,21 @@ def unset(
     }
     more: dict[str, Any] = {"max_priority": None} if max_priority else {}
     if not any(changes.values()) and not more:
-        raise typer.BadParameter("say what to take away, such as gpus or --guaranteed gpus", param_hint="WHAT")
+        raise typer.BadParameter("say what to remove, such as gpus or --guaranteed gpus", param_hint="WHAT")
     with session.client() as client:
         before = client.get_quota(project)
         view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, **more)
     _tell(view, changes, as_json=json)
-    for sentence in _was_not_there(before, changes):
+    for sentence in _unset_before(before, changes):
         output.note(sentence, "yellow")
 
 
-def _was_not_there(before: QuotaView, changes: dict[str, Any]) -> list[str]:
-    """What is taken away that was not there: a slip of the pen would go unseen else."""
+def _unset_before(before: QuotaView, changes: dict[str, Any]) -> list[str]:
+    """Messages for removed settings that were not set, which are probably typing errors."""
     lines = {line.what.casefold(): line for line in before.lines}
     users = {user.user: user for user in before.users}
     found = []
-    for part, field, told in (
+    for part, field, message in (
         ("limits", "limit", "no limit on {} was set"),
         ("guaranteed", "guaranteed", "no {} were guaranteed"),
         ("user_limit", "user_limit", "no limit on {} of each user was set"),
@@ -149,16 +155,16 @@ def _was_not_there(before: QuotaView, changes: dict[str, Any]) -> list[str]:
         for what in changes[part]:
             line = lines.get(what.casefold())
             if line is None or getattr(line, field) is None:
-                found.append(told.format(what))
-    for part, field, told in (
+                found.append(message.format(what))
+    for part, field, message in (
         ("users", "limit", "no limits of {} were set"),
         ("user_guaranteed", "guaranteed", "nothing was guaranteed to {}"),
     ):
-        found += [told.format(who) for who in changes[part] if who not in users or not getattr(users[who], field)]
+        found += [message.format(who) for who in changes[part] if who not in users or not getattr(users[who], field)]
     found += [
         f"no weight of {who} was set" for who in changes["user_weights"] if who not in users or users[who].weight == 1
     ]
-    return [f"{before.project}: {sentence} before; nothing is changed by that." for sentence in found]
+    return [f"{before.project}: {sentence} before." for sentence in found]
 
 
 def _weight(text: str) -> float:
@@ -198,12 +204,12 @@ def _print_users(view: QuotaView) -> None:
         return
     output.say()
     output.print_table(
-        ("USER", "USES", "MAY USE", "GUARANTEED", "WEIGHT"),
+        ("USER", "USED", "LIMIT", "GUARANTEED", "WEIGHT"),
         [
             (
                 user.user,
                 _amounts(user.used),
-                _amounts(user.limit) or "as each user",
+                _amounts(user.limit) or "default",
                 _amounts(user.guaranteed) or None,
                 f"{user.weight:g}",
             )
@@ -214,7 +220,7 @@ def _print_users(view: QuotaView) -> None:
 
 
 def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
-    """After a change: only those warnings that are about what was set, and the users if it was about them."""
+    """After a change: with only the warnings about the changed settings, and with the users if their settings changed."""
     named = _named(changes)
     is_of_users = any(changes[part] for part in ("user_limit", "users", "user_guaranteed", "user_weights"))
     if as_json or session.current().as_json:
@@ -222,18 +228,18 @@ def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
         return
 
     def is_about(warning: str) -> bool:
-        told = warning.casefold()
+        text = warning.casefold()
         return any(
-            told.startswith(f"{what}:") or ("/" in what and (told.startswith(what) or f" {what[5:]};" in told))
+            text.startswith(f"{what}:") or ("/" in what and (text.startswith(what) or f" {what[5:]};" in text))
             for what in named
         )
 
-    told = [warning for warning in view.warnings if is_about(warning)]
-    _print([view.model_copy(update={"warnings": told})], as_json=False)
+    warnings = [warning for warning in view.warnings if is_about(warning)]
+    _print([view.model_copy(update={"warnings": warnings})], as_json=False)
     if is_of_users:
         _print_users(view)
-    if len(told) < len(view.warnings):
-        others = output.count(len(view.warnings) - len(told), "other warning")
+    if len(warnings) < len(view.warnings):
+        others = output.count(len(view.warnings) - len(warnings), "other warning")
         output.note(f"{others}: `trainmaster quota {view.project}`.", "dim")
 
 
@@ -242,7 +248,7 @@ def _print(views: list[QuotaView], *, as_json: bool, is_whole: bool = False) -> 
         output.print_json(views)
         return
     output.print_table(
-        ("PROJECT", "WHAT", "USED", "LIMIT", "GUARANTEED", "EACH USER", "NODES HAVE"),
+        ("PROJECT", "RESOURCE", "USED", "LIMIT", "GUARANTEED", "PER USER", "CAPACITY"),
         [
             _row(view, line, is_first=not number)
             for view in views
@@ -252,13 +258,13 @@ def _print(views: list[QuotaView], *, as_json: bool, is_whole: bool = False) -> 
     )
     for view in views:
         if view.max_priority is not None:
-            output.note(f"{view.project}: priority of its jobs at most {view.max_priority}.", "dim")
+            output.note(f"{view.project}: maximum priority of its jobs {view.max_priority}.", "dim")
         for warning in view.warnings:
             output.note(f"Warning: {view.project}: {warning}", "yellow")
 
 
 def _shown(view: QuotaView) -> list[QuotaLineView]:
-    """What is limited, guaranteed or used of a GPU model; all else always."""
+    """All resources except GPU models without limit, guarantee and usage."""
     return [
         line
         for line in view.lines

@@ -1,4 +1,4 @@
-"""``reservation``: nodes that are kept for one project for a time."""
+"""``reservation``: nodes reserved for one project for a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.cli.terminal.completion import complete_node
 if TYPE_CHECKING:
     from trainmaster.wire.reservations import ReservationView
 
-app = typer.Typer(help="Nodes that are kept for one project for a time.", invoke_without_command=True)
+app = typer.Typer(help="Nodes reserved for one project for a time.", invoke_without_command=True)
 _NODES_SHOWN: Final = 4
 
 
@@ -23,14 +23,14 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def reservation(ctx: typer.Context, json: options.Json = False) -> None:
-    """Nodes that are kept for one project for a time; alone: list them."""
+    """Nodes reserved for one project for a time; alone: list them."""
     if ctx.invoked_subcommand is None:
         _list(as_json=json)
 
 
 @app.command("list")
 def list_reservations(json: options.Json = False) -> None:
-    """Those that are not over, the first to begin first."""
+    """List the present and future reservations, by their begin."""
     _list(as_json=json)
 
 
@@ -67,21 +67,18 @@ def create(
     ] = None,
     project: options.Project = None,
     selector: Annotated[
-        list[str] | None, typer.Option("--select", "-s", metavar="LABEL=VALUE", help="Nodes that carry all of these.")
+        list[str] | None,
+        typer.Option("--select", "-s", metavar="LABEL=VALUE", help="Nodes with this label. Repeatable."),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="So many of them: those that are least used.")
-    ] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Only N of them, the least used.")] = None,
     begin: Annotated[
-        str | None, typer.Option("--from", help="2026-12-01T08:00 (local time), or 2h from now; else now.")
+        str | None, typer.Option("--from", help="2026-12-01T08:00 (local time), or 2h from now; default: now.")
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="2026-12-05T18:00 (local time).")] = None,
     duration: Annotated[str | None, typer.Option("--for", help="3d, instead of --until.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Keep nodes for a project (platform admins): only its jobs run there then, others are stopped when it begins if they
-    may be preempted.
-    """
+    """Reserve nodes for a project (platform admins): only its jobs run there; others are preempted at the begin."""
     from trainmaster.cli.terminal.values import pairs
 
     if (until is None) == (duration is None):
@@ -89,9 +86,7 @@ def create(
     if bool(nodes) == bool(selector):
         raise typer.BadParameter("name nodes, or give --select LABEL=VALUE; one of the two", param_hint="NODE…")
     if count is not None and nodes:
-        raise typer.BadParameter(
-            "chooses among the nodes that --select finds; nodes that are named are all kept", param_hint="--count"
-        )
+        raise typer.BadParameter("is only for --select; named nodes are all reserved", param_hint="--count")
     now = output.now()
     begins_at = None if begin is None else _moment(begin, now, "--from")
     ends_at = (
@@ -111,7 +106,8 @@ def create(
         output.print_json(view)
         return
     output.say(
-        f"{view.id}: {_nodes(view)} for {view.project} from {output.local_time(view.begins_at)} to {output.local_time(view.ends_at)}"
+        f"{view.id}: {_nodes(view)} for {view.project} from {output.local_time(view.begins_at)} to "
+        f"{output.local_time(view.ends_at)}"
     )
     for warning in view.warnings:
         output.note(f"Warning: {warning}", "yellow")
@@ -120,18 +116,18 @@ def create(
 @app.command()
 def delete(
     reservation: Annotated[
-        str, typer.Argument(metavar="ID|NAME", help="As `reservation list` shows it; the name if only one has it.")
+        str, typer.Argument(metavar="ID|NAME", help="ID, or a unique name, as shown by `reservation list`.")
     ],
     json: options.Json = False,
 ) -> None:
-    """Give the nodes back to all at once (platform admins)."""
+    """End a reservation at once (platform admins)."""
     with session.client() as client:
         client.delete_reservation(reservation)
     output.print_result({"deleted": reservation}, f"{reservation} deleted", as_json=json)
 
 
 def _moment(text: str, now: datetime, option: str) -> datetime:
-    """An ISO date, local without an offset, or a span from now on."""
+    """An ISO date, local without an offset, or a duration from now."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
@@ -145,9 +141,9 @@ def _span(text: str, option: str) -> timedelta:
         return timedelta(seconds=parse_duration_s(text))
     except ValueError as error:
         is_too_long = "is not between" in str(error)
-        what = str(error) if is_too_long else f"{text!r} is neither a date nor a span like 2h or 3d"
+        what = str(error) if is_too_long else f"{text!r} is neither a date nor a duration like 2h or 3d"
         if option == "--for" and not is_too_long:
-            what = f"{text!r} is no span; write 2h or 3d"
+            what = f"{text!r} is not a duration; write 2h or 3d"
         raise typer.BadParameter(what, param_hint=option) from error
 
 

@@ -17,12 +17,12 @@ def register(root: typer.Typer) -> None:
 
 @app.command()
 def show(json: options.Json = False) -> None:
-    """Print the token that this machine uses, alone on stdout."""
+    """Print the token used by this machine to stdout."""
     from trainmaster.errors import NotConfigured
 
     server = session.current().server()
     if not server.token:
-        raise NotConfigured(f"No token is kept for {server.url}; get one with `trainmaster login {server.url}`.")
+        raise NotConfigured(f"No token is saved for {server.url}; get one with `trainmaster login {server.url}`.")
     if json:
         output.print_json({"url": server.url, "token": server.token, "origin": server.origin})
         return
@@ -32,15 +32,15 @@ def show(json: options.Json = False) -> None:
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for, such as ci.")],
+    name: Annotated[str, typer.Argument(help="Purpose of the token, such as ci.")],
     scopes: Annotated[
-        list[str] | None, typer.Option("--scope", help="read, write or admin; repeat it. Else read and write.")
+        list[str] | None, typer.Option("--scope", help="read, write or admin. Repeatable. Default: read and write.")
     ] = None,
-    expires_in: Annotated[str | None, typer.Option("--expires-in", help="Such as 12h or 30d; else never.")] = None,
+    expires_in: Annotated[str | None, typer.Option("--expires-in", help="Such as 12h or 30d; default: never.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="For another user (platform admins).")] = None,
     json: options.Json = False,
 ) -> None:
-    """Make a token. It is shown this once."""
+    """Create a token. Its text is shown only once."""
     from trainmaster.spec.quantity import parse_duration_s
 
     unknown = sorted({*(scopes or [])} - {"read", "write", "admin"})
@@ -67,14 +67,14 @@ def create(
 @app.command("list")
 def list_tokens(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Another user's (platform admins).")] = None,
-    everybody: Annotated[bool, typer.Option("--all", "-a", help="Everybody's (platform admins).")] = False,
+    all_users: Annotated[bool, typer.Option("--all", "-a", help="Of all users (platform admins).")] = False,
     json: options.Json = False,
 ) -> None:
-    """Your tokens, or those of others; never their texts."""
-    if everybody and user is not None:
+    """List your tokens, or those of other users, without their texts."""
+    if all_users and user is not None:
         raise typer.BadParameter("give --user or --all, not both", param_hint="--all")
     with session.client() as client:
-        tokens = list(client.list_tokens(user=user, all_users=everybody))
+        tokens = list(client.list_tokens(user=user, all_users=all_users))
     if json:
         output.print_json(tokens)
         return
@@ -106,7 +106,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")],
     json: options.Json = False,
 ) -> None:
-    """Make a token worthless at once."""
+    """Revoke a token at once."""
     with session.client() as client:
         client.revoke_token(token_id)
     output.print_result({"revoked": token_id}, f"{token_id} revoked", as_json=json)

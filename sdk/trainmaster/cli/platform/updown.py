@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _PANEL = "Platform"
 _PORT: Final = 8765
-# Longer than the platform gives its processes: it knows best what it waits for, and says so.
+# Longer than the platform's own timeouts, whose messages say more.
 _READY_WITHIN_S: Final = 180.0
 _STOPPED_WITHIN_S: Final = 25.0
-_STAGE: Final = "Starting: "  # how it says how far it is
-_LOOK_EVERY_S: Final = 0.05
+_STAGE: Final = "Starting: "  # prefix of the platform's status lines
+_POLL_S: Final = 0.05
 _NAMES_SHOWN: Final = 5
 _NOT_INSTALLED: Final = (
     "The platform itself is not installed here, only its client; install the package `trainmaster-server` "
@@ -39,26 +39,26 @@ _NOT_INSTALLED: Final = (
 )
 Home = Annotated[
     Path | None,
-    typer.Option("--home", help="Data folder; else TRAINMASTER_HOME or ~/.trainmaster."),
+    typer.Option("--home", help="Data folder; default: TRAINMASTER_HOME or ~/.trainmaster."),
 ]
 
 
-class Executor(StrEnum):
-    """The engines that a platform runs jobs on."""
+class ExecutorKind(StrEnum):
+    """The executors of a platform."""
 
     PROCESS = "process"
     DOCKER = "docker"
     KUBERNETES = "kubernetes"
 
 
-class CannotStart(TrainmasterError):
-    """The platform did not start or stop; it said why itself."""
+class PlatformNotStarted(TrainmasterError):
+    """The platform did not start or stop; the message is the platform's."""
 
     code = "cannot_start"
 
 
-class AlreadyRuns(CannotStart):
-    """The data folder has a platform."""
+class PlatformAlreadyRunning(PlatformNotStarted):
+    """A platform already runs on the data folder."""
 
     code = "already_runs"
 
@@ -71,40 +71,40 @@ def register(root: typer.Typer) -> None:
 def up(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help=f"Else {_PORT}; 0 takes any free one.")
+        int | None, typer.Option("--port", min=0, max=65535, help=f"Port; default: {_PORT}; 0 takes a free one.")
     ] = None,
     executor: Annotated[
-        Executor | None,
+        ExecutorKind | None,
         typer.Option(
             "--executor",
             envvar="TRAINMASTER_EXECUTOR",
-            help="What runs the jobs: plain processes or a container engine.",
+            help="Executor of jobs: plain processes or a container engine.",
         ),
     ] = None,
     home: Home = None,
     detach: Annotated[bool, typer.Option("--detach/--foreground", "-d", help="Leave it running and return.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Start the platform on this machine: API, scheduler and one node. Ctrl-C stops it; running jobs go on.
+    """Start the platform on this machine: API, scheduler and one node. Ctrl-C stops it; running jobs continue.
 
-    Where it runs already, its address and a fresh login link are printed.
+    If it is already running, prints its URL and a new login link.
     """
     folder = _home(home)
     arguments = ["up", "--home", str(folder), "--host", host, "--port", str(_PORT if port is None else port)]
     if executor is not None:
         arguments += ["--executor", executor.value]
-    with tempfile.TemporaryFile() as said, output.busy("Starting the platform"):
-        # A session of its own: the terminal's Ctrl-C reaches us alone, and we say what happens before it stops.
+    with tempfile.TemporaryFile() as log, output.busy("Starting the platform"):
+        # In a new session, so that Ctrl-C reaches only this process, which prints a message before it stops the platform.
         process = subprocess.Popen(
-            _embedded(arguments), stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/", start_new_session=True
+            _embedded(arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
         )
-        platform = Platform(process, folder, said)
-        running: AlreadyRuns | None = None
+        platform = PlatformProcess(process, folder, log)
+        running: PlatformAlreadyRunning | None = None
         facts: dict[str, Any] = {}
         with _forwarded(process):
             try:
                 facts = platform.await_ready()
-            except AlreadyRuns as error:
+            except PlatformAlreadyRunning as error:
                 running = error
     if running is not None:
         _tell_running(folder, running, port=port, as_json=json)
@@ -117,7 +117,8 @@ def up(
 def down(
     home: Home = None,
     cancel_jobs: Annotated[
-        bool, typer.Option("--cancel-jobs", help="Cancel live jobs first; else they go on and are adopted by `up`.")
+        bool,
+        typer.Option("--cancel-jobs", help="Cancel live jobs first; otherwise they continue and `up` adopts them."),
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -129,23 +130,23 @@ def down(
     if result.returncode == ExitCode.UNREACHABLE:
         raise NotConfigured(_sentence(result.stderr))
     if result.returncode != 0:
-        raise CannotStart(_sentence(result.stderr or result.stdout))
-    told = json_module.loads(result.stdout or "{}")
+        raise PlatformNotStarted(_sentence(result.stderr or result.stdout))
+    summary = json_module.loads(result.stdout or "{}")
     if json:
-        output.print_json({"stopped": str(folder), **told})
+        output.print_json({"stopped": str(folder), **summary})
         return
-    cancelled, live = told.get("cancelled", []), told.get("live", [])
+    cancelled, live = summary.get("cancelled", []), summary.get("live", [])
     if cancelled:
         output.say(
             f"Stopped, after {output.count(len(cancelled), 'job')} {_were(cancelled)} cancelled: {_some(cancelled)}."
         )
     elif live:
         output.say(
-            f"Stopped. {output.count(len(live), 'live job')} ({_some(live)}): what runs goes on by itself, what waits "
-            "keeps its place; `trainmaster up` adopts them."
+            f"Stopped. {output.count(len(live), 'live job')} ({_some(live)}): running jobs continue, waiting jobs keep "
+            "their queue positions; `trainmaster up` adopts them."
         )
     else:
-        output.say("Stopped. No job was live.")
+        output.say("Stopped. There were no live jobs.")
 
 
 def _were(names: list[str]) -> str:
@@ -166,41 +167,41 @@ def _embedded(arguments: list[str]) -> list[str]:
     from importlib.util import find_spec
 
     if find_spec("embedded") is None:
-        raise CannotStart(_NOT_INSTALLED)
-    # -P: a folder named `embedded` or `api` where the user stands must not be taken for ours.
+        raise PlatformNotStarted(_NOT_INSTALLED)
+    # -P: folders named `embedded` or `api` in the working directory must not shadow the platform's packages.
     return [sys.executable, "-P", "-m", "embedded", *arguments]
 
 
-def _sentence(said: str) -> str:
-    """What the platform said last, besides how far it is; a traceback's last line, should there be one."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(_STAGE)]
+def _sentence(log: str) -> str:
+    """The last line of the platform's output, such as of a traceback, without status lines."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith(_STAGE)]
     if lines:
         return lines[-1]
-    stage = _stage(said)
+    stage = _stage(log)
     ended = f"ended while it was {stage}" if stage else "ended at once"
-    return f"The platform {ended} and said nothing of why; look into the logs in its data folder."
+    return f"The platform {ended} without a message; see the logs in its data folder."
 
 
-def _stage(said: str) -> str:
-    """How far the platform said last that it is; empty: it did not say."""
-    told = [line.removeprefix(_STAGE).strip() for line in said.splitlines() if line.startswith(_STAGE)]
-    return told[-1] if told else ""
+def _stage(log: str) -> str:
+    """The platform's last status; empty without one."""
+    stages = [line.removeprefix(_STAGE).strip() for line in log.splitlines() if line.startswith(_STAGE)]
+    return stages[-1] if stages else ""
 
 
 @dataclass(slots=True)
-class Platform:
-    """A platform that we started, as its process and its data folder."""
+class PlatformProcess:
+    """A platform started by this command: its process, data folder and output."""
 
     process: subprocess.Popen[bytes]
     home: Path
-    said: IO[bytes]
+    log: IO[bytes]
 
     def await_ready(self) -> dict[str, Any]:
-        """What ``up.json`` tells, once it is this process's.
+        """The content of ``up.json``, once this process has written it.
 
         Raises:
-            AlreadyRuns: another process serves the folder.
-            CannotStart: it ended, or was not ready in time.
+            PlatformAlreadyRunning: another process serves the folder.
+            PlatformNotStarted: it ended, or was not ready in time.
         """
         deadline_s = time.monotonic() + _READY_WITHIN_S
         while True:
@@ -208,32 +209,34 @@ class Platform:
             if facts is not None:
                 return facts
             try:
-                self.process.wait(_LOOK_EVERY_S)
+                self.process.wait(_POLL_S)
             except subprocess.TimeoutExpired:
                 pass
             else:
-                sentence = _sentence(self._said())
-                raise (AlreadyRuns if self.process.returncode == ExitCode.CONFLICT else CannotStart)(sentence)
+                sentence = _sentence(self._output())
+                raise (PlatformAlreadyRunning if self.process.returncode == ExitCode.CONFLICT else PlatformNotStarted)(
+                    sentence
+                )
             if time.monotonic() > deadline_s:
                 raise self._gave_up()
 
-    def _gave_up(self) -> CannotStart:
-        """Stop what is not ready in time, so that it is not in the way of the next try; what to say of it."""
-        stage = _stage(self._said()) or "starting its first process"
+    def _gave_up(self) -> PlatformNotStarted:
+        """Stop a platform that was not ready in time, so that it does not block the next start; returns the error."""
+        stage = _stage(self._output()) or "starting its first process"
         self.process.terminate()
         try:
             self.process.wait(_STOPPED_WITHIN_S)
             ended = "was stopped"
         except subprocess.TimeoutExpired:
             ended = f"is being stopped (process {self.process.pid})"
-        return CannotStart(
+        return PlatformNotStarted(
             f"The platform was not ready after {_READY_WITHIN_S:.0f} s and {ended}; it was still {stage} in {self.home}. "
-            f"Where {self.home / 'logs'} tells of no error, the machine is busy: try again, what is there is kept."
+            f"If {self.home / 'logs'} shows no error, the machine is busy: try again, its data are intact."
         )
 
-    def _said(self) -> str:
-        self.said.seek(0)
-        return self.said.read().decode(errors="replace")
+    def _output(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
 
     def _facts(self) -> dict[str, Any] | None:
         try:
@@ -243,7 +246,7 @@ class Platform:
         return facts if isinstance(facts, dict) and facts.get("pid") == self.process.pid else None
 
     def stay(self) -> int:
-        """Until the platform ends; its exit code, 0 when it was stopped."""
+        """Wait until the platform ends; returns its exit code, 0 after a stop."""
         with _forwarded(self.process):
             while True:
                 try:
@@ -252,7 +255,7 @@ class Platform:
                 except KeyboardInterrupt:
                     self._stop()
         if code not in (0, -signal.SIGTERM):
-            raise CannotStart(f"The platform ended with code {code}; the logs in {self.home / 'logs'} say why.")
+            raise PlatformNotStarted(f"The platform ended with code {code}; the logs in {self.home / 'logs'} say why.")
         return 0
 
     def _stop(self) -> None:
@@ -260,15 +263,14 @@ class Platform:
         output.note("\nStopping the platform …")
         if running:
             output.note(
-                f"{output.count(len(running), 'live job')} ({_some(running)}): what runs goes on by itself, "
-                "what waits keeps its place; `trainmaster up` adopts them. "
-                "`trainmaster down --cancel-jobs` would have ended them."
+                f"{output.count(len(running), 'live job')} ({_some(running)}): running jobs continue, waiting jobs keep "
+                "their queue positions; `trainmaster up` adopts them. To cancel jobs, use `trainmaster down --cancel-jobs`."
             )
         self.process.terminate()
 
 
 def _live_jobs(home: Path) -> list[str]:
-    """Names of jobs that have not ended; none when the platform does not tell quickly."""
+    """Names of live jobs; none without a quick answer of the platform."""
     from trainmaster.contexts import local_server
 
     server = local_server(home)
@@ -283,7 +285,7 @@ def _live_jobs(home: Path) -> list[str]:
 
 
 class _forwarded:  # noqa: N801 (used as a statement: `with _forwarded(process)`)
-    """While inside, SIGTERM and SIGHUP to us stop the platform, too."""
+    """Within the context, SIGTERM and SIGHUP to this process also stop the platform."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -322,8 +324,8 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
     )
 
 
-def _tell_running(home: Path, refusal: AlreadyRuns, *, port: int | None, as_json: bool) -> None:
-    """The platform that runs on ``home``, with a login link that nobody has used. Raises ``refusal`` if it is not ready."""
+def _tell_running(home: Path, refusal: PlatformAlreadyRunning, *, port: int | None, as_json: bool) -> None:
+    """Print the platform running on ``home``, with a new login link. Raises ``refusal`` if it is not ready."""
     from trainmaster.contexts import local_server
 
     server = local_server(home)
@@ -336,9 +338,9 @@ def _tell_running(home: Path, refusal: AlreadyRuns, *, port: int | None, as_json
             "login_url": link_of(server.url, client.create_login_code().code),
         }
     if port is not None and urlsplit(server.url).port != port:
-        output.note(f"--port {port} has no effect: it is at {server.url} and stays there.", "yellow")
+        output.note(f"--port {port} has no effect: the platform already runs at {server.url}.", "yellow")
     if not as_json:
-        output.note(f"A platform already runs on {home}; this is how to reach it. `trainmaster down` stops it.", "dim")
+        output.note(f"A platform already runs on {home}. `trainmaster down` stops it.", "dim")
     _print_facts(facts, home, as_json=as_json)
 
 
@@ -359,7 +361,7 @@ def _print_facts(facts: dict[str, Any], home: Path, *, as_json: bool) -> None:
 
 
 def _tell_other_context(home: Path) -> None:
-    """Commands elsewhere on this machine go to the current context, which may be another server."""
+    """Print a hint if commands use another server than this platform by default."""
     from trainmaster.contexts import LOCAL, URL_VARIABLES, home_path, load_contexts
 
     if home != home_path().absolute():
@@ -367,9 +369,9 @@ def _tell_other_context(home: Path) -> None:
     current = load_contexts().current
     variable = next((name for name in URL_VARIABLES if os.environ.get(name)), None)
     if variable is not None:
-        output.note(f"{variable} is set: commands go there, not to this platform.", "yellow")
+        output.note(f"{variable} is set: commands use that server, not this platform.", "yellow")
     elif current not in (None, LOCAL):
         output.note(
-            f"Commands go to the context {current}; `trainmaster contexts use local` turns them to this platform.",
+            f"Commands use the context {current}; `trainmaster contexts use local` selects this platform.",
             "yellow",
         )

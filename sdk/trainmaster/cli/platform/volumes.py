@@ -1,4 +1,4 @@
-"""``volumes``: registered storage."""
+"""``volumes``: registered volumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.cli.terminal import options, output, session
 if TYPE_CHECKING:
     from trainmaster.wire.admin import VolumeView
 
-app = typer.Typer(help="Registered storage.", invoke_without_command=True)
+app = typer.Typer(help="Registered volumes.", invoke_without_command=True)
 Volume = Annotated[str, typer.Argument(metavar="VOLUME")]
 
 
@@ -21,14 +21,14 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def volumes(ctx: typer.Context, json: options.Json = False) -> None:
-    """Registered storage; alone: list it."""
+    """Registered volumes; alone: list them."""
     if ctx.invoked_subcommand is None:
         _list(as_json=json)
 
 
 @app.command("list")
 def list_volumes(json: options.Json = False) -> None:
-    """All volumes."""
+    """List the volumes."""
     _list(as_json=json)
 
 
@@ -51,21 +51,21 @@ def _access(volume: VolumeView) -> str:
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Jobs name it as NAME/path.")],
-    root: Annotated[str | None, typer.Option("--root", help="Where the server sees it, such as /srv/data.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name, which jobs use as NAME/path.")],
+    root: Annotated[str | None, typer.Option("--root", help="Path on the server, such as /srv/data.")] = None,
     kind: Annotated[str, typer.Option("--kind", help="local, nfs, pvc or csi.")] = "local",
     config: Annotated[
         list[str] | None,
         typer.Option(
             "--config",
             metavar="KEY=VALUE",
-            help="How containers mount it, such as server=…, attributes.bucket=…; repeat it.",
+            help="How containers mount it, such as server=…, attributes.bucket=…. Repeatable.",
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only")] = False,
     json: options.Json = False,
 ) -> None:
-    """Register storage (platform admins)."""
+    """Register a volume (platform admins)."""
     from trainmaster.cli.terminal.values import pairs
     from trainmaster.client.calls.admin import VolumeKind
 
@@ -87,7 +87,7 @@ def add(
 
 @app.command()
 def remove(volume: Volume, json: options.Json = False) -> None:
-    """Forget a volume; its files stay (platform admins)."""
+    """Remove a volume; its files stay (platform admins)."""
     with session.client() as client:
         client.delete_volume(volume)
     output.print_result({"removed": volume}, f"{volume} removed", as_json=json)

@@ -12,15 +12,15 @@ from trainmaster.client.steps import Call, HttpRequest, HttpResponse
 from trainmaster.wire.base import Page
 from trainmaster.wire.models import (
     AliasRequest,
-    ModelChange,
     ModelChanges,
+    ModelChangeView,
     ModelCreate,
-    ModelFile,
     ModelView,
     Stage,
     StageRequest,
     VersionChanges,
     VersionDetail,
+    VersionFileView,
     VersionRegister,
     VersionView,
 )
@@ -94,11 +94,11 @@ def delete_model(project: str, model: str, *, force: bool = False) -> Call[None]
 
 def list_model_changes_page(
     project: str, model: str, *, limit: int | None = None, cursor: str | None = None
-) -> Call[Page[ModelChange]]:
+) -> Call[Page[ModelChangeView]]:
     """One page of the model's history, newest first."""
     at = path(f"{_MODEL}/history", project=project, model=model)
     query = params(limit=limit, cursor=cursor)
-    return typed(Page[ModelChange], "list_model_changes", "GET", at, query=query)
+    return typed(Page[ModelChangeView], "list_model_changes", "GET", at, query=query)
 
 
 def set_model_alias(
@@ -204,10 +204,10 @@ def delete_version(project: str, model: str, version: int | str, *, force: bool 
 
 def list_version_files_page(
     project: str, model: str, version: int | str, *, limit: int | None = None, cursor: str | None = None
-) -> Call[Page[ModelFile]]:
+) -> Call[Page[VersionFileView]]:
     """One page of the version's files with their hashes, by path."""
     at = path(f"{_VERSION}/files", project=project, model=model, version=version)
-    return typed(Page[ModelFile], "list_version_files", "GET", at, query=params(limit=limit, cursor=cursor))
+    return typed(Page[VersionFileView], "list_version_files", "GET", at, query=params(limit=limit, cursor=cursor))
 
 
 def read_version_file_range(

@@ -11,8 +11,8 @@ from trainmaster.wire.jobs import (
     ArchiveView,
     FileEntry,
     LogSource,
-    TensorBoardRequest,
     TensorBoardLinkView,
+    TensorBoardRequest,
 )
 
 # Compressed responses support no ranges, and streams would be delayed by buffering.
@@ -59,7 +59,9 @@ def read_file_range(job: str, file: str, *, first: int | None = None, last: int 
 
 def open_tensorboard(jobs: Sequence[str]) -> Call[TensorBoardLinkView]:
     """A URL that shows these jobs in TensorBoard; it grants access without a token, for at most a day."""
-    return typed(TensorBoardLinkView, "open_tensorboard", "POST", "/tensorboards", body=TensorBoardRequest(jobs=list(jobs)))
+    return typed(
+        TensorBoardLinkView, "open_tensorboard", "POST", "/tensorboards", body=TensorBoardRequest(jobs=list(jobs))
+    )
 
 
 def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:

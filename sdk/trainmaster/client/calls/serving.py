@@ -19,7 +19,7 @@ from trainmaster.wire.serving import (
     EndpointCreate,
     EndpointDetail,
     EndpointView,
-    Predicted,
+    PredictResponse,
     RollbackRequest,
     ScaleRequest,
     TrafficRequest,
@@ -226,7 +226,7 @@ def predict_with_metadata(
     project: str = "default",
     deployment: str | None = None,
     timeout_s: float = 120.0,
-) -> Call[Predicted]:
+) -> Call[PredictResponse]:
     """Like :func:`predict`, with the model's metadata: such as the order of the classes for probabilities
     (``parameters={"method": "predict_proba"}``).
     """
@@ -284,10 +284,10 @@ def batch_predict(
     return typed(JobDetail, "batch_predict", "POST", at, body=body, headers=headers, is_repeatable=True)
 
 
-def _predicted(answer: HttpResponse) -> Predicted:
+def _predicted(answer: HttpResponse) -> PredictResponse:
     value = answer.json()
     if not isinstance(value, dict) or not isinstance(value.get("predictions"), list):
         raise ModelError(
             "The model's response has no predictions; use raw_predict.", status=answer.status, answer=value
         )
-    return Predicted(predictions=value["predictions"], metadata=value.get("metadata") or {})
+    return PredictResponse(predictions=value["predictions"], metadata=value.get("metadata") or {})

@@ -16,7 +16,7 @@ from trainmaster.client.flows.transfer import Progress, copy_content, read_file
 from trainmaster.client.steps import Flow, Pause, RunBlocking
 from trainmaster.errors import Conflict, LocalFileProblem, NotFound, ServerFailure, WaitTimedOut
 from trainmaster.wire.base import WireModel
-from trainmaster.wire.models import FINAL_VERSION_STATES, ModelFile, VersionDetail
+from trainmaster.wire.models import FINAL_VERSION_STATES, VersionDetail, VersionFileView
 from trainmaster.wire.serving import BatchOutcome
 
 _ROLE: Final = "worker"
@@ -106,7 +106,7 @@ def download_version(
     found: VersionDetail = yield from calls.get_version(project, model, version)
     if found.state != "ready":
         raise Conflict(f"Version {found.version} of model {model!r} is {found.state}. {found.reason}".strip())
-    files: list[ModelFile] = []
+    files: list[VersionFileView] = []
     cursor: str | None = None
     while True:
         page = yield from calls.list_version_files_page(project, model, found.version, limit=1000, cursor=cursor)

@@ -174,10 +174,10 @@ def test_what_a_lost_worker_sent_and_was_not_applied_is_forgotten(cluster: Calla
     updates = job.servers[0]._updates
     updates._ready = [Push(worker, 0, [], {}) for worker in (0, 1, 0)]
 
-    updates.forget(0)
+    updates.drop_pushes(0)
 
     assert [push.worker for push in updates._ready] == [1]
-    updates.forget(1)
+    updates.drop_pushes(1)
 
 
 def test_only_addresses_of_this_machine_are_here() -> None:

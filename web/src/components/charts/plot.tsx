@@ -91,7 +91,7 @@ export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
           order={order}
           describe={props.describe}
           show={(number) =>
-            setHovered(number === null ? null : placeOf(number, frame(width, height, isSmall, props), props))
+            setHovered(number === null ? null : positionOf(number, frame(width, height, isSmall, props), props))
           }
           pick={props.pick}
         />
@@ -145,9 +145,9 @@ function spot(at: Frame, props: PlotProps, x: unknown, y: unknown, number = 0): 
   const [across, up] = [props.x.position(x), props.y.position(y)];
   if (across === null || up === null) return null;
   // Points of one category lie next to each other, each always at the same offset.
-  const room = (axis: Axis) =>
+  const maxWidth = (axis: Axis) =>
     axis.choices ? (((number * 0.618) % 1) - 0.5) * (0.6 / Math.max(1, axis.choices.length)) : 0;
-  const [dx, dy] = [number ? room(props.x) : 0, number ? room(props.y) : 0];
+  const [dx, dy] = [number ? maxWidth(props.x) : 0, number ? maxWidth(props.y) : 0];
   const clamp = (place: number) => Math.min(1.02, Math.max(-0.02, place));
   return [at.left + clamp(across + dx) * at.width, at.top + (1 - clamp(up + dy)) * at.height];
 }
@@ -161,12 +161,12 @@ interface HoveredTrial {
 function nearest(x: number, y: number, at: Frame, props: PlotProps): HoveredTrial | null {
   let best: HoveredTrial | null = null;
   let least = NEAR * NEAR;
-  const consider = (number: number, here: Spot) => {
-    if (here === null) return;
-    const far = (here[0] - x) ** 2 + (here[1] - y) ** 2;
+  const consider = (number: number, position: Spot) => {
+    if (position === null) return;
+    const far = (position[0] - x) ** 2 + (position[1] - y) ** 2;
     if (far < least) {
       least = far;
-      best = { number, left: here[0], top: here[1] };
+      best = { number, left: position[0], top: position[1] };
     }
   };
   for (const point of props.points ?? []) consider(point.number, spot(at, props, point.x, point.y, point.number));
@@ -174,17 +174,17 @@ function nearest(x: number, y: number, at: Frame, props: PlotProps): HoveredTria
     if (line.number === undefined) continue;
     let before: Spot = null;
     for (const [px, py] of line.points) {
-      const here = spot(at, props, px, py);
+      const position = spot(at, props, px, py);
       // Few steps on a wide chart lie far apart: test the segment between them, too.
-      consider(line.number, before !== null && here !== null ? footOf([x, y], before, here) : here);
-      before = here;
+      consider(line.number, before !== null && position !== null ? nearestOnSegment([x, y], before, position) : position);
+      before = position;
     }
   }
   return best;
 }
 
 /** The point of the segment from a to b that is nearest to a third point. */
-function footOf([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: [number, number]): [number, number] {
+function nearestOnSegment([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: [number, number]): [number, number] {
   const [dx, dy] = [bx - ax, by - ay];
   const length = dx * dx + dy * dy;
   const part = length === 0 ? 0 : Math.min(1, Math.max(0, ((x - ax) * dx + (y - ay) * dy) / length));
@@ -192,11 +192,11 @@ function footOf([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: 
 }
 
 /** Position of a trial's point, or of the end of its line. */
-function placeOf(number: number, at: Frame, props: PlotProps): HoveredTrial | null {
+function positionOf(number: number, at: Frame, props: PlotProps): HoveredTrial | null {
   const point = props.points?.find((each) => each.number === number);
   const end = props.lines?.find((line) => line.number === number)?.points.at(-1);
-  const here = point ? spot(at, props, point.x, point.y, number) : end ? spot(at, props, end[0], end[1]) : null;
-  return here === null ? null : { number, left: here[0], top: here[1] };
+  const position = point ? spot(at, props, point.x, point.y, number) : end ? spot(at, props, end[0], end[1]) : null;
+  return position === null ? null : { number, left: position[0], top: position[1] };
 }
 
 /** Order of keyboard navigation: curves from best to worst, or else points from left to right, then from the bottom. */
@@ -206,9 +206,9 @@ export function keyOrder(
   x: Axis,
   y: Axis,
 ): readonly number[] {
-  const goodOf = (line: PlotLine) => (typeof line.hue === "number" ? 0 : line.hue.good);
+  const goodness = (line: PlotLine) => (typeof line.hue === "number" ? 0 : line.hue.good);
   const curves = lines.flatMap((line) =>
-    line.number === undefined ? [] : [{ number: line.number, good: goodOf(line) }],
+    line.number === undefined ? [] : [{ number: line.number, good: goodness(line) }],
   );
   if (curves.length > 0) return curves.sort((a, b) => b.good - a.good).map((curve) => curve.number);
   return points
@@ -274,17 +274,17 @@ function paint(
     context.beginPath();
     let before: Spot = null;
     for (const [x, y] of line.points) {
-      const here = spot(at, props, x, y);
-      if (here === null) {
+      const position = spot(at, props, x, y);
+      if (position === null) {
         before = null;
         continue;
       }
-      if (before === null) context.moveTo(...here);
+      if (before === null) context.moveTo(...position);
       else {
-        if (line.isStepped) context.lineTo(here[0], before[1]);
-        context.lineTo(...here);
+        if (line.isStepped) context.lineTo(position[0], before[1]);
+        context.lineTo(...position);
       }
-      before = here;
+      before = position;
     }
     context.strokeStyle = typeof line.hue === "number" ? colours.line(line.hue) : colours.ramp(line.hue.good);
     context.lineWidth = isShown ? 3 : line.isFaint ? 1 : 2;
@@ -298,11 +298,11 @@ function paint(
   const radius = points.length > 2000 ? 1.8 : isSmall || points.length > 400 ? 2.4 : 3.4;
   context.globalAlpha = points.length > 2000 ? 0.55 : 0.85;
   for (const point of points) {
-    const here = spot(at, props, point.x, point.y, point.number);
-    if (here === null) continue;
+    const position = spot(at, props, point.x, point.y, point.number);
+    if (position === null) continue;
     const colour = typeof point.hue === "number" ? colours.line(point.hue) : colours.ramp(point.hue.good);
     context.beginPath();
-    context.arc(here[0], here[1], point.number === shown ? radius + 2.5 : radius, 0, 2 * Math.PI);
+    context.arc(position[0], position[1], point.number === shown ? radius + 2.5 : radius, 0, 2 * Math.PI);
     if (props.field) {
       context.fillStyle = colours.text;
       context.fill();
@@ -342,10 +342,10 @@ function axes(
   context.textBaseline = "top";
   context.textAlign = "center";
   let taken = Number.NEGATIVE_INFINITY;
-  const room = props.x.choices ? at.width / Math.max(1, props.x.ticks.length) : at.width / (isSmall ? 2 : 3);
+  const maxWidth = props.x.choices ? at.width / Math.max(1, props.x.ticks.length) : at.width / (isSmall ? 2 : 3);
   for (const tick of [...props.x.ticks].sort((a, b) => a.at - b.at)) {
     if (tick.at < -0.01 || tick.at > 1.01) continue;
-    const text = cut(context, tick.text, Math.max(24, room));
+    const text = cut(context, tick.text, Math.max(24, maxWidth));
     const half = context.measureText(text).width / 2;
     const x = Math.min(at.left + at.width - half + 10, Math.max(at.left - 8 + half, at.left + tick.at * at.width));
     if (x - half < taken + 6) continue;
@@ -365,10 +365,10 @@ function axes(
 }
 
 /** Shortens a text to the given width. */
-function cut(context: CanvasRenderingContext2D, text: string, room: number): string {
-  if (context.measureText(text).width <= room) return text;
+function cut(context: CanvasRenderingContext2D, text: string, maxWidth: number): string {
+  if (context.measureText(text).width <= maxWidth) return text;
   let shortened = text;
-  while (shortened.length > 1 && context.measureText(`${shortened}…`).width > room) shortened = shortened.slice(0, -1);
+  while (shortened.length > 1 && context.measureText(`${shortened}…`).width > maxWidth) shortened = shortened.slice(0, -1);
   return `${shortened}…`;
 }
 

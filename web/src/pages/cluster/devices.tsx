@@ -47,7 +47,7 @@ export function devicesOf(node: Node, holders: readonly Holder[]): Device[] {
 
 export function Slot({ name, device }: { name: string; device: Device }) {
   const label = `${name}, ${device.model}`;
-  const taken = device.holders.reduce((sum, holder) => sum + (holder.gpu_part ?? 1), 0);
+  const usedShare = device.holders.reduce((sum, holder) => sum + (holder.gpu_part ?? 1), 0);
   const [first] = device.holders;
   if (first === undefined) return <FreeSlot label={`${label}: free`} />;
   if (typeof first.gpu_part !== "number") return <HeldSlot label={`${label}: ${holderName(first)}`} holder={first} />;
@@ -61,7 +61,7 @@ export function Slot({ name, device }: { name: string; device: Device }) {
           share={holder.gpu_part ?? 1}
         />
       ))}
-      {taken < 0.9995 && <FreeSlot label={`${label}: ${number(1 - taken)} of it free`} share={1 - taken} />}
+      {usedShare < 0.9995 && <FreeSlot label={`${label}: ${number(1 - usedShare)} of it free`} share={1 - usedShare} />}
     </span>
   );
 }

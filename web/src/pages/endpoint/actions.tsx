@@ -16,7 +16,7 @@ export function useEndpointChanged(project: string, endpoint: string) {
   const client = useQueryClient();
   return () =>
     Promise.all([
-      client.invalidateQueries({ queryKey: endpointKeys.one(project, endpoint) }),
+      client.invalidateQueries({ queryKey: endpointKeys.detail(project, endpoint) }),
       client.invalidateQueries({ queryKey: endpointKeys.all }),
       client.invalidateQueries({ queryKey: modelKeys.all }),
     ]);

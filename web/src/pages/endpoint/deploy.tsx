@@ -55,7 +55,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
     );
     await Promise.all([
       client.invalidateQueries({ queryKey: endpointKeys.all }),
-      client.invalidateQueries({ queryKey: endpointKeys.one(project, name) }),
+      client.invalidateQueries({ queryKey: endpointKeys.detail(project, name) }),
       client.invalidateQueries({ queryKey: modelKeys.all }),
     ]);
     toast(`${body.model} is being deployed to ${name}.`);

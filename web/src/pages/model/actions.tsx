@@ -17,7 +17,7 @@ export function useChanged(project: string, model: string) {
   const client = useQueryClient();
   return () =>
     Promise.all([
-      client.invalidateQueries({ queryKey: modelKeys.one(project, model) }),
+      client.invalidateQueries({ queryKey: modelKeys.detail(project, model) }),
       client.invalidateQueries({ queryKey: modelKeys.all }),
     ]);
 }

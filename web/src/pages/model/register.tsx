@@ -70,7 +70,7 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
     key.current = { fingerprint: "", key: "" };
     await Promise.all([
       client.invalidateQueries({ queryKey: modelKeys.all }),
-      client.invalidateQueries({ queryKey: modelKeys.one(version.project, version.model) }),
+      client.invalidateQueries({ queryKey: modelKeys.detail(version.project, version.model) }),
     ]);
     toast(`Registered ${version.model} v${version.version}.`);
     const to = { project: version.project, model: version.model, version: String(version.version) };

@@ -43,7 +43,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
   const name = share.project ?? "Other projects";
   const users = share.users ?? [];
   const label =
-    `${name}: using ${percent(share.held)} of the cluster, ` +
+    `${name}: using ${percent(share.allocated)} of the cluster, ` +
     `fair share ${percent(share.entitlement)}, recent ${percent(share.usage)}`;
   return (
     <li className="stack tight">
@@ -61,7 +61,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
         </button>
         <span className="grow dimmer small nowrap">weight {number(share.weight)}</span>
         <span className="num small nowrap">
-          <span className="dim">using</span> <strong>{percent(share.held)}</strong>
+          <span className="dim">using</span> <strong>{percent(share.allocated)}</strong>
           <span className="dim">, fair share {percent(share.entitlement)}</span>
         </span>
       </div>
@@ -81,10 +81,10 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
             <li key={user.user} className="row small">
               <span className="cut share-user">{user.user}</span>
               <span className="meter grow" aria-hidden="true">
-                <span className={hueOf(hues, share.project)} style={{ width: width(user.held) }} />
+                <span className={hueOf(hues, share.project)} style={{ width: width(user.allocated) }} />
               </span>
               <span className="num dim nowrap">
-                using {percent(user.held)}, recent {percent(user.usage)}; {user.running} running, {user.waiting} waiting
+                using {percent(user.allocated)}, recent {percent(user.usage)}; {user.running} running, {user.waiting} waiting
               </span>
             </li>
           ))}
@@ -100,12 +100,12 @@ function ShareBar({ share, label, hue }: { share: Share; label: string; hue: str
       className="share-bar"
       role="meter"
       aria-label={label}
-      aria-valuenow={Math.round(100 * Math.min(1, share.held))}
+      aria-valuenow={Math.round(100 * Math.min(1, share.allocated))}
       aria-valuemin={0}
       aria-valuemax={100}
       title={label}
     >
-      <span className={`share-held ${hue}`} style={{ width: width(share.held) }} />
+      <span className={`share-held ${hue}`} style={{ width: width(share.allocated) }} />
       {share.usage != null && <span className="share-past" style={{ width: width(share.usage) }} />}
       <span className="share-due" style={{ left: width(share.entitlement) }} />
     </div>

@@ -60,7 +60,7 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
 
 function Row({ figure, found }: { figure: Figure; found: SimulationResult }) {
   const [before, after] = [figure.of(found.before), figure.of(found.after)];
-  const { text: words, tone } = differenceOf(figure, before, after);
+  const { text: text, tone } = differenceOf(figure, before, after);
   const formatValue = (value: number | null | undefined) =>
     value === null || value === undefined
       ? "–"
@@ -76,7 +76,7 @@ function Row({ figure, found }: { figure: Figure; found: SimulationResult }) {
       <th scope="row">{figure.label}</th>
       <td className="right num nowrap">{formatValue(before)}</td>
       <td className="right num nowrap">{formatValue(after)}</td>
-      <td className={`right num nowrap ${tone}`}>{words}</td>
+      <td className={`right num nowrap ${tone}`}>{text}</td>
     </tr>
   );
 }

@@ -18,13 +18,13 @@ export function StudyActions({ study }: { study: StudyDetail }) {
   const params = { path: { study: study.id } };
   const refresh = () =>
     Promise.all([
-      client.invalidateQueries({ queryKey: studyKeys.one(study.id) }),
+      client.invalidateQueries({ queryKey: studyKeys.detail(study.id) }),
       client.invalidateQueries({ queryKey: studyKeys.all }),
     ]);
-  const changeState = (verb: "pause" | "resume", words: string) => {
+  const changeState = (verb: "pause" | "resume", doneText: string) => {
     unwrap(api.POST(`/api/v1/studies/{study}/${verb}`, { params }))
       .then(refresh)
-      .then(() => toast(`${words} ${study.name}.`))
+      .then(() => toast(`${doneText} ${study.name}.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   };
   const act = async () => {
@@ -98,16 +98,16 @@ interface ExtendProps {
 function Extend({ study, isOpen, close, done }: ExtendProps) {
   const { budget } = study.spec;
   const submit = async (data: FormData) => {
-    const asked = (name: string) => {
+    const numberIn = (name: string) => {
       const text = String(data.get(name) ?? "").trim();
       return text === "" ? undefined : Number(text);
     };
-    const hours = asked("max_time");
+    const hours = numberIn("max_time");
     const body = {
-      trials: asked("trials"),
-      parallel: asked("parallel"),
-      gpu_hours: asked("gpu_hours"),
-      failed_trials: asked("failed_trials"),
+      trials: numberIn("trials"),
+      parallel: numberIn("parallel"),
+      gpu_hours: numberIn("gpu_hours"),
+      failed_trials: numberIn("failed_trials"),
       max_time: hours === undefined ? undefined : hours * 3600,
     };
     const stated = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined));

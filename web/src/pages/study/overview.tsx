@@ -51,7 +51,7 @@ export function StudyOverview() {
 
 /** Why the study ended, or a warning while it runs. */
 function StatusNote({ study }: { study: StudyDetail }) {
-  const text = [study.reason, study.note].flatMap((one) => (one ? [withFullStop(one)] : [])).join(" ");
+  const text = [study.reason, study.note].flatMap((parameter) => (parameter ? [withFullStop(parameter)] : [])).join(" ");
   if (!text) return null;
   const [tone, Icon] = study.note
     ? (["warn", TriangleAlert] as const)
@@ -237,8 +237,8 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
       ) : (
         <div className="stack">
           <ul className="weights">
-            {(data?.parameters ?? []).map((one) => (
-              <Weight key={one.name} study={id} name={one.name} part={one.importance ?? null} trials={one.trials} />
+            {(data?.parameters ?? []).map((parameter) => (
+              <Weight key={parameter.name} study={id} name={parameter.name} part={parameter.importance ?? null} trials={parameter.trials} />
             ))}
           </ul>
           <p className="dimmer small">

@@ -110,20 +110,20 @@ function Draft({ start, original }: DraftProps) {
     setError(null);
     try {
       const params = { header: { "Idempotency-Key": key.current.key } };
-      const made = await unwrap(
+      const study = await unwrap(
         api.POST("/api/v1/studies", { params, body: { spec_text: sent, wait_for_nodes: waits } }),
       );
-      if (!("namesakes" in made)) return;
+      if (!("namesakes" in study)) return;
       await client.invalidateQueries({ queryKey: studyKeys.all });
-      const others = made.namesakes?.length ?? 0;
+      const others = study.namesakes?.length ?? 0;
       const namesakeNote =
         others === 0
           ? ""
           : others === 1
             ? " Another study of this name is still running."
             : ` ${others} others of this name are still running.`;
-      toast(`Created ${made.name}.${namesakeNote}`);
-      await navigate({ to: "/studies/$study", params: { study: made.id } });
+      toast(`Created ${study.name}.${namesakeNote}`);
+      await navigate({ to: "/studies/$study", params: { study: study.id } });
     } catch (failure) {
       setError(failure);
     } finally {

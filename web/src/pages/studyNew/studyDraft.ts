@@ -66,8 +66,8 @@ export function withAt(text: string, path: Path, value: unknown): string {
 
 /** The typed text as a number if it is one, else as text. */
 export function typed(text: string): string | number {
-  const word = text.trim();
-  return word !== "" && /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(word) ? Number(word) : word;
+  const trimmed = text.trim();
+  return trimmed !== "" && /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(trimmed) ? Number(trimmed) : trimmed;
 }
 
 /** The parameters in the order of the text. */
@@ -134,7 +134,7 @@ function withName(text: string, name: string, next: string): string {
     if (isScalar(pair.key) && String(pair.key.value) === name) pair.key.value = next;
     const when: unknown = isMap(pair.value) ? pair.value.get("when") : undefined;
     if (isMap(when))
-      for (const own of when.items) if (isScalar(own.key) && own.key.value === name) own.key.value = next;
+      for (const item of when.items) if (isScalar(item.key) && item.key.value === name) item.key.value = next;
   }
   return document.toString({ lineWidth: 0, flowCollectionPadding: false });
 }

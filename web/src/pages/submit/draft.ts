@@ -58,13 +58,13 @@ export function withOption(text: string, { roles = [], field, value }: ForecastO
 }
 
 function setInRole(document: Document, at: string[], field: string, value: unknown): void {
-  const own = document.getIn(at);
-  if (!isMap(own)) {
+  const role = document.getIn(at);
+  if (!isMap(role)) {
     // `worker: 2` is short for its replicas.
     if (field === "replicas") document.setIn(at, value);
-    else document.setIn(at, document.createNode({ replicas: own ?? 1, resources: { [field]: value } }));
+    else document.setIn(at, document.createNode({ replicas: role ?? 1, resources: { [field]: value } }));
   } else if (field !== "replicas") document.setIn([...at, "resources", field], value);
-  else if (own.has("min_replicas")) document.setIn([...at, "min_replicas"], value);
+  else if (role.has("min_replicas")) document.setIn([...at, "min_replicas"], value);
   else setCount(document, [...at, "replicas"], value);
 }
 

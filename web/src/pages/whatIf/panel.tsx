@@ -24,10 +24,10 @@ export function WhatIfPanel({ subject, spec, questions, set }: WhatIfProps) {
   const id = (question: Question) => JSON.stringify(question);
   const ask = (question: Question) => {
     set([...questions.filter((each) => id(each) !== id(question)), question].slice(-MOST));
-    const isAgain = questions.some((each) => id(each) === id(question));
+    const isRepeated = questions.some((each) => id(each) === id(question));
     void client.invalidateQueries({
       queryKey: plannerKeys.whatIf,
-      predicate: (query) => isAgain || query.isStaleByTime(FRESH_MS),
+      predicate: (query) => isRepeated || query.isStaleByTime(FRESH_MS),
     });
   };
   return (

@@ -125,12 +125,12 @@ class _Walk:
 
 class _Items(ItemsView):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
-        return iter([(key, _ask(os.environ, key)) for key in list(self._mapping)])
+        return iter([(key, _ask(os.environ, key)) for key in list(os.environ)])
 
 
 class _Values(ValuesView):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
-        return iter([_ask(os.environ, key) for key in list(self._mapping)])
+        return iter([_ask(os.environ, key) for key in list(os.environ)])
 
 
 def _note(self: Any, name: Any) -> Any:

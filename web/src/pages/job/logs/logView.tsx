@@ -93,18 +93,18 @@ export function LogView({ anchor, lines, isFollowing, setFollowing, isWrapped, i
 
 /** The compiled search expression; `null` until the RE2 module is loaded, which only a search needs. */
 function useFinder(marked: string | undefined): Finder | null {
-  const [compiled, setCompiled] = useState<{ of: string; find: Finder | null } | null>(null);
+  const [compiled, setCompiled] = useState<{ expression: string; find: Finder | null } | null>(null);
   useEffect(() => {
     if (!marked) return;
     let isOld = false;
     void import("./highlight").then(({ compileFinder }) => {
-      if (!isOld) setCompiled({ of: marked, find: compileFinder(marked) });
+      if (!isOld) setCompiled({ expression: marked, find: compileFinder(marked) });
     });
     return () => {
       isOld = true;
     };
   }, [marked]);
-  return compiled !== null && compiled.of === marked ? compiled.find : null;
+  return compiled !== null && compiled.expression === marked ? compiled.find : null;
 }
 
 const Line = memo(function Line({ line, isMany, finder }: { line: LogLine; isMany: boolean; finder: Finder | null }) {

@@ -23,8 +23,8 @@ export function Objects({ job, text }: { job: string; text: string }) {
 
 function ObjectCard({ job, name, kind }: { job: string; name: string; kind: MetricObject["kind"] }) {
   const box = useRef<HTMLElement>(null);
-  const isSeen = useInView(box);
-  const { data, error, isPending, refetch } = useQuery({ ...metricObjectsQuery(job, name, kind), enabled: isSeen });
+  const isInView = useInView(box);
+  const { data, error, isPending, refetch } = useQuery({ ...metricObjectsQuery(job, name, kind), enabled: isInView });
   const [chosen, setChosen] = useState<number | null>(null); // null: always the newest
   const items = data?.items ?? [];
   const at = Math.min(chosen ?? items.length - 1, items.length - 1);

@@ -116,7 +116,7 @@ function Meter({ line }: { line: QuotaLine }) {
   const isLimited = limit !== null && limit !== undefined;
   const scale = Math.max(limit ?? 0, guaranteed ?? 0, used, isLimited ? 0 : (capacity ?? 0)) || 1;
   const at = (value: number) => `${(100 * Math.min(value, scale)) / scale}%`;
-  const words = [
+  const labels = [
     isLimited ? `limit ${amount(what, limit)}` : "no limit",
     guaranteed != null ? `guaranteed ${amount(what, guaranteed)}` : "",
     each != null ? `per user ${amount(what, each)}` : "",
@@ -134,7 +134,7 @@ function Meter({ line }: { line: QuotaLine }) {
       <div
         className="quota-bar"
         role="meter"
-        aria-label={`${lineName(what)}: ${amount(what, used)} in use, ${words.join(", ")}`}
+        aria-label={`${lineName(what)}: ${amount(what, used)} in use, ${labels.join(", ")}`}
         aria-valuenow={used}
         aria-valuemin={0}
         aria-valuemax={scale}
@@ -145,7 +145,7 @@ function Meter({ line }: { line: QuotaLine }) {
         {guaranteed != null && <i className="mark-guaranteed" style={{ left: at(guaranteed) }} title="guaranteed" />}
         {isLimited && <i className="mark-limit" style={{ left: at(limit) }} title="limit" />}
       </div>
-      <div className="dimmer small num">{words.join(" · ")}</div>
+      <div className="dimmer small num">{labels.join(" · ")}</div>
     </li>
   );
 }
