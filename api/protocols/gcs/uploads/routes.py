@@ -114,25 +114,25 @@ def _for(caller: Asker | None, target: sessions.UploadTarget, total: int | None 
     )
 
 
-async def _begin(request: Request, wanted: sessions.UploadTarget, caller: Asker | None, context: AppContext) -> Response:
-    found = await _open(context, caller, wanted)
-    await run_in_threadpool(Meter(found, _limit(context, caller)).announce, wanted.total_bytes)
-    upload_id = await run_in_threadpool(sessions.begin, found, wanted, context.key, context.clock().timestamp())
-    place = f"{url_of(request)}/upload/storage/v1/b/{wanted.bucket}/o?uploadType=resumable&upload_id={upload_id}"
+async def _begin(request: Request, target: sessions.UploadTarget, caller: Asker | None, context: AppContext) -> Response:
+    found = await _open(context, caller, target)
+    await run_in_threadpool(Meter(found, _limit(context, caller)).announce, target.total_bytes)
+    upload_id = await run_in_threadpool(sessions.begin, found, target, context.key, context.clock().timestamp())
+    place = f"{url_of(request)}/upload/storage/v1/b/{target.bucket}/o?uploadType=resumable&upload_id={upload_id}"
     return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
 
 
 async def _go_on(request: Request, bucket: str, caller: Asker | None, context: AppContext, upload_id: str) -> Response:
-    wanted = sessions.read_session(upload_id, bucket, context.key)
-    if caller is None and not wanted.is_open:
+    target = sessions.read_session(upload_id, bucket, context.key)
+    if caller is None and not target.is_open:
         raise Forbidden("This upload was begun with a token; send it with each piece.")
-    found = await _open(context, caller, wanted)
+    found = await _open(context, caller, target)
     piece = sessions.piece_of(request.headers.get("content-range"))
     expected = checksums_in_headers(request.headers)
     meter = Meter(found, _limit(context, caller))
     try:
         sums: Checksums | None
-        async with contextmanager_in_threadpool(sessions.Continuation(found, wanted, piece, meter)) as session:
+        async with contextmanager_in_threadpool(sessions.Continuation(found, target, piece, meter)) as session:
             await run_in_threadpool(session.announce, body_bytes(request))
             async for data in _pieces(request.stream()):
                 await run_in_threadpool(session.write, data)
@@ -143,11 +143,11 @@ async def _go_on(request: Request, bucket: str, caller: Asker | None, context: A
             entry, sums = await run_in_threadpool(session.finish, expected)
     except NotFound:
         # The answer to the last piece may have been lost: the object is there then.
-        entry_now = await run_in_threadpool(find_or_none, found, wanted.name)
+        entry_now = await run_in_threadpool(find_or_none, found, target.name)
         if entry_now is None or (piece.total is not None and entry_now.size_bytes != piece.total):
             raise
-        entry, sums = entry_now, await run_in_threadpool(checksums_of_object, found, wanted.name)
-    return answer(object_view(found, wanted.name, entry, sums, url=url_of(request)))
+        entry, sums = entry_now, await run_in_threadpool(checksums_of_object, found, target.name)
+    return answer(object_view(found, target.name, entry, sums, url=url_of(request)))
 
 
 async def _multipart(
@@ -162,8 +162,8 @@ async def _multipart(
             break
     if body.metadata is None:
         body.end()
-    wanted = _for(caller, sessions.upload_target(bucket, name, condition, body.metadata))
-    found = await _open(context, caller, wanted)
+    target = _for(caller, sessions.upload_target(bucket, name, condition, body.metadata))
+    found = await _open(context, caller, target)
     meter = Meter(found, _limit(context, caller))
 
     async def data() -> AsyncIterator[bytes]:
@@ -172,33 +172,33 @@ async def _multipart(
             yield body.feed(block)
         yield body.end()
 
-    return await _insert(request, found, wanted, meter, data(), body.least_bytes(body_bytes(request)))
+    return await _insert(request, found, target, meter, data(), body.least_bytes(body_bytes(request)))
 
 
 async def _insert(
     request: Request,
     bucket: Bucket,
-    wanted: sessions.UploadTarget,
+    target: sessions.UploadTarget,
     meter: Meter,
     data: AsyncIterator[bytes],
     size_bytes: int | None,
 ) -> Response:
     """``size_bytes``: at least, as far as it is known before."""
     await run_in_threadpool(meter.announce, size_bytes)
-    if wanted.name.endswith("/"):
+    if target.name.endswith("/"):
         async for block in data:
             if block:
                 raise InvalidRequest(
                     "name: an object whose name ends in a slash is a folder here, and holds nothing.", field="name"
                 )
-        entry = await run_in_threadpool(sessions.make_folder, bucket, wanted.name)
-        return answer(object_view(bucket, wanted.name, entry, None, url=url_of(request)))
+        entry = await run_in_threadpool(sessions.make_folder, bucket, target.name)
+        return answer(object_view(bucket, target.name, entry, None, url=url_of(request)))
     expected = checksums_in_headers(request.headers)
-    async with contextmanager_in_threadpool(upload := sessions.Insertion(bucket, wanted, expected, meter)):
+    async with contextmanager_in_threadpool(upload := sessions.Insertion(bucket, target, expected, meter)):
         async for block in _pieces(data):
             await run_in_threadpool(upload.write, block)
     entry = await run_in_threadpool(upload.entry)
-    return answer(object_view(bucket, wanted.name, entry, upload.sums, url=url_of(request)))
+    return answer(object_view(bucket, target.name, entry, upload.sums, url=url_of(request)))
 
 
 async def _pieces(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -39,7 +39,7 @@ from core.domain.errors import (
 from core.storage.tree import TreeEntry
 
 # As long as Cloud Storage keeps a session: https://cloud.google.com/storage/docs/resumable-uploads#introduction
-_KEPT_S: Final = 7 * 24 * 3600
+_SESSION_LIFETIME_S: Final = 7 * 24 * 3600
 # Beside a draft: the size of the whole, as the first piece that knew it said.
 _TOTAL: Final = ".total"
 _RANGE: Final = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)")
@@ -70,19 +70,19 @@ class UploadTarget:
         return ExpectedChecksums(self.crc32c, self.md5)
 
 
-def upload_target(bucket: str, name_told: str, condition: Preconditions, told: Any) -> UploadTarget:
+def upload_target(bucket: str, query_name: str, condition: Preconditions, metadata: Any) -> UploadTarget:
     """From the query (``name_told``, which comes before the metadata's), and the object's metadata as JSON.
 
     Raises ``InvalidRequest``, of which ``NotServed`` names what would be dropped.
     """
-    if not isinstance(told, dict):
+    if not isinstance(metadata, dict):
         raise InvalidRequest("The object's metadata is no JSON object.")
-    name = name_told or told.get("name")
+    name = query_name or metadata.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("Required: the object's name.", field="name")
     object_path(name)
-    demand_served(told, bucket)
-    sums = checksums_in_metadata(told)
+    demand_served(metadata, bucket)
+    sums = checksums_in_metadata(metadata)
     meta = condition.meta_match, condition.meta_not_match
     return UploadTarget(bucket, name, sums.crc32c, sums.md5, condition.match, condition.not_match, *meta)
 
@@ -94,9 +94,9 @@ class Insertion:
     ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
     """
 
-    def __init__(self, bucket: Bucket, target: UploadTarget, told: ExpectedChecksums, meter: Meter) -> None:
+    def __init__(self, bucket: Bucket, target: UploadTarget, expected: ExpectedChecksums, meter: Meter) -> None:
         self.sums = Checksums()
-        self._told = told
+        self._told = expected
         self._meter = meter
         self._bucket = bucket
         self._target = target
@@ -243,13 +243,13 @@ class Continuation:
             )
         begun = total if self._target.total_bytes is None else self._target.total_bytes
         with self._bucket.tree().draft(f"{self._path}{_TOTAL}") as fd:
-            told = os.pread(fd, 32, 0) or b"%d" % begun
-            if int(told) != total:
+            recorded = os.pread(fd, 32, 0) or b"%d" % begun
+            if int(recorded) != total:
                 raise InvalidRequest(
-                    f"Invalid Content-Range: the whole has {total} bytes, and earlier had {int(told)}.",
+                    f"Invalid Content-Range: the whole has {total} bytes, and earlier had {int(recorded)}.",
                     field="content-range",
                 )
-            os.pwrite(fd, told, 0)
+            os.pwrite(fd, recorded, 0)
 
     def announce(self, body_bytes: int | None) -> None:
         """Before the body is read, which has so many bytes. Raises ``PayloadTooLarge``, ``InsufficientStorage``."""
@@ -345,7 +345,7 @@ def _sweep(bucket: Bucket, now_s: float) -> None:
         with tree.open_folder() as fd:
             for name in os.listdir(fd):  # noqa: PTH208 (a descriptor, not a path)
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode) and status.st_mtime < now_s - _KEPT_S:
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < now_s - _SESSION_LIFETIME_S:
                     os.unlink(name, dir_fd=fd)
     except (TrainmasterError, OSError):
         return  # nothing there yet, or somebody else sweeps

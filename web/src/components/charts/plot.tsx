@@ -176,7 +176,10 @@ function nearest(x: number, y: number, at: Frame, props: PlotProps): HoveredTria
     for (const [px, py] of line.points) {
       const position = spot(at, props, px, py);
       // Few steps on a wide chart lie far apart: test the segment between them, too.
-      consider(line.number, before !== null && position !== null ? nearestOnSegment([x, y], before, position) : position);
+      consider(
+        line.number,
+        before !== null && position !== null ? nearestOnSegment([x, y], before, position) : position,
+      );
       before = position;
     }
   }
@@ -184,7 +187,11 @@ function nearest(x: number, y: number, at: Frame, props: PlotProps): HoveredTria
 }
 
 /** The point of the segment from a to b that is nearest to a third point. */
-function nearestOnSegment([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: [number, number]): [number, number] {
+function nearestOnSegment(
+  [x, y]: [number, number],
+  [ax, ay]: [number, number],
+  [bx, by]: [number, number],
+): [number, number] {
   const [dx, dy] = [bx - ax, by - ay];
   const length = dx * dx + dy * dy;
   const part = length === 0 ? 0 : Math.min(1, Math.max(0, ((x - ax) * dx + (y - ay) * dy) / length));
@@ -368,7 +375,8 @@ function axes(
 function cut(context: CanvasRenderingContext2D, text: string, maxWidth: number): string {
   if (context.measureText(text).width <= maxWidth) return text;
   let shortened = text;
-  while (shortened.length > 1 && context.measureText(`${shortened}…`).width > maxWidth) shortened = shortened.slice(0, -1);
+  while (shortened.length > 1 && context.measureText(`${shortened}…`).width > maxWidth)
+    shortened = shortened.slice(0, -1);
   return `${shortened}…`;
 }
 
