@@ -25,7 +25,7 @@ from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from api.protocols.optuna.storages import Storages
 from api.protocols.vertex.table import environment_entries
-from api.tensorboard.links import SightCache
+from api.tensorboard.links import TensorBoardViewCache
 from api.tensorboard.viewers import Viewers
 from api.version import VERSION
 from core.db.engine import SessionFactory, make_engine, make_sessions
@@ -88,7 +88,7 @@ def create_app(
     )
     app.state.context = context
     app.state.callers = CallerCache()
-    app.state.sights = SightCache()
+    app.state.tensorboard_views = TensorBoardViewCache()
     app.state.viewers = Viewers(settings)
     app.state.proxy = Proxy(context)
     app.state.checkpoint_inspector = CheckpointInspector(settings.home / "inspection")

@@ -13,7 +13,7 @@ from api.http.routing import new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import digest_of
 from api.studies.access import StudyViewer
-from api.studies.service import Created, create, made_before
+from api.studies.service import StudyCreated, create, created_before
 
 router = new_router("automl", "/automl")
 
@@ -35,7 +35,7 @@ def create_automl(body: AutomlCreate, caller: Writer, context: AppContextDep, ke
     digest = digest_of("automl", body.model_dump(mode="json", exclude={"wait_for_nodes"}))
     if not body.dry_run:
         with context.read() as work:
-            before = made_before(work, caller, key, digest)
+            before = created_before(work, caller, key, digest)
             if before is not None:
                 return _created(work, before)
     plan = service.plan(context, caller, body)
@@ -57,7 +57,7 @@ def get_automl(
         return automl_detail(work.session, study.load(work.session)[0], limit)
 
 
-def _created(work: UnitOfWork, made: Created) -> Response:
+def _created(work: UnitOfWork, made: StudyCreated) -> Response:
     headers = None if made.is_new else {REPLAYED: "true"}
     content = automl_detail(work.session, made.row, _LINES).model_dump_json()
     return Response(content, 201, headers, media_type="application/json")

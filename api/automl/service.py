@@ -19,7 +19,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.automl.profiling import CSV_SUFFIXES, FILE_COUNT_LIMIT, PARQUET_SUFFIXES, DataProfile, profile_data
 from api.jobs.service import canonical, check_submission, invalid_spec
-from api.studies.service import Draft, check_study, demand_place
+from api.studies.service import StudyDraft, check_study, demand_feasible
 from core.domain.automl.columns import LEAK
 from core.domain.automl.space import CLASSIFICATION, IMAGES, METRICS, REGRESSION, TABULAR, families_of
 from core.domain.automl.study import MODULE, AutoMLStudyRequest, study_of
@@ -43,7 +43,7 @@ class AutomlPlan:
     """The study that a request would create."""
 
     spec: StudySpec
-    draft: Draft
+    draft: StudyDraft
 
 
 def plan(context: AppContext, caller: Caller, body: AutomlCreate) -> AutomlPlan:
@@ -107,7 +107,7 @@ def plan(context: AppContext, caller: Caller, body: AutomlCreate) -> AutomlPlan:
     try:
         draft = check_study(context, caller, spec)
         if not body.wait_for_nodes:
-            demand_place(context, caller, draft)
+            demand_feasible(context, caller, draft)
         return AutomlPlan(spec, draft)
     except InvalidSpec as error:
         raise _with_request_fields(error) from error

@@ -120,7 +120,7 @@ class RequestLimits:
             f"The body is larger than {BODY_LIMIT_BYTES // 2**20} MiB; upload files as an archive."
         )
         announced = content_length(headers.get("content-length", "")) or 0
-        is_protocol = scope["path"].startswith(_PROTOCOL_PREFIXES) or xml_api.is_asked(scope)
+        is_protocol = scope["path"].startswith(_PROTOCOL_PREFIXES) or xml_api.is_xml_request(scope)
         if announced > BODY_LIMIT_BYTES and not is_protocol:
             await response_to(too_large, request_id)(scope, receive, send)
             return

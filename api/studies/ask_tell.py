@@ -55,7 +55,7 @@ class SuggestionRequest:
 
     @property
     def conflict_keys(self) -> list[tuple[str, str]]:
-        """Of two asks that share one, the second gets what the first got."""
+        """Of two requests with a common key, the second gets the trials of the first."""
         return [(kind, name) for kind, name in (("client", self.client), ("key", self.key)) if name is not None]
 
 

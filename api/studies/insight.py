@@ -1,4 +1,4 @@
-"""Which parameters matter, and what more trials would bring: worked out by a scheduler, kept here until a trial ends."""
+"""Parameter importance, and prediction of further trials: computed by a scheduler, cached here until a trial ends."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from core.db.repositories.questions import QuestionKind
 from core.domain.errors import InvalidRequest
 from core.domain.studies.results import best
 
-_ANSWERS: Final = 256
-_HORIZON: Final = 200  # trials ahead at most, unless more are asked for
-_LEAST_AHEAD: Final = 10
+_ANSWER_LIMIT: Final = 256
+_HORIZON: Final = 200  # trials ahead at most, unless the request states more
+_MIN_AHEAD: Final = 10
 
 _answers: Final[OrderedDict[tuple[Any, ...], Mapping[str, Any]]] = OrderedDict()
 _lock: Final = threading.Lock()
 
 
 async def importance(context: AppContext, access: StudyAccess, metric: str | None) -> StudyImportance:
-    """Of one metric; ``None``: of the only one, or of all of several together.
+    """The importance of the parameters for one metric; ``None``: for the only one, or for all metrics together.
 
     Raises:
         InvalidRequest: the study has no such metric.
         Unavailable: no scheduler answers in time.
     """
     study_id, spec, count, _ = await to_thread.run_sync(_read, context, access)
-    names = [one.name for one in spec.metrics]
+    names = [item.name for item in spec.metrics]
     if metric is not None and metric not in names:
         raise InvalidRequest(f"metric: the study has {', '.join(names)}, not {metric!r}.", field="metric")
-    told_of = metric or (names[0] if len(names) == 1 else None)
-    asked = {"study_id": study_id, "what": "importance", "metric": told_of}
-    found = await _asked(context, access, count, asked)
-    return StudyImportance(metric=told_of, **found)
+    reported_metric = metric or (names[0] if len(names) == 1 else None)
+    question = {"study_id": study_id, "what": "importance", "metric": reported_metric}
+    found = await _cached_answer(context, access, count, question)
+    return StudyImportance(metric=reported_metric, **found)
 
 
 async def prediction(context: AppContext, access: StudyAccess, more: int | None) -> StudyPrediction:
-    """What ``more`` trials would bring; unstated, those of the budget that are left or, with none, as many as there were.
+    """The expected best after ``more`` trials; unstated: the rest of the budget or, without one, as many as there were.
 
     Raises:
         Unavailable: no scheduler answers in time.
     """
     study_id, spec, count, leader = await to_thread.run_sync(_read, context, access)
     left = (spec.budget.trials or 0) - count
-    ahead = more or max(_LEAST_AHEAD, min(left if left > 0 else count, _HORIZON))
-    asked = {"study_id": study_id, "what": "prediction", "more": ahead}
-    found = await _asked(context, access, count, asked)
+    ahead = more or max(_MIN_AHEAD, min(left if left > 0 else count, _HORIZON))
+    question = {"study_id": study_id, "what": "prediction", "more": ahead}
+    found = await _cached_answer(context, access, count, question)
     return StudyPrediction(metric=spec.metrics[0].name, best=leader, **found)
 
 
@@ -67,15 +67,15 @@ def _read(context: AppContext, access: StudyAccess) -> tuple[str, StudySpec, int
     return row.id, spec, len(found), leader.values[0] if leader else None
 
 
-async def _asked(context: AppContext, access: StudyAccess, count: int, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scheduler's answer; the same one as long as no other trial has a result."""
-    key = (count, *sorted((name, str(value)) for name, value in asked.items()))
+async def _cached_answer(context: AppContext, access: StudyAccess, count: int, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scheduler's answer, cached as long as no further trial has a result."""
+    key = (count, *sorted((name, str(value)) for name, value in question.items()))
     with _lock:
         known = _answers.get(key)
     if known is None:
-        known = await answer(context, access.caller, QuestionKind.STUDY, asked)
+        known = await answer(context, access.caller, QuestionKind.STUDY, question)
         with _lock:
             _answers[key] = known
-            while len(_answers) > _ANSWERS:
+            while len(_answers) > _ANSWER_LIMIT:
                 _answers.popitem(last=False)
     return known

@@ -1,4 +1,4 @@
-"""Lists of studies: filters as they come in the query, pages by cursor."""
+"""Lists of studies: query filters, and pages by cursor."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from api.studies.views import study_views
 from core.db.tables import Study, User
 from core.domain.studies.states import StudyState
 
-_MANY: Final = 50
+_VALUE_LIMIT: Final = 50
 
 Text = Annotated[str, Field(max_length=300)]
 
 
 class StudyQuery(PageQuery):
-    """The filters of a list of studies. A repeated one means any of its values."""
+    """The filters of a list of studies. A repeated filter matches any of its values."""
 
-    project: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Names of projects.")] = ()
-    state: Annotated[tuple[StudyState, ...], Field(max_length=_MANY)] = ()
-    user: Annotated[tuple[Text, ...], Field(max_length=_MANY)] = ()
+    project: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="Names of projects.")] = ()
+    state: Annotated[tuple[StudyState, ...], Field(max_length=_VALUE_LIMIT)] = ()
+    user: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT)] = ()
     search: Annotated[str, Field(max_length=100, description="Part of the name, or an id.")] = ""
 
 
@@ -39,8 +39,8 @@ def list_page(work: UnitOfWork, caller: Caller, query: StudyQuery) -> Page[Study
     """One page of the studies that the caller may see, newest first.
 
     Raises:
-        NotFound: a project that the caller may not know of.
-        InvalidRequest: the cursor cannot be read.
+        NotFound: a project of the filter is hidden from the caller, or does not exist.
+        InvalidRequest: the cursor is invalid.
     """
     rows = select(Study).where(Study.deleted_at.is_(None))
     if query.project:

@@ -1,4 +1,4 @@
-"""Results of trials, kept from one request to the next: what a trial came to never changes, so only what is new is read."""
+"""A cache of trial results: the result of an ended trial never changes, so each request reads only the new ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from core.db.tables import Trial
 from core.domain.studies.results import TrialResult, pareto, values_of
 from core.domain.studies.states import TrialState
 
-# Studies whose results are kept; one of 10,000 trials takes two megabytes.
-_STUDIES: Final = 64
-# More are read all together: a statement takes a limited number of values.
-_NAMED: Final = 500
+# Studies in the cache; one of 10,000 trials takes two megabytes.
+_STUDY_LIMIT: Final = 64
+# Beyond this all trials are read: the number of parameters of a statement is limited.
+_PARAMETER_LIMIT: Final = 500
 _WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
 
-class _Kept:
+class _ResultsCache:
     def __init__(self) -> None:
         self._studies: OrderedDict[str, dict[int, TrialResult | None]] = OrderedDict()
         self._lock = threading.Lock()
@@ -31,20 +31,20 @@ class _Kept:
         with self._lock:
             return dict(self._studies.get(study_id, {}))
 
-    def keep(self, study_id: str, found: dict[int, TrialResult | None]) -> None:
+    def put(self, study_id: str, found: dict[int, TrialResult | None]) -> None:
         with self._lock:
             if len(self._studies.get(study_id, {})) <= len(found):
                 self._studies[study_id] = found
                 self._studies.move_to_end(study_id)
-            while len(self._studies) > _STUDIES:
+            while len(self._studies) > _STUDY_LIMIT:
                 self._studies.popitem(last=False)
 
 
-_kept: Final = _Kept()
+_results: Final = _ResultsCache()
 
 
 class _Fronts:
-    """The Pareto front of each study, as of so many results: with thousands of trials it takes long to find."""
+    """A cache of each study's Pareto front by its number of results: with thousands of trials it takes long to compute."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, tuple[int, list[TrialResult]]] = OrderedDict()
@@ -59,7 +59,7 @@ class _Fronts:
         with self._lock:
             self._found[study_id] = (len(results), front)
             self._found.move_to_end(study_id)
-            while len(self._found) > _STUDIES:
+            while len(self._found) > _STUDY_LIMIT:
                 self._found.popitem(last=False)
         return front
 
@@ -67,23 +67,23 @@ class _Fronts:
 _fronts: Final = _Fronts()
 
 
-def known_front(study_id: str, results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
-    """Of ``results``, all that the study has, those that no other one betters in every metric, by number."""
+def cached_front(study_id: str, results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
+    """The Pareto front of ``results``, which must be all results of the study, in order of number."""
     return list(_fronts.of(study_id, results, goals))
 
 
-def known_results(session: Session, study_id: str, names: Sequence[str]) -> list[TrialResult]:
-    """Every trial with a result, by number. ``names``: the study's metrics, which are the same for ever."""
+def cached_results(session: Session, study_id: str, names: Sequence[str]) -> list[TrialResult]:
+    """All results of a study, in order of number. ``names``: the study's metrics, which never change."""
     ended = (Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT))
     count = session.execute(select(func.count()).where(*ended)).scalar_one()
-    found = _kept.of(study_id)
+    found = _results.of(study_id)
     if count != len(found):
         fresh = [n for n in session.scalars(select(Trial.number).where(*ended)) if n not in found]
         query = select(Trial.number, Trial.result).where(*ended)
-        if len(fresh) <= _NAMED:
+        if len(fresh) <= _PARAMETER_LIMIT:
             query = query.where(Trial.number.in_(fresh))
         for row in session.execute(query):
             values = values_of(row.result, names)
             found[row.number] = None if values is None else TrialResult(row.number, values)
-        _kept.keep(study_id, found)
-    return [one for _, one in sorted(found.items()) if one is not None]
+        _results.put(study_id, found)
+    return [result for _, result in sorted(found.items()) if result is not None]

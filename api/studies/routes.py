@@ -55,16 +55,18 @@ TrialNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The trial's n
     responses={200: {"model": StudySpec, "description": "With `dry_run`: the canonical spec; nothing was created."}},
 )
 def create_study(body: StudyCreate, caller: Writer, context: AppContextDep, key: IdempotencyKey = None) -> Response:
-    """Its first trials begin at once. Every mistake of the spec is told at once. Needs the role `member` in the project."""
+    """Its first trials start at once. All mistakes of the spec are reported at once. Needs the role `member` in the
+    project.
+    """
     spec = service.read_study(body)
     digest = digest_of("study", spec.model_dump(mode="json"))
     with context.read() as work:
-        before = None if body.dry_run else service.made_before(work, caller, key, digest)
+        before = None if body.dry_run else service.created_before(work, caller, key, digest)
         if before is not None:
             return _created(work, before)
     draft = service.check_study(context, caller, spec)
     if not body.wait_for_nodes:
-        service.demand_place(context, caller, draft)
+        service.demand_feasible(context, caller, draft)
     if body.dry_run:
         return _json(spec.model_dump_json())
     with context.write() as work:
@@ -77,7 +79,7 @@ def list_studies(query: StudyQueryParams, caller: Reader, context: AppContextDep
         return list_page(work, caller, query)
 
 
-@router.get("/{study}", operation_id="get_study", summary="One study with its spec and how its best grew")
+@router.get("/{study}", operation_id="get_study", summary="One study with its spec and its best result over time")
 def get_study(study: StudyViewer, context: AppContextDep) -> StudyDetail:
     with context.read() as work:
         return study_detail(work.session, study.load(work.session)[0])
@@ -103,39 +105,39 @@ def list_trials(study: StudyViewer, context: AppContextDep, page: PageParams) ->
 def get_trial_columns(
     study: StudyViewer,
     context: AppContextDep,
-    since: Annotated[datetime | None, Query(description="`until` of an earlier answer: only what has changed.")] = None,
+    since: Annotated[datetime | None, Query(description="`until` of an earlier response: only changes since then.")] = None,
 ) -> TrialColumns:
-    """Of trials that are over nothing changes any more: who gives back `until` as `since` is told the new ones alone."""
+    """Ended trials never change: with the last `until` as `since`, the response has running and newly ended trials only."""
     with context.read() as work:
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
         return trial_columns(work.session, study.load(work.session)[0], since, work.now)
 
 
-@router.get("/{study}/curves", operation_id="get_study_curves", summary="What trials reported on their way")
+@router.get("/{study}/curves", operation_id="get_study_curves", summary="Learning curves of trials")
 def get_study_curves(
     study: StudyViewer,
     context: AppContextDep,
-    limit: Annotated[int, Query(ge=1, le=200, description="Curves at most.")] = 60,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of curves.")] = 60,
 ) -> StudyCurves:
-    """Of those that run, of the best, and of the newest; of the first metric, each thinned to 200 points."""
+    """Curves of running, best and newest trials; of the first metric, each thinned to 200 points."""
     with context.read() as work:
         return study_curves(work.session, study.load(work.session)[0], limit)
 
 
-@router.get("/{study}/importance", operation_id="get_study_importance", summary="Which parameters matter")
+@router.get("/{study}/importance", operation_id="get_study_importance", summary="Importance of the parameters")
 async def get_study_importance(
     study: StudyViewer,
     context: AppContextDep,
     metric: Annotated[
-        str | None, Query(max_length=200, description="One of several metrics; unstated, all of them together.")
+        str | None, Query(max_length=200, description="One of several metrics; unstated: all metrics together.")
     ] = None,
 ) -> StudyImportance:
-    """By PED-ANOVA, conditional parameters included. Kept until another trial has a result."""
+    """By PED-ANOVA, conditional parameters included. Cached until another trial has a result."""
     return await insight.importance(context, study, metric)
 
 
-@router.get("/{study}/prediction", operation_id="get_study_prediction", summary="What more trials would bring")
+@router.get("/{study}/prediction", operation_id="get_study_prediction", summary="Prediction of the best after more trials")
 async def get_study_prediction(
     study: StudyViewer,
     context: AppContextDep,
@@ -144,11 +146,11 @@ async def get_study_prediction(
         Query(
             ge=1,
             le=MAX_TRIALS,
-            description="Trials ahead; unstated, those of the budget that are left, or as many again.",
+            description="Further trials; unstated: the rest of the budget, or as many as there were.",
         ),
     ] = None,
 ) -> StudyPrediction:
-    """An extrapolation of the best so far with an interval of 80 %, or the reason why there is none."""
+    """An extrapolation of the best result with an 80 % interval, or the reason why there is none."""
     return await insight.prediction(context, study, more)
 
 
@@ -168,13 +170,13 @@ def clone_study(
         original, _ = study.load(work.session)
         origin, name = original.id, original.name
         digest = digest_of("study clone", {"study": origin, **body.model_dump(mode="json")})
-        before = None if body.dry_run else service.made_before(work, caller, key, digest)
+        before = None if body.dry_run else service.created_before(work, caller, key, digest)
         if before is not None:
             return _created(work, before)
         spec = cloned_spec(work.session, caller, original, body)
     draft = replace(service.check_study(context, caller, spec), cloned_from=origin)
     if not body.wait_for_nodes:
-        service.demand_place(context, caller, draft)
+        service.demand_feasible(context, caller, draft)
     if body.dry_run:
         return _json(spec.model_dump_json())
     with context.write() as work:
@@ -184,36 +186,36 @@ def clone_study(
 
 @router.post("/{study}/stop", operation_id="stop_study", summary="Stop a study and cancel its trials")
 def stop_study(study: StudyMember, context: AppContextDep, body: ReasonRequest | None = None) -> StudyDetail:
-    """What its trials have found stays."""
-    return _ask(context, study, StudyEvent.STOP, body)
+    """The results of its trials stay."""
+    return _apply(context, study, StudyEvent.STOP, body)
 
 
-@router.post("/{study}/pause", operation_id="pause_study", summary="Begin no more trials for now")
+@router.post("/{study}/pause", operation_id="pause_study", summary="Pause a study")
 def pause_study(study: StudyMember, context: AppContextDep, body: ReasonRequest | None = None) -> StudyDetail:
-    """Trials that run go on."""
-    return _ask(context, study, StudyEvent.PAUSE, body)
+    """No new trials start; running trials continue."""
+    return _apply(context, study, StudyEvent.PAUSE, body)
 
 
-@router.post("/{study}/resume", operation_id="resume_study", summary="Go on with a paused study")
+@router.post("/{study}/resume", operation_id="resume_study", summary="Resume a paused study")
 def resume_study(study: StudyMember, context: AppContextDep, body: ReasonRequest | None = None) -> StudyDetail:
-    return _ask(context, study, StudyEvent.RESUME, body)
+    return _apply(context, study, StudyEvent.RESUME, body)
 
 
 @router.post("/{study}/extend", operation_id="extend_study", summary="Add to a study's budget")
 def extend_study(body: StudyExtend, study: StudyMember, context: AppContextDep) -> StudyDetail:
-    """One that has ended goes on."""
+    """A study that has ended continues."""
     with context.write() as work:
         return study_detail(work.session, service.extend(work, study, body))
 
 
-@router.delete("/{study}", operation_id="delete_study", summary="Forget an ended study", status_code=204)
+@router.delete("/{study}", operation_id="delete_study", summary="Delete an ended study", status_code=204)
 def delete_study(study: StudyMember, context: AppContextDep) -> None:
     """The jobs of its trials stay."""
     with context.write() as work:
         service.delete(work, study)
 
 
-@router.post("/{study}/suggestions", operation_id="suggest_trials", summary="Ask for points to try by yourself")
+@router.post("/{study}/suggestions", operation_id="suggest_trials", summary="Ask for trials to run yourself")
 async def suggest_trials(
     study: StudyMember,
     context: AppContextDep,
@@ -221,38 +223,40 @@ async def suggest_trials(
     body: SuggestRequest | None = None,
     key: IdempotencyKey = None,
 ) -> Suggestions:
-    """Of a study without a template. Each point is a trial that runs until it is told as complete, or nothing is heard of it
-    for the study's `lost_after`.
+    """For a study without a template. Each trial runs until it is completed, or until it gets no heartbeat for the study's
+    `lost_after`.
     """
-    asked = ask_tell.Ask(key=key) if body is None else ask_tell.Ask(body.count, body.client, key)
-    given = await ask_tell.suggest(context, study, asked)
-    if not given.is_new:
+    request = ask_tell.SuggestionRequest(key=key)
+    if body is not None:
+        request = ask_tell.SuggestionRequest(body.count, body.client, key)
+    answer = await ask_tell.suggest(context, study, request)
+    if not answer.is_new:
         response.headers[REPLAYED] = "true"
-    return given.suggestions
+    return answer.suggestions
 
 
 @router.post(
-    "/{study}/trials/{number}/heartbeat", operation_id="heartbeat_trial", summary="Say that a trial is worked on"
+    "/{study}/trials/{number}/heartbeat", operation_id="heartbeat_trial", summary="Send a heartbeat of a trial"
 )
 def heartbeat_trial(number: TrialNumber, study: StudyMember, context: AppContextDep) -> TrialView:
-    """Of a study without a template. Its time until it is lost begins anew; `state` says whether it still counts."""
+    """For a study without a template. Restarts the trial's timeout (`lost_after`); `state` says whether it still runs."""
     with context.write() as work:
         return ask_tell.heartbeat(work, study, number)
 
 
-@router.post("/{study}/trials/{number}/complete", operation_id="complete_trial", summary="Tell what a trial came to")
+@router.post("/{study}/trials/{number}/complete", operation_id="complete_trial", summary="Tell the result of a trial")
 def complete_trial(body: TrialComplete, number: TrialNumber, study: StudyMember, context: AppContextDep) -> TrialView:
-    """Of a study without a template. Without a `result` the trial has failed."""
+    """For a study without a template. Without a `result` the trial has failed."""
     with context.write() as work:
         return ask_tell.complete(work, study, number, body)
 
 
-def _ask(context: AppContext, study: StudyAccess, event: StudyEvent, body: ReasonRequest | None) -> StudyDetail:
+def _apply(context: AppContext, study: StudyAccess, event: StudyEvent, body: ReasonRequest | None) -> StudyDetail:
     with context.write() as work:
-        return study_detail(work.session, service.ask(work, study, event, body.reason if body else ""))
+        return study_detail(work.session, service.request_transition(work, study, event, body.reason if body else ""))
 
 
-def _created(work: UnitOfWork, made: service.Created) -> Response:
+def _created(work: UnitOfWork, made: service.StudyCreated) -> Response:
     headers = {} if made.is_new else {REPLAYED: "true"}
     return _json(study_detail(work.session, made.row).model_dump_json(), 201, headers)
 

@@ -1,8 +1,9 @@
-"""Creating studies, and what users ask of those that are there."""
+"""Creation of studies, and actions on existing ones: stop, pause, resume, extend, delete."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,13 +36,13 @@ from core.ids import new_id
 from core.storage.volumes import split_location
 from core.wakeups import TOPIC_STUDY
 
-# Of another study's trials: the best ones.
-_KNOWN: Final = 200
+# Warm start: the best trials of each earlier study.
+_PRIOR_TRIAL_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A study that may be created. ``submission``: of its template, ``None`` without one. ``cloned_from``: a study's id."""
+class StudyDraft:
+    """A checked study. ``submission``: of its template, ``None`` without one. ``cloned_from``: a study's id."""
 
     spec: StudySpec
     project_id: str
@@ -50,8 +51,8 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
-    """``is_new``: false where the same request had made it before."""
+class StudyCreated:
+    """``is_new``: false if an equal earlier request created the study."""
 
     row: Study
     is_new: bool = True
@@ -61,7 +62,7 @@ def read_study(request: StudyCreate) -> StudySpec:
     """The canonical spec. Raises ``InvalidRequest`` (none, or two) or ``InvalidSpec`` (every mistake in it)."""
     if (request.spec is None) == (request.spec_text is None):
         raise InvalidRequest(
-            "Give the study as `spec` (an object) or as `spec_text` (YAML), one of the two.", field="spec"
+            "State the study as `spec` (an object) or as `spec_text` (YAML), not both.", field="spec"
         )
     try:
         return parse_study(request.spec) if request.spec is not None else parse_study_text(request.spec_text or "")
@@ -69,45 +70,45 @@ def read_study(request: StudyCreate) -> StudySpec:
         raise invalid_spec(error) from error
 
 
-def check_study(context: AppContext, caller: Caller, spec: StudySpec) -> Draft:
-    """Prove, without an open transaction, that the template can run here for this caller."""
+def check_study(context: AppContext, caller: Caller, spec: StudySpec) -> StudyDraft:
+    """Check, without an open transaction, that the template can run here for this caller."""
     mistakes: list[InvalidSpec] = []
     with context.read() as work:
         project_id = caller.member_of(work.session, spec.project, "member").project_id
         if spec.warm_start:
-            mistakes += _known(work.session, caller, spec)[1]
+            mistakes += _prior_trials(work.session, caller, spec)[1]
     submission = None
     if spec.template is not None:
         try:
             submission = check_submission(context, caller, spec.template)
         except InvalidSpec as error:
-            mistakes.append(_of_template(error))
+            mistakes.append(_with_template_fields(error))
     if mistakes:
-        raise _together(mistakes)
-    return Draft(spec, project_id, submission)
+        raise _combined(mistakes)
+    return StudyDraft(spec, project_id, submission)
 
 
-def made_before(work: UnitOfWork, caller: Caller, key: str | None, digest: str) -> Created | None:
-    """What an equal request with this key made; ``None``: none did.
+def created_before(work: UnitOfWork, caller: Caller, key: str | None, digest: str) -> StudyCreated | None:
+    """The study that an equal request with this key created; ``None``: there is none.
 
-    Asked before anything is checked: a repeat has the same answer, whatever has become of nodes and volumes meanwhile.
+    Called before all checks: a repeated request has the same answer, even if nodes or volumes have changed.
 
     Raises:
-        Conflict: the study that the key made was deleted.
+        Conflict: the study of the key was deleted.
         IdempotencyMismatch: the key was used for another request.
     """
     study_id = None if key is None else find_key(work.session, KeyClaim(caller.user_id, key, digest))
-    return None if study_id is None else Created(_made_before(work.session, study_id), is_new=False)
+    return None if study_id is None else StudyCreated(_load_created(work.session, study_id), is_new=False)
 
 
-def demand_place(context: AppContext, caller: Caller, draft: Draft) -> None:
-    """Refuse a study none of whose trials could ever start: it would stand there for its whole time and try nothing.
+def demand_feasible(context: AppContext, caller: Caller, draft: StudyDraft) -> None:
+    """Refuse a study whose trials could never start: it would spend its whole time without a trial.
 
-    A single job of this kind is taken and tells why it waits; a study hides that behind its trials, and its time runs.
-    Call it in a thread of the server, without an open transaction.
+    A single infeasible job is accepted and shows its wait reason; a study hides that behind its trials, while its time
+    runs. Call it in a thread of the server, without an open transaction.
 
     Raises:
-        InvalidSpec: no node that there is could ever hold the template's job, by the planner.
+        InvalidSpec: the planner finds no node that could ever run the template's job.
     """
     if draft.submission is None:
         return
@@ -117,10 +118,10 @@ def demand_place(context: AppContext, caller: Caller, draft: Draft) -> None:
     field = _field_of(draft.submission, reason.numbers)
     hint = "create it with `wait_for_nodes` if such a node is to come, or give the template a `max_wait`"
     sentence = reason.sentence.rstrip(".")
-    told: list[dict[str, str | None]] = [
+    errors: list[dict[str, str | None]] = [
         {"path": field, "message": f"no trial could ever start: {sentence}", "hint": hint}
     ]
-    raise InvalidSpec(f"{field}: no trial could ever start: {sentence}; {hint}.", field=field, errors=told)
+    raise InvalidSpec(f"{field}: no trial could ever start: {sentence}; {hint}.", field=field, errors=errors)
 
 
 def _field_of(submission: Submission, numbers: Mapping[str, Any]) -> str:
@@ -138,33 +139,38 @@ def _field_of(submission: Submission, numbers: Mapping[str, Any]) -> str:
 
 
 def create(
-    work: UnitOfWork, caller: Caller, draft: Draft, reason: str = "", *, key: str | None = None, digest: str = ""
-) -> Created:
-    """Write the study; the control loop begins its first trials. ``reason``: of its making, for its history.
+    work: UnitOfWork, caller: Caller, draft: StudyDraft, reason: str = "", *, key: str | None = None, digest: str = ""
+) -> StudyCreated:
+    """Write the study; the control loop starts its first trials.
 
     Args:
-        key: the same request with the same key makes no second study. ``digest``: of what is asked for.
+        work: the transaction.
+        caller: the study's user.
+        draft: the checked study.
+        reason: of its creation, for its history.
+        key: idempotency key: the same request with the same key creates no second study.
+        digest: of the request.
 
     Raises:
-        Conflict: the study that the key made was deleted.
+        Conflict: the study of the key was deleted.
         IdempotencyMismatch: the key was used for another request.
-        InvalidSpec: a secret or the code archive is missing, or a study to begin with is none.
+        InvalidSpec: a secret or the code archive is missing, or a study for the warm start cannot be used.
     """
     study_id = new_id("study")
     if key is not None:
         before = claim_key(work.session, KeyClaim(caller.user_id, key, digest), study_id, work.now)
         if before is not None:
-            return Created(_made_before(work.session, before), is_new=False)
+            return StudyCreated(_load_created(work.session, before), is_new=False)
     spec = draft.spec
-    known, mistakes = _known(work.session, caller, spec)
+    prior_trials, mistakes = _prior_trials(work.session, caller, spec)
     if mistakes:
-        raise _together(mistakes)
+        raise _combined(mistakes)
     output: tuple[str, str | None] = ("", None)
     if draft.submission is not None and spec.template is not None:
         try:
             check_in_transaction(work, draft.submission)
         except InvalidSpec as error:
-            raise _of_template(error) from error
+            raise _with_template_fields(error) from error
         output = (draft.submission.output.volume, None)
         if spec.template.output is not None:
             output = split_location(spec.template.output, field="template.output")
@@ -185,7 +191,7 @@ def create(
         proposed_count=0,
         prefetched_points=[],
         prefetched_after=0,
-        prior_trials=known,
+        prior_trials=prior_trials,
         cloned_from=draft.cloned_from,
         created_at=work.now,
         started_at=work.now,
@@ -193,22 +199,22 @@ def create(
     )
     work.session.add(row)
     work.session.flush()
-    tell(work, caller, row, "study.created", reason)
+    record_event(work, caller, row, "study.created", reason)
     work.notify(TOPIC_STUDY, row.id)
-    return Created(row)
+    return StudyCreated(row)
 
 
-def ask(work: UnitOfWork, access: StudyAccess, event: StudyEvent, reason: str) -> Study:
-    """Move the study as its user wants.
+def request_transition(work: UnitOfWork, access: StudyAccess, event: StudyEvent, reason: str) -> Study:
+    """Apply a user's transition to the study.
 
     Raises:
-        IllegalTransition: its state does not allow it.
-        StaleWrite: it moved in the same moment.
+        IllegalTransition: the study's state does not allow it.
+        StaleWrite: the study changed at the same time.
     """
     row, _ = access.load(work.session)
     state = StudyState(row.state)
     if event is StudyEvent.STOP and state in (StudyState.STOPPING, StudyState.CANCELLED):
-        return row  # a client may repeat a request that it lost sight of
+        return row  # idempotent: a client may repeat a request whose response it lost
     after = advance_study(state, event)
     values: dict[str, Any] = {"state": after.value, "reason": reason}
     if event is StudyEvent.PAUSE:
@@ -217,23 +223,23 @@ def ask(work: UnitOfWork, access: StudyAccess, event: StudyEvent, reason: str) -
         values["started_at"] = resumed_start(row.started_at, row.spec.get(PAUSED_AT), work.now)
         values["spec"] = {name: item for name, item in row.spec.items() if name != PAUSED_AT}
     _change(work, row, **values)
-    tell(work, access.caller, row, f"study.{event.value}_requested", reason)
+    record_event(work, access.caller, row, f"study.{event.value}_requested", reason)
     work.notify(TOPIC_STUDY, row.id)
     return row
 
 
 def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
-    """Add to the budget; a study that has ended goes on.
+    """Add to the budget; a study that has ended continues.
 
     Raises:
-        IllegalTransition: it is being stopped.
-        InvalidRequest: nothing is added, or to what has no limit; too much; or it would end again at once, since too many
-            trials failed or another part of the budget is spent.
+        IllegalTransition: the study is being stopped.
+        InvalidRequest: nothing is added, the limit does not exist, or the sum is too large; or the study would end again at
+            once, since too many trials failed or another part of the budget is spent.
     """
     row, _ = access.load(work.session)
     added = body.model_dump(exclude_none=True)
     if not added:
-        raise InvalidRequest("Say by what: trials, max_time, gpu_hours, failed_trials, or parallel.", field="trials")
+        raise InvalidRequest("State what to add: trials, max_time, gpu_hours, failed_trials, or parallel.", field="trials")
     spec = StudySpec.model_validate(row.spec)
     budget = spec.budget.model_dump()
     for name, more in added.items():
@@ -242,25 +248,27 @@ def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
         budget[name] = more if name == "parallel" else budget[name] + more
     before = StudyState(row.state)
     if before.is_terminal and "max_time" in added:
-        # Its time counts anew from now, and what it had is over: only what is added is left.
+        # The time starts again now, and the earlier time is spent: only the added time is left.
         budget["max_time"] = added["max_time"]
     changed = _whole_budget(budget)
     if spec.population is not None and int(changed.parallel * spec.population.quantile) < 1:
         raise InvalidRequest(
-            f"parallel: of {changed.parallel} trials at once there are no worst {spec.population.quantile:g} (population).",
+            f"parallel={changed.parallel} is too small for quantile={spec.population.quantile:g}: the worst "
+            f"{100 * spec.population.quantile:g} % of {changed.parallel} trials is none; use parallel ≥ "
+            f"{math.ceil(1 / spec.population.quantile)}.",
             field="parallel",
         )
     state = advance_study(before, StudyEvent.EXTEND)
     values: dict[str, Any] = {"spec": {**row.spec, "budget": changed.model_dump(mode="json")}, "state": state.value}
     if before.is_terminal:
-        # It may have given up for failures whose cause is mended by now.
+        # It may have ended because of failures whose cause is fixed by now.
         counts = trial_counts(work.session, [row.id])[row.id]
         _demand_left(work, row, changed, sum(counts.values()))
         failed = counts.get(TrialState.FAILED, 0)
         if changed.failed_trials is not None and failed > changed.failed_trials:
             raise InvalidRequest(
-                f"failed_trials: {failed} trials failed, and the budget allows {changed.failed_trials}: it would end again at"
-                " once; add to failed_trials as well.",
+                f"failed_trials: {failed} trials failed, but the budget allows {changed.failed_trials}: the study would end "
+                "again at once; add to failed_trials as well.",
                 field="failed_trials",
             )
         values["spec"][FORGIVEN] = failed
@@ -269,7 +277,7 @@ def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
             values["started_at"] = work.now
     _change(work, row, **values)
     words = ", ".join(f"{name} {'=' if name == 'parallel' else '+'} {more:g}" for name, more in added.items())
-    tell(work, access.caller, row, "study.extended", words)
+    record_event(work, access.caller, row, "study.extended", words)
     work.notify(TOPIC_STUDY, row.id)
     return row
 
@@ -278,17 +286,18 @@ def _demand_left(work: UnitOfWork, row: Study, budget: Budget, made: int) -> Non
     """Raises ``InvalidRequest``: another part of the budget is spent, so the study would end again at once."""
     if budget.trials is not None and made >= budget.trials:
         raise InvalidRequest(
-            f"trials: all {made} trials are made: it would end again at once; add to trials as well.", field="trials"
+            f"trials: all {made} trials are spent: the study would end again at once; add to trials as well.", field="trials"
         )
     if budget.gpu_hours is not None and gpu_seconds(work.session, row.id) >= budget.gpu_hours * 3600:
         raise InvalidRequest(
-            f"gpu_hours: its {budget.gpu_hours:g} GPU-hours are spent: it would end again at once; add to gpu_hours as well.",
+            f"gpu_hours: all {budget.gpu_hours:g} GPU-hours are spent: the study would end again at once; add to gpu_hours as "
+            "well.",
             field="gpu_hours",
         )
 
 
 def _whole_budget(budget: Mapping[str, Any]) -> Budget:
-    """Raises ``InvalidRequest``, of the first limit that became too large."""
+    """The budget. Raises ``InvalidRequest`` for the first limit that is too large."""
     try:
         return Budget.model_validate(budget)
     except ValidationError as error:
@@ -298,25 +307,25 @@ def _whole_budget(budget: Mapping[str, Any]) -> Budget:
 
 
 def delete(work: UnitOfWork, access: StudyAccess) -> None:
-    """Forget an ended study; its trials' jobs stay. Raises ``Conflict``: it has not ended."""
+    """Delete an ended study; its trials' jobs stay. Raises ``Conflict``: the study has not ended."""
     row, _ = access.load(work.session)
     if not StudyState(row.state).is_terminal:
-        raise Conflict(f"Study {row.name!r} is {row.state}; stop it and wait for its end, then delete it.")
+        raise Conflict(f"Study {row.name!r} is {row.state}; stop it, wait for its end, then delete it.")
     _change(work, row, deleted_at=work.now)
-    tell(work, access.caller, row, "study.deleted", "")
+    record_event(work, access.caller, row, "study.deleted", "")
 
 
-def tell(work: UnitOfWork, caller: Caller, row: Study, kind: str, reason: str) -> None:
+def record_event(work: UnitOfWork, caller: Caller, row: Study, kind: str, reason: str) -> None:
     append_event(
         work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
         data={"study": row.id, "name": row.name},
     )  # fmt: skip
 
 
-def _made_before(session: Session, study_id: str) -> Study:
+def _load_created(session: Session, study_id: str) -> Study:
     found = session.get(Study, study_id)
     if found is None or found.deleted_at is not None:
-        raise Conflict("The study that this Idempotency-Key made was deleted; use a fresh key.")
+        raise Conflict("The study of this Idempotency-Key was deleted; use a new key.")
     return found
 
 
@@ -329,26 +338,26 @@ def _seed_of(study_id: str) -> int:
     return int.from_bytes(hashlib.sha256(study_id.encode()).digest()[:4]) % 2**31
 
 
-def _of_template(error: InvalidSpec) -> InvalidSpec:
-    """The same, told of the study's template."""
+def _with_template_fields(error: InvalidSpec) -> InvalidSpec:
+    """The same error, with fields of the study's template."""
 
-    def place(path: str | None) -> str:
+    def path_of(path: str | None) -> str:
         return f"template.{path}" if path else "template"
 
-    told: list[dict[str, str | None]] = [{**one, "path": place(one.get("path"))} for one in error.errors]
-    return InvalidSpec(f"template: {error.sentence}", field=place(error.field), errors=told)
+    errors: list[dict[str, str | None]] = [{**item, "path": path_of(item.get("path"))} for item in error.errors]
+    return InvalidSpec(f"template: {error.sentence}", field=path_of(error.field), errors=errors)
 
 
-def _together(mistakes: Sequence[InvalidSpec]) -> InvalidSpec:
-    """All of them as one refusal."""
+def _combined(mistakes: Sequence[InvalidSpec]) -> InvalidSpec:
+    """One error with all mistakes."""
     if len(mistakes) == 1:
         return mistakes[0]
-    sentence = " ".join(one.sentence for one in mistakes)
-    return InvalidSpec(sentence, field=mistakes[0].field, errors=[told for one in mistakes for told in one.errors])
+    sentence = " ".join(mistake.sentence for mistake in mistakes)
+    return InvalidSpec(sentence, field=mistakes[0].field, errors=[item for mistake in mistakes for item in mistake.errors])
 
 
-def _known(session: Session, caller: Caller, spec: StudySpec) -> tuple[list[dict[str, Any]], list[InvalidSpec]]:
-    """What earlier studies found: the best of their trials whose points are in this study's space; and what is wrong."""
+def _prior_trials(session: Session, caller: Caller, spec: StudySpec) -> tuple[list[dict[str, Any]], list[InvalidSpec]]:
+    """For the warm start: the best trials of earlier studies whose points are in this study's space; and the mistakes."""
     space = Space.of(spec)
     found: list[dict[str, Any]] = []
     mistakes: list[InvalidSpec] = []
@@ -368,23 +377,23 @@ def _points_of(
         other, _ = StudyAccess(caller, ref, "viewer").load(session)
     except NotFound as error:
         raise _refused(field, f"there is no study {ref!r} that you may see") from error
-    its = StudySpec.model_validate(other.spec)
-    if [metric.name for metric in its.metrics] != names or its.goals != spec.goals:
-        raise _refused(field, f"study {ref!r} is to {_aim(its)}, and this one to {_aim(spec)}")
+    other_spec = StudySpec.model_validate(other.spec)
+    if [metric.name for metric in other_spec.metrics] != names or other_spec.goals != spec.goals:
+        raise _refused(field, f"study {ref!r} is to {_aim(other_spec)}, but this one is to {_aim(spec)}")
     sign = spec.metrics[0].sign
     rows: Mapping[int, Any] = {row.number: row for row in ended_trials(session, other.id)}
-    ranked = sorted(results(session, other.id, its), key=lambda one: sign * one.values[0])
-    # Of a study that halves, those of the largest size: values of one size compare alone.
-    sizes = {one.number: size_of(its, rows[one.number].parameters) for one in ranked}
-    whole = [one for one in ranked if sizes[one.number] == max(sizes.values())]
+    ranked = sorted(results(session, other.id, other_spec), key=lambda result: sign * result.values[0])
+    # Of a study with successive halving, the trials of the largest size: only values of one size are comparable.
+    sizes = {result.number: size_of(other_spec, rows[result.number].parameters) for result in ranked}
+    whole = [result for result in ranked if sizes[result.number] == max(sizes.values())]
     fitting = (
-        {"parameters": point, "values": list(values_of(rows[one.number].result, names) or ())}
-        for one in whole
-        if space.fault(point := searched(its, rows[one.number].parameters)) is None
+        {"parameters": point, "values": list(values_of(rows[result.number].result, names) or ())}
+        for result in whole
+        if space.fault(point := searched(other_spec, rows[result.number].parameters)) is None
     )
-    points = list(islice(fitting, _KNOWN))
+    points = list(islice(fitting, _PRIOR_TRIAL_LIMIT))
     if whole and not points:
-        raise _refused(field, f"no trial of study {ref!r} is a point of this study's space")
+        raise _refused(field, f"no trial of study {ref!r} is in this study's search space")
     return points
 
 

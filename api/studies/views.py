@@ -1,4 +1,4 @@
-"""Studies and trials as the wire shows them."""
+"""REST views of studies and trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
 from trainmaster.wire.studies import StudyState as WireState
 
-from api.studies.results_cache import known_front, known_results
+from api.studies.results_cache import cached_front, cached_results
 from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User
@@ -25,7 +25,7 @@ _NAMESAKES: Final = 10
 def trial_views(
     session: Session, study_id: str, *, after: int = 0, limit: int, numbers: Sequence[int] = ()
 ) -> list[TrialView]:
-    """Trials by number, or those of these numbers."""
+    """Trials in order of number; with ``numbers``, only those."""
     query = (
         select(
             Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.reason, Trial.job_id, Trial.gpu_s,
@@ -77,15 +77,15 @@ def _namesakes(session: Session, study: Study) -> list[str]:
 
 
 def winner_view(session: Session, study: Study) -> StudyWinner | None:
-    kept = study.best_trial
-    if kept is None:
+    best_trial = study.best_trial
+    if best_trial is None:
         return None
-    job = session.get(Job, kept["job"])
-    version = session.get(ModelVersion, kept["version"])
+    job = session.get(Job, best_trial["job"])
+    version = session.get(ModelVersion, best_trial["version"])
     is_there = version is not None and version.deleted_at is None
     model = session.get(Model, version.model_id) if version is not None and is_there else None
     return StudyWinner(
-        trial=kept["trial"],
+        trial=best_trial["trial"],
         job=None if job is None or job.deleted_at is not None else job.id,
         job_state=None if job is None else job.state,
         model=None if model is None else model.name,
@@ -98,19 +98,19 @@ def winner_view(session: Session, study: Study) -> StudyWinner | None:
 def study_best(session: Session, study: Study) -> StudyBest:
     spec = StudySpec.model_validate(study.spec)
     found = results(session, study.id, spec)
-    front = known_front(study.id, found, spec.goals)
+    front = cached_front(study.id, found, spec.goals)
     if len(spec.metrics) == 1:
-        front = front[:1]  # its equals came later
-    numbers = [one.number for one in front]
+        front = front[:1]  # trials of equal value ended later
+    numbers = [result.number for result in front]
     names = [metric.name for metric in spec.metrics]
     trials = trial_views(session, study.id, limit=len(numbers), numbers=numbers) if numbers else []
-    grew = best_so_far(found, spec.metrics[0].goal)
-    return StudyBest(metrics=names, trials=trials, best_so_far=grew, regret=regret(found, spec.metrics[0].goal))
+    history = best_so_far(found, spec.metrics[0].goal)
+    return StudyBest(metrics=names, trials=trials, best_so_far=history, regret=regret(found, spec.metrics[0].goal))
 
 
 def results(session: Session, study_id: str, spec: StudySpec) -> list[TrialResult]:
-    """Every trial with a result, by number."""
-    return known_results(session, study_id, [metric.name for metric in spec.metrics])
+    """All results, in order of the trials' numbers."""
+    return cached_results(session, study_id, [metric.name for metric in spec.metrics])
 
 
 def _view(
@@ -142,7 +142,7 @@ def _view(
         budget_trials=spec.budget.trials,
         parallel=spec.budget.parallel,
         best=trial_views(session, row.id, limit=1, numbers=[leader.number])[0] if leader else None,
-        front_size=len(known_front(row.id, found, spec.goals)) if len(spec.metrics) > 1 else None,
+        front_size=len(cached_front(row.id, found, spec.goals)) if len(spec.metrics) > 1 else None,
         cloned_from=row.cloned_from,
         created_at=row.created_at,
         finished_at=row.finished_at,

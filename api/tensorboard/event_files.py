@@ -1,8 +1,8 @@
-"""All that a TensorBoard sees of the disk: the event files below some jobs' outputs.
+"""The file system of a TensorBoard: only the event files below some jobs' outputs.
 
-Event files and their folders are users' own: a link among them may lead to another project's output or to the
-platform's key. TensorBoard would follow it. So each of its reads goes through :class:`Tree`, which does not, and no
-other file system is there for it at all. It has its own abstraction for that, with the methods below.
+Users control event files and their folders: a symbolic link may lead to another project's output or to the platform's
+key, and TensorBoard would follow it. Hence all its reads go through :class:`Tree`, which does not follow links, and it
+gets no other file system. The methods below are TensorBoard's own file system interface.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from core.domain.errors import TrainmasterError
 from core.storage.tree import Tree
 
 SCHEME: Final = "job"
-# What is no event file's place: the platform's own folder and models' files, which may be many.
-_PASSED_OVER: Final = frozenset({".trainmaster", "mlflow"})
-_NAMES: Final = 20_000  # of one folder
-_DEPTH: Final = 12
-_READ: Final = 64 * 2**20  # bytes at once
+# Folders without event files: the platform's own folder, and model files, which may be many.
+_IGNORED: Final = frozenset({".trainmaster", "mlflow"})
+_NAME_LIMIT: Final = 20_000  # of one folder
+_DEPTH_LIMIT: Final = 12
+_READ_LIMIT_BYTES: Final = 64 * 2**20  # bytes at once
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """What TensorBoard wants of stat(2)."""
+    """The part of stat(2) that TensorBoard uses."""
 
     length: int
 
 
-class EventFiles:
+class EventFileSystem:
     """``job://<number>/…``: the event files below output number ``<number>``."""
 
     def __init__(self, trees: Mapping[str, Tree], errors: Any) -> None:
-        """``errors``: TensorBoard's own, which its readers expect."""
+        """``errors``: TensorBoard's error module, whose exceptions its readers expect."""
         self._trees = trees
         self._errors = errors
 
@@ -54,17 +54,17 @@ class EventFiles:
             return False
 
     def listdir(self, dirname: str | bytes) -> list[str]:
-        """Folders and event files by name, links to folders left out: one that leads upwards would never end."""
+        """Folders and event files in order of name, without links to folders, which could form a cycle."""
         tree, path = self._place(dirname)
-        if path.count("/") >= _DEPTH:
+        if path.count("/") >= _DEPTH_LIMIT:
             return []
         found: list[str] = []
         try:
             with tree.open_folder(path) as fd, os.scandir(fd) as entries:
                 for entry in entries:
-                    if len(found) >= _NAMES:
+                    if len(found) >= _NAME_LIMIT:
                         break
-                    if entry.name in _PASSED_OVER or not entry.name.isprintable():
+                    if entry.name in _IGNORED or not entry.name.isprintable():
                         continue
                     if entry.is_dir(follow_symlinks=False) or "tfevents" in entry.name:
                         found.append(entry.name)
@@ -93,7 +93,7 @@ class EventFiles:
         except TrainmasterError as error:
             self._missing(error)
         try:
-            data = os.pread(fd, min(_READ, _READ if size is None else size), start)
+            data = os.pread(fd, min(_READ_LIMIT_BYTES, _READ_LIMIT_BYTES if size is None else size), start)
         finally:
             os.close(fd)
         return data if binary_mode else data.decode("utf-8", "replace"), {"offset": start + len(data)}
@@ -101,7 +101,7 @@ class EventFiles:
     def join(self, path: str, *paths: str) -> str:
         return posixpath.join(path, *paths)
 
-    def glob(self, filename: object) -> list[str]:  # noqa: ARG002 (asked for checkpoints alone)
+    def glob(self, filename: object) -> list[str]:  # noqa: ARG002 (used for checkpoints only)
         return []
 
     def _place(self, filename: str | bytes) -> tuple[Tree, str]:
@@ -117,8 +117,8 @@ class EventFiles:
         raise self._errors.NotFoundError(None, None, error.sentence) from error
 
 
-class NoFiles:
-    """What stands for the local disk, which paths in event folders may name: there is nothing."""
+class EmptyFileSystem:
+    """Replaces the local disk, which paths in event folders may name: it is empty."""
 
     def __init__(self, errors: Any) -> None:
         self._errors = errors

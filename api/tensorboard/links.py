@@ -1,7 +1,7 @@
-"""Addresses under which somebody looks at some jobs in TensorBoard.
+"""Secret addresses (capability URLs) of TensorBoards for sets of jobs.
 
-The address is the right to look: a page that shows what users' files hold must not have the platform's session, so no
-cookie is asked for and none is taken. It ends with the token that asked for it, and after a day at the latest.
+The address itself gives access: a page that shows users' files must not have the platform's session, so no cookie is
+needed or accepted. An address is valid as long as the token that created it, at most for a day.
 """
 
 from __future__ import annotations
@@ -19,44 +19,46 @@ from trainmaster.wire.jobs import TensorBoardLinkView
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import CALLER_TTL, Caller, JobAccess, load_caller
-from api.tensorboard.viewers import Output
+from api.tensorboard.viewers import ViewedOutput
 from core.db.tables import Job, TensorBoardLink, Token, Volume
 from core.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from core.tokens import token_digest
 
 PREFIX: Final = "/tensorboard"
 LINK_TTL: Final = timedelta(hours=24)
-_KEPT: Final = 1_000  # links that are remembered
-_GONE: Final = "This address of a TensorBoard is not good any more; open it again from the job's page, or with `trainmaster tensorboard`."
+_CACHE_LIMIT: Final = 1_000  # addresses
+_GONE: Final = (
+    "This TensorBoard address is no longer valid; open it again from the job's page, or with `trainmaster tensorboard`."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What an address shows. ``key``: equal for the same jobs."""
+class TensorBoardView:
+    """The jobs' outputs that an address shows. ``key``: equal for the same jobs."""
 
     secret: str
     key: str
-    outputs: tuple[Output, ...]
+    outputs: tuple[ViewedOutput, ...]
 
 
-class SightCache:
-    """Sights by the digest of their address, as long as callers are remembered: a page asks for many things at once."""
+class TensorBoardViewCache:
+    """Views by the digest of their address, cached as long as callers are: a page sends many requests at once."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[datetime, Sight]] = {}
+        self._views: dict[str, tuple[datetime, TensorBoardView]] = {}
 
-    def get(self, digest: str, now: datetime) -> Sight | None:
-        kept = self._kept.get(digest)
-        return kept[1] if kept is not None and kept[0] > now else None
+    def get(self, digest: str, now: datetime) -> TensorBoardView | None:
+        cached = self._views.get(digest)
+        return cached[1] if cached is not None and cached[0] > now else None
 
-    def put(self, digest: str, sight: Sight, until: datetime) -> None:
-        if len(self._kept) >= _KEPT:
-            self._kept.clear()
-        self._kept[digest] = (until, sight)
+    def put(self, digest: str, view: TensorBoardView, until: datetime) -> None:
+        if len(self._views) >= _CACHE_LIMIT:
+            self._views.clear()
+        self._views[digest] = (until, view)
 
 
 def make_link(work: UnitOfWork, caller: Caller, refs: Sequence[str]) -> TensorBoardLinkView:
-    """An address for these jobs. Raises ``NotFound`` or ``Forbidden`` for a job that the caller may not see."""
+    """Create an address for these jobs. Raises ``NotFound`` or ``Forbidden`` for a job that the caller may not see."""
     jobs = {job.id: job for job in (JobAccess(caller, ref, "viewer").load(work.session) for ref in refs)}
     for job in jobs.values():
         _output(work, job, job.name)
@@ -76,8 +78,8 @@ def make_link(work: UnitOfWork, caller: Caller, refs: Sequence[str]) -> TensorBo
     return TensorBoardLinkView(path=f"{PREFIX}/{secret}/", jobs=sorted(jobs), expires_at=expires_at)
 
 
-def load_sight(context: AppContext, secret: str, now: datetime) -> Sight:
-    """What the address shows now. Raises ``NotFound`` when it is unknown, over, or its user may see a job no more."""
+def load_view(context: AppContext, secret: str, now: datetime) -> TensorBoardView:
+    """The view of an address. Raises ``NotFound`` when it is unknown, expired, or its user has lost access to a job."""
     with context.read() as work:
         row = work.session.execute(
             select(TensorBoardLink, Token.digest)
@@ -95,31 +97,31 @@ def load_sight(context: AppContext, secret: str, now: datetime) -> Sight:
             outputs = tuple(_output(work, job, names[job.id]) for job in jobs)
     except (Unauthenticated, Forbidden, NotFound, Conflict) as error:
         raise NotFound(_GONE) from error
-    return Sight(secret, ",".join(job.id for job in jobs), outputs)
+    return TensorBoardView(secret, ",".join(job.id for job in jobs), outputs)
 
 
-async def _sight(request: Request, context: AppContextDep, secret: Annotated[str, Path(max_length=100)]) -> Sight:
-    cache: SightCache = request.app.state.sights
+async def _view(request: Request, context: AppContextDep, secret: Annotated[str, Path(max_length=100)]) -> TensorBoardView:
+    cache: TensorBoardViewCache = request.app.state.tensorboard_views
     digest, now = token_digest(secret), context.clock()
     known = cache.get(digest, now)
     if known is None:
-        known = await run_in_threadpool(load_sight, context, secret, now)
+        known = await run_in_threadpool(load_view, context, secret, now)
         cache.put(digest, known, now + CALLER_TTL)
     return known
 
 
-SightDep = Annotated[Sight, Depends(_sight)]
-"""The right to look at some jobs, by the address that was asked for."""
+TensorBoardViewDep = Annotated[TensorBoardView, Depends(_view)]
+"""Access to the view of some jobs, by the requested address."""
 
 
-def _output(work: UnitOfWork, job: Job, name: str) -> Output:
+def _output(work: UnitOfWork, job: Job, name: str) -> ViewedOutput:
     volume = work.session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     if volume is None or volume.root is None:
-        raise Conflict(f"The control plane does not see the output of job {job.name}, on volume {job.output_volume}.")
-    return Output(name, volume.root, job.output_path)
+        raise Conflict(f"The control plane cannot read the output of job {job.name}, on volume {job.output_volume}.")
+    return ViewedOutput(name, volume.root, job.output_path)
 
 
 def _names(jobs: Sequence[Job]) -> dict[str, str]:
-    """What each is called in TensorBoard: its name, and where several have it a part of its id too."""
+    """The names of the jobs in TensorBoard: their own; jobs with equal names also get a part of their id."""
     count = [job.name for job in jobs]
     return {job.id: job.name if count.count(job.name) == 1 else f"{job.name}-{job.id[-6:]}" for job in jobs}

@@ -1,8 +1,8 @@
-"""One TensorBoard, in a process of its own: ``python -m api.tensorboard.viewer``, started by the API.
+"""A TensorBoard in a process of its own: ``python -m api.tensorboard.viewer``, started by the API.
 
-It serves on a Unix socket in a folder that only the platform's user may enter, so that no port is open: what is on the
-network goes through the API. It takes its order from its input, and ends when that is closed: the kernel closes it when
-the API dies, however it dies.
+It serves on a Unix socket in a folder that only the platform's user may enter, so that no port is open: network access
+goes through the API. It reads its configuration from its input, and ends when that is closed: the kernel closes it when
+the API dies, for any reason.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from api.tensorboard.event_files import SCHEME, EventFiles, NoFiles
+from api.tensorboard.event_files import SCHEME, EmptyFileSystem, EventFileSystem
 from core.storage.tree import Tree
 
 _NICE: Final = 10
 _OPEN_FILES: Final = 1024
 _STACK_BYTES: Final = 2**20  # of each thread that answers a request
 _RELOAD_S: Final = 5
-# What the page is given instead of what a browser keeps from a page without an origin: its storage and its cookies,
-# workers from an address (its own are another origin's to it, so a worker of its own loads each), and requests that
-# would send a cookie.
+# Polyfills for what browsers deny to a page with an opaque origin: storage and cookies, workers from a URL (which is of
+# another origin, so an inline worker imports the script), and requests with credentials.
 _SHIM_PATH: Final = "/trainmaster-stand-ins.js"
 _SHIM: Final = b"""(function () {
   for (const name of ["localStorage", "sessionStorage"]) {
@@ -68,14 +67,14 @@ def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
-    # It writes nothing but its socket, which is no file in this sense.
+    # It writes no file; its socket does not count as one.
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     threading.stack_size(_STACK_BYTES)
 
 
 def _end_with_input(socket: str) -> None:
     sys.stdin.buffer.read()
-    # Who would tidy up is perhaps dead.
+    # The API, which would clean up, may be dead.
     with contextlib.suppress(OSError):
         Path(socket).unlink(missing_ok=True)
         Path(socket).parent.rmdir()
@@ -84,8 +83,8 @@ def _end_with_input(socket: str) -> None:
 
 def _make_app(outputs: list[dict[str, str]]) -> _Wsgi:
     """``outputs``: the name, the volume's root and the path there of each job's output."""
-    # With this module there, TensorBoard takes its own small stand-in for TensorFlow, also where that is installed: its
-    # files can be taken over, and it starts in a tenth of the time.
+    # With this module, TensorBoard uses its own TensorFlow stub, even if TensorFlow is installed: the stub's file system can
+    # be replaced, and it starts in a tenth of the time.
     sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
     from tensorboard import default, program
     from tensorboard.backend import application
@@ -94,18 +93,18 @@ def _make_app(outputs: list[dict[str, str]]) -> _Wsgi:
     from tensorboard.compat.tensorflow_stub.io import gfile
     from tensorboard.plugins.debugger_v2 import debugger_v2_plugin
 
-    trees = {str(number): Tree(one["root"], one["base"]) for number, one in enumerate(outputs)}
-    gfile.register_filesystem(SCHEME, EventFiles(trees, errors))
-    gfile.register_filesystem("", NoFiles(errors))
-    # Those that it brings. Others that are installed here might open what they like.
-    plugins = [one for one in default.get_static_plugins() if one is not debugger_v2_plugin.DebuggerV2Plugin]
-    spec = ",".join(f"{one['name']}:{SCHEME}://{number}" for number, one in enumerate(outputs))
+    trees = {str(number): Tree(output["root"], output["base"]) for number, output in enumerate(outputs)}
+    gfile.register_filesystem(SCHEME, EventFileSystem(trees, errors))
+    gfile.register_filesystem("", EmptyFileSystem(errors))
+    # Only TensorBoard's own plugins: other installed ones might open any file.
+    plugins = [output for output in default.get_static_plugins() if output is not debugger_v2_plugin.DebuggerV2Plugin]
+    spec = ",".join(f"{output['name']}:{SCHEME}://{number}" for number, output in enumerate(outputs))
     board = program.TensorBoard(plugins=plugins)
     board.configure(
         argv=(
             "",
             f"--logdir_spec={spec}",
-            "--load_fast=false",  # that one opens a port of its own
+            "--load_fast=false",  # the fast loader opens a port of its own
             f"--reload_interval={_RELOAD_S}",
             "--reload_multifile=true",
             "--window_title=TensorBoard",
@@ -124,7 +123,7 @@ def _make_app(outputs: list[dict[str, str]]) -> _Wsgi:
 
 
 def _with_stand_ins(app: _Wsgi) -> _Wsgi:
-    """``app`` whose first page loads the stand-ins for what it is not given before all else."""
+    """``app`` with the polyfills loaded first in its main page."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -134,17 +133,17 @@ def _with_stand_ins(app: _Wsgi) -> _Wsgi:
         if path not in ("", "/", "/index.html"):
             return app(environ, start_response)
         environ.pop("HTTP_ACCEPT_ENCODING", None)
-        told: list[Any] = []
+        response: list[Any] = []
 
-        def hold(status: str, headers: list[tuple[str, str]], _error: object = None) -> Callable[[bytes], None]:
-            told[:] = [status, headers]
+        def capture(status: str, headers: list[tuple[str, str]], _error: object = None) -> Callable[[bytes], None]:
+            response[:] = [status, headers]
             return lambda _data: None
 
-        page = b"".join(app(environ, hold))
+        page = b"".join(app(environ, capture))
         page = page.replace(b"<head>", b'<head><script src="' + _SHIM_PATH[1:].encode() + b'"></script>', 1)
-        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # the one address of its that is not relative
-        headers = [(name, value) for name, value in told[1] if name.lower() != "content-length"]
-        start_response(told[0], [*headers, ("Content-Length", str(len(page)))])
+        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # TensorBoard's only URL that is not relative
+        headers = [(name, value) for name, value in response[1] if name.lower() != "content-length"]
+        start_response(response[0], [*headers, ("Content-Length", str(len(page)))])
         return [page]
 
     return serve

@@ -1,7 +1,7 @@
-"""The TensorBoards of this API process: one for each set of jobs, a few of them, each ended when nobody looks.
+"""The pool of TensorBoards of this API process: one for each set of jobs, a limited number, ended when idle.
 
-None outlives the process. Another API process that gets a request for the same jobs starts its own: a TensorBoard
-keeps nothing but what it has read, so there is nothing to share, and an address is good at each of them.
+None outlives the process. Another API process that gets a request for the same jobs starts its own: a TensorBoard has
+no state but what it has read, so nothing is shared, and an address is valid at each API process.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ log = structlog.get_logger(__name__)
 
 _START_S: Final = 60.0
 _STOP_S: Final = 5.0
-_LOOK_S: Final = 5.0  # between two looks for those that idle
+_IDLE_CHECK_S: Final = 5.0  # interval of the check for idle ones
 _ANSWER_S: Final = 120.0  # a large run's first chart
-_TOLD: Final = 2_000  # characters of what it said before it died
-# What it needs of the environment, and nothing else: the platform's own holds its key and its database's password.
-_PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")
+_LOG_CHARS: Final = 2_000  # of the output of one that did not start
+# An allow-list: the platform's environment has its secret key and its database password.
+_ENVIRONMENT_VARIABLES: Final = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """A job's output as a TensorBoard is told of it: its name there, the volume's root, and the path in it."""
+class ViewedOutput:
+    """A job's output for TensorBoard: its name there, the volume's root, and the path in it."""
 
     name: str
     root: str
@@ -56,7 +56,7 @@ class Viewer:
     folder: Path
     used_at_s: float
     open_requests: int = 0
-    said: list[str] = field(default_factory=list)
+    startup_log: list[str] = field(default_factory=list)
     drain: asyncio.Task[None] | None = None
 
     @property
@@ -65,7 +65,7 @@ class Viewer:
 
 
 class Viewers:
-    """Starts and ends them. ``running`` is the one place where they are; one that is not there does not run."""
+    """Starts and ends TensorBoards. ``running`` has all that run."""
 
     def __init__(self, settings: Settings, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._limit = settings.tensorboard_limit
@@ -77,23 +77,23 @@ class Viewers:
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator[None]:
-        """Looks for those that idle, and ends all at the block's end."""
-        looker = asyncio.create_task(self._look())
+        """Ends idle TensorBoards, and all at the block's end."""
+        idle_checker = asyncio.create_task(self._end_idle_forever())
         try:
             yield
         finally:
-            looker.cancel()
+            idle_checker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await looker
+                await idle_checker
             await asyncio.gather(*(self._end(key) for key in list(self.running)))
 
     @asynccontextmanager
-    async def use(self, key: str, outputs: Sequence[Output]) -> AsyncIterator[httpx.AsyncClient]:
+    async def use(self, key: str, outputs: Sequence[ViewedOutput]) -> AsyncIterator[httpx.AsyncClient]:
         """A client of the TensorBoard for ``key``, started if there is none; it is not ended inside the block.
 
         Raises:
             Conflict: TensorBoard is not installed here.
-            Unavailable: as many as may run are being looked at, or it did not start.
+            Unavailable: the maximum number is in use, or it did not start.
         """
         viewer = await self._get(key, outputs)
         viewer.open_requests += 1
@@ -104,20 +104,20 @@ class Viewers:
             viewer.used_at_s = self._clock_s()
 
     async def end_idle(self) -> None:
-        """End those that nobody has asked for long, and forget the dead."""
+        """End those without requests for ``idle_s``, and remove dead ones."""
         now_s = self._clock_s()
         for key, viewer in list(self.running.items()):
             is_idle = viewer.open_requests == 0 and now_s - viewer.used_at_s >= self._idle_s
             if is_idle or not viewer.is_alive:
                 await self._end(key)
 
-    async def _look(self) -> None:
+    async def _end_idle_forever(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_IDLE_CHECK_S)
             await self.end_idle()
 
-    async def _get(self, key: str, outputs: Sequence[Output]) -> Viewer:
-        # One at a time for each set of jobs: the first page asks for many things at once.
+    async def _get(self, key: str, outputs: Sequence[ViewedOutput]) -> Viewer:
+        # Single-flight for each set of jobs: the first page sends many requests at once.
         lock = self._starting.setdefault(key, asyncio.Lock())
         try:
             async with lock:
@@ -146,7 +146,7 @@ class Viewers:
             )
         await self._end(min(unused)[1])
 
-    async def _start(self, outputs: Sequence[Output]) -> Viewer:
+    async def _start(self, outputs: Sequence[ViewedOutput]) -> Viewer:
         demand_installed()
         # In /tmp: a socket's path has at most 107 bytes, and home's may be long.
         folder = Path(tempfile.mkdtemp(prefix="trainmaster-tensorboard-"))
@@ -171,7 +171,7 @@ class Viewers:
         order: dict[str, Any] = {
             "socket": str(socket),
             "memory_bytes": self._memory_bytes,
-            "outputs": [{"name": one.name, "root": one.root, "base": one.base} for one in outputs],
+            "outputs": [{"name": output.name, "root": output.root, "base": output.base} for output in outputs],
         }
         try:
             assert process.stdin is not None  # noqa: S101 (asked for above)
@@ -180,7 +180,7 @@ class Viewers:
                 await _until_ready(viewer)
         except (TimeoutError, OSError, EOFError) as error:
             await _stop(viewer)
-            log.warning("tensorboard.not_started", said="".join(viewer.said)[-_TOLD:])
+            log.warning("tensorboard.not_started", startup_log="".join(viewer.startup_log)[-_LOG_CHARS:])
             raise Unavailable("TensorBoard did not start; try again in a moment.", retry_after_s=10.0) from error
         except BaseException:
             await _stop(viewer)
@@ -205,20 +205,20 @@ def demand_installed() -> None:
 
 
 def _environment() -> dict[str, str]:
-    known = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")  # each thread's buffer is 32 MB
+    known = {name: os.environ[name] for name in _ENVIRONMENT_VARIABLES if name in os.environ}
+    single_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")  # each thread's buffer is 32 MB
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 (what "" means there)
-    return {**known, **one_thread, "MALLOC_ARENA_MAX": "2", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**known, **single_thread, "MALLOC_ARENA_MAX": "2", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 async def _until_ready(viewer: Viewer) -> None:
     assert viewer.process.stdout is not None  # noqa: S101 (asked for at the start)
     while line := await viewer.process.stdout.readline():
         if line == b"ready\n":
-            # Its further words are read and dropped, or it would wait for a reader for ever.
+            # Further output is read and dropped, or it would block on a full pipe.
             viewer.drain = asyncio.create_task(_drain(viewer.process.stdout))
             return
-        viewer.said.append(line.decode("utf-8", "replace"))
+        viewer.startup_log.append(line.decode("utf-8", "replace"))
     raise EOFError("it ended")
 
 

@@ -23,9 +23,9 @@ def list_tokens(
         return service.list_tokens(work, caller, query)
 
 
-@router.post("", operation_id="create_token", summary="Make a token", status_code=201)
+@router.post("", operation_id="create_token", summary="Create a token", status_code=201)
 def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, response: Response) -> TokenCreated:
-    """`token` is shown this once. Its scopes cannot exceed those of the token that makes it."""
+    """`token` is shown only once. Its scopes cannot exceed those of the caller's token."""
     response.headers["Cache-Control"] = "no-store"
     with context.write() as work:
         return service.create(work, caller, body)
@@ -33,6 +33,6 @@ def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, resp
 
 @router.delete("/{token_id}", operation_id="revoke_token", summary="Revoke a token", status_code=204)
 def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
-    """At once on this process, within seconds on others. One's own current token may be revoked, too."""
+    """Takes effect at once on this API process, within seconds on others. The caller's own token may be revoked, too."""
     with context.write() as work:
         service.revoke(work, caller, token_id)

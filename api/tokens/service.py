@@ -1,4 +1,4 @@
-"""Tokens: made, named and revoked. Only their digest is stored."""
+"""Creation, listing and revocation of tokens. Only their digests are stored."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
 from core.tokens import new_user_token, token_digest
 
-_LONGEST: Final = timedelta(days=3650)  # longer is for ever: leave expires_in_s out
-_OTHERS: Final = "Tokens of other users are a platform admin's business."
+_MAX_LIFETIME: Final = timedelta(days=3650)  # for longer, a token without expiry
+_OTHERS: Final = "Only a platform admin can manage tokens of other users."
 
 
 class TokenQuery(PageQuery):
-    """Whose tokens to list."""
+    """Filter of tokens."""
 
-    user: Annotated[str | None, Field(description="Another user's: platform admins only.")] = None
-    all_users: Annotated[bool, Field(description="Everybody's: platform admins only.")] = False
+    user: Annotated[str | None, Field(description="Tokens of another user: platform admins only.")] = None
+    all_users: Annotated[bool, Field(description="Tokens of all users: platform admins only.")] = False
 
 
 def list_tokens(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> Page[TokenView]:
-    """The caller's own, or for a platform admin those of another user or everybody's; newest first, revoked ones too.
+    """The caller's tokens, or for a platform admin those of another user or of all; newest first, revoked ones included.
 
     Raises:
-        Forbidden: others' tokens, asked for by somebody else.
-        InvalidRequest: one user's and everybody's at once.
+        Forbidden: tokens of other users, but the caller is not a platform admin.
+        InvalidRequest: both ``user`` and ``all_users``.
     """
     query = select(Token, User.name).join(User, User.id == Token.user_id)
     if wanted.all_users:
         if wanted.user is not None:
-            raise InvalidRequest("Give user or all_users, not both.", field="all_users")
+            raise InvalidRequest("State user or all_users, not both.", field="all_users")
         if not caller.is_admin:
             raise Forbidden(_OTHERS, field="all_users")
     else:
@@ -57,7 +57,7 @@ def list_tokens(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> Page[To
 
 
 def create(work: UnitOfWork, caller: Caller, body: TokenCreate) -> TokenCreated:
-    """A new token; its text is in the answer and nowhere else.
+    """Create a token; its text is only in this response.
 
     Raises:
         Forbidden: a scope that the caller's own token lacks, or another user's token.
@@ -65,14 +65,14 @@ def create(work: UnitOfWork, caller: Caller, body: TokenCreate) -> TokenCreated:
     user = _user(work, caller, body.user)
     for scope in body.scopes:
         if not caller.may(Scope(scope)):
-            raise Forbidden(f"Your own token lacks the scope {scope}, so it cannot give it away.", field="scopes")
+            raise Forbidden(f"Your own token lacks the scope {scope}, so it cannot grant it.", field="scopes")
         if scope == "admin" and not user.is_admin:
-            raise Forbidden(f"{user.name} is no platform admin, so the scope admin would be of no use.", field="scopes")
+            raise Forbidden(f"{user.name} is not a platform admin, so the scope admin would have no effect.", field="scopes")
     if user.disabled_at is not None:
         raise InvalidRequest(f"User {user.name} is disabled; enable the user first.", field="user")
-    if body.expires_in_s is not None and body.expires_in_s > _LONGEST.total_seconds():
+    if body.expires_in_s is not None and body.expires_in_s > _MAX_LIFETIME.total_seconds():
         raise InvalidRequest(
-            "expires_in_s is at most ten years; leave it out for a token that does not expire.", field="expires_in_s"
+            "expires_in_s is at most ten years; omit it for a token that does not expire.", field="expires_in_s"
         )
     text = new_user_token()
     token = Token(
@@ -97,7 +97,11 @@ def create(work: UnitOfWork, caller: Caller, body: TokenCreate) -> TokenCreated:
 
 
 def revoke(work: UnitOfWork, caller: Caller, token_id: str) -> None:
-    """For good, with the browsers' sessions that were opened with it. Repeating is harmless. Raises ``NotFound`` for tokens of others, unless the caller is a platform admin."""
+    """Revoke a token, and the browser sessions that were opened with it. Idempotent.
+
+    Raises:
+        NotFound: the token does not exist, or is another user's and the caller is not a platform admin.
+    """
     token = work.session.get(Token, token_id, with_for_update=True)
     if token is None or (token.user_id != caller.user_id and not caller.is_admin):
         raise NotFound(f"You have no token {token_id}; `GET /api/v1/tokens` lists yours.")

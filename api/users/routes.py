@@ -12,22 +12,22 @@ from api.users import service
 router = new_router("users", "/users")
 
 
-@router.get("", operation_id="list_users", summary="The users that you may know of")
+@router.get("", operation_id="list_users", summary="The users that you may see")
 def list_users(caller: Reader, context: AppContextDep, page: PageParams) -> Page[UserView]:
-    """By name. Platform admins see all; others see themselves and the members of their projects."""
+    """In order of name. Platform admins see all users; others see themselves and the members of their projects."""
     with context.read() as work:
         return service.list_users(work, caller, page)
 
 
-@router.post("", operation_id="create_user", summary="Make a user", status_code=201)
+@router.post("", operation_id="create_user", summary="Create a user", status_code=201)
 def create_user(body: UserCreate, caller: PlatformAdmin, context: AppContextDep) -> UserView:
-    """The user gets in with a token that an admin makes: `POST /tokens` with `user`."""
+    """The user logs in with a token that an admin creates: `POST /tokens` with `user`."""
     with context.write() as work:
         return service.view_of(service.create(work, caller, body))
 
 
-@router.patch("/{user}", operation_id="update_user", summary="Make a user admin, or disable")
+@router.patch("/{user}", operation_id="update_user", summary="Change a user")
 def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, context: AppContextDep) -> UserView:
-    """A disabled user's tokens are refused; running jobs go on. The last platform admin stays."""
+    """A disabled user's tokens are refused; running jobs continue. The last platform admin cannot be removed."""
     with context.write() as work:
         return service.view_of(service.update(work, caller, user, body))

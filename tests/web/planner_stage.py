@@ -14,7 +14,7 @@ from core.db.repositories.questions import ERROR
 from core.db.tables import Job
 from core.wakeups import NoWakeup
 from scheduler.control.context import ControlContext
-from scheduler.control.planning.plan_log import Recorder
+from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.control.questions.forecasts import Forecaster
 from scheduler.control.questions.simulations import SimulationRunner
@@ -44,7 +44,7 @@ def answering(stage: Stage) -> Iterator[None]:
         for ended in ENDED:
             _ended(session, stage.now, *ended)
         seen = load_snapshot(session, SnapshotCache(), stage.now - timedelta(minutes=5)).snapshot
-        Recorder().record(session, seen, plan(seen))
+        PlanLogWriter().record(session, seen, plan(seen))
     executor = cast("Any", object())  # nothing is started
     control = ControlContext(stage.sessions, executor, NoWakeup(), lambda: datetime.now(UTC), "stage", b"k" * 40)
     forecaster, simulations = Forecaster(control), SimulationRunner(control, partial(_in_this_thread, stage))

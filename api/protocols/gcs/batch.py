@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import NotServed
-from api.protocols.gcs.callers import Asker, StorageWriter, find_bucket
+from api.protocols.gcs.callers import StorageCaller, StorageWriter, find_bucket
 from api.protocols.gcs.objects import Preconditions, delete_object
 from api.protocols.gcs.parameters import demand_known
 from api.protocols.gcs.route import StorageRoute
@@ -61,7 +61,7 @@ def _parts(content_type: str, body: bytes) -> list[Message]:
     return parts
 
 
-def _run_part(context: AppContext, caller: Asker, part: Message) -> bytes:
+def _run_part(context: AppContext, caller: StorageCaller, part: Message) -> bytes:
     """What a part is told: a whole response, as a part of the answer."""
     try:
         _delete(context, caller, part)
@@ -76,7 +76,7 @@ def _run_part(context: AppContext, caller: Asker, part: Message) -> bytes:
     return f"Content-Type: application/http\r\n{shown}\r\n{head}".encode() + body
 
 
-def _delete(context: AppContext, caller: Asker, part: Message) -> None:
+def _delete(context: AppContext, caller: StorageCaller, part: Message) -> None:
     payload = part.get_payload(decode=True)
     text = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
     line, _, rest = text.lstrip("\r\n").partition("\n")

@@ -47,7 +47,7 @@ class Bucket:
             raise LeavesVolume(f"Bucket {self.name} is a link, and is not followed.")
         return self.top.below(self.base)
 
-    def place(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
+    def locate(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
         """The tree that no link of ``path`` may leave, and ``path`` in it. ``makes``: its top is made where it is not
         there.
 
@@ -56,7 +56,7 @@ class Bucket:
                 registered model, which nobody may.
         """
         if self.within is not None:
-            return self._place_within(path, self.within, makes=makes)
+            return self._locate_within(path, self.within, makes=makes)
         owner, _, rest = path.partition("/")
         if makes and self.is_shared and owner == MODELS:
             raise Forbidden(f"{self.name}/{MODELS} holds registered models, which never change; write elsewhere.")
@@ -79,12 +79,12 @@ class Bucket:
             self.top.make_folder(owner)
         return self.top.below(owner), rest
 
-    def _place_within(self, path: str, folders: frozenset[str], *, makes: bool) -> tuple[Tree, str]:
-        own = next((one for one in folders if path == one or path.startswith(f"{one}/")), None)
+    def _locate_within(self, path: str, folders: frozenset[str], *, makes: bool) -> tuple[Tree, str]:
+        own = next((folder for folder in folders if path == folder or path.startswith(f"{folder}/")), None)
         if own is None:
             if not makes:
                 raise NotFound(f"No such object: {self.name}/{path}")
-            hint = ", ".join(f"gs://{self.name}/{one}/" for one in sorted(folders)[:3])
+            hint = ", ".join(f"gs://{self.name}/{folder}/" for folder in sorted(folders)[:3])
             raise Forbidden(f"This job may not write to gs://{self.name}/{path}; in this bucket it has {hint}.")
         if path == own:  # a file
             return self.tree(), path

@@ -30,44 +30,44 @@ _OF_PAGES: Final = ("origin", "sec-fetch-site")
 
 
 # An attempt's id: its script, which may use what its job has mounted.
-Asker = Caller | AttemptId
+StorageCaller = Caller | AttemptId
 
 
-def find_bucket(context: AppContext, who: Asker, name: str, *, writes: bool = False) -> buckets.Bucket:
+def find_bucket(context: AppContext, caller: StorageCaller, name: str, *, writes: bool = False) -> buckets.Bucket:
     """The bucket of this name, if ``who`` may read or, with ``writes``, write there. Raises ``NotFound``,
     ``Forbidden``.
     """
-    if isinstance(who, Caller):
-        return buckets.find_bucket(context, who, name, writes=writes)
-    return script_bucket(context, who, name, writes=writes)
+    if isinstance(caller, Caller):
+        return buckets.find_bucket(context, caller, name, writes=writes)
+    return script_bucket(context, caller, name, writes=writes)
 
 
-def bucket_names(context: AppContext, who: Asker) -> list[str]:
-    return buckets.bucket_names(context, who) if isinstance(who, Caller) else script_buckets(context, who)
+def bucket_names(context: AppContext, caller: StorageCaller) -> list[str]:
+    return buckets.bucket_names(context, caller) if isinstance(caller, Caller) else script_buckets(context, caller)
 
 
-def _asker(scope: Scope) -> Callable[..., Awaitable[Asker]]:
-    async def asker(request: Request, context: AppContextDep) -> Asker:
-        return await _demanded(request, context, scope)
+def _storage_caller(scope: Scope) -> Callable[..., Awaitable[StorageCaller]]:
+    async def storage_caller(request: Request, context: AppContextDep) -> StorageCaller:
+        return await _authenticated(request, context, scope)
 
-    return asker
+    return storage_caller
 
 
-async def _demanded(request: Request, context: AppContext, scope: Scope) -> Asker:
+async def _authenticated(request: Request, context: AppContext, scope: Scope) -> StorageCaller:
     found = await attempt_or_caller(request, context)
     if isinstance(found, Caller) and not found.may(scope):
         raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
     return found
 
 
-async def _uploader(request: Request, context: AppContextDep) -> Asker | None:
+async def _uploader(request: Request, context: AppContextDep) -> StorageCaller | None:
     """``None``: who may stage a new package without a token.
 
     ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was
     given.
     """
     if "authorization" in request.headers or "cookie" in request.headers:
-        return await _demanded(request, context, Scope.WRITE)
+        return await _authenticated(request, context, Scope.WRITE)
     setting = context.settings.vertex_open_staging
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))
@@ -76,6 +76,6 @@ async def _uploader(request: Request, context: AppContextDep) -> Asker | None:
     raise Unauthenticated("This needs a token; `trainmaster vertex-env` tells how Google's client sends one.")
 
 
-StorageReader = Annotated[Asker, Depends(_asker(Scope.READ))]
-StorageWriter = Annotated[Asker, Depends(_asker(Scope.WRITE))]
-Uploader = Annotated[Asker | None, Depends(_uploader)]
+StorageReader = Annotated[StorageCaller, Depends(_storage_caller(Scope.READ))]
+StorageWriter = Annotated[StorageCaller, Depends(_storage_caller(Scope.WRITE))]
+Uploader = Annotated[StorageCaller | None, Depends(_uploader)]

@@ -67,15 +67,15 @@ def script_buckets(context: AppContext, attempt: AttemptId) -> list[str]:
 def _mounted(context: AppContext, attempt: AttemptId) -> tuple[str, list[Mounted]]:
     """The name of the attempt's project, and what its job has."""
     with context.read() as work:
-        place = ScriptAccess(attempt).load(work.session, work.now)
-        job = work.session.get_one(Job, place.job_id)
+        access = ScriptAccess(attempt).load(work.session, work.now)
+        job = work.session.get_one(Job, access.job_id)
         spec = JobSpec.model_validate(job.spec)
         found = [Mounted(job.output_volume, job.output_path.strip("/"), is_writable=True)]
     found += [Mounted(one.volume, one.path.strip("/"), is_writable=not one.read_only) for one in spec.mounts]
     if spec.input is not None:
         volume, path = split_location(spec.input, field="input")
         found.append(Mounted(volume, path.strip("/"), is_writable=False))
-    return place.project, found
+    return access.project, found
 
 
 def _below(path: str, base: str) -> str | None:

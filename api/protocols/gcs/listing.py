@@ -18,7 +18,7 @@ PAGE_LIMIT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class ObjectQuery:
     """``after``: names up to and including this one are left out. ``first`` and ``end`` (not included) bound them."""
 
     prefix: str = ""
@@ -30,7 +30,7 @@ class Query:
 
 
 @dataclass(slots=True)
-class Listed:
+class ObjectPage:
     """``token``: of the next page, empty on the last one."""
 
     items: list[tuple[str, TreeEntry]] = field(default_factory=list)
@@ -38,14 +38,14 @@ class Listed:
     token: str = ""
 
 
-def list_objects(bucket: Bucket, query: Query) -> Listed:
+def list_objects(bucket: Bucket, query: ObjectQuery) -> ObjectPage:
     """A page of a bucket. Only folders in which the page lies are looked into.
 
     A prefix that stands for many names (``delimiter``) counts as one of the page.
     """
     if query.delimiter not in ("", "/"):
         raise InvalidRequest("delimiter: only / is served; objects are files in folders here.", field="delimiter")
-    page, last = Listed(), ""
+    page, last = ObjectPage(), ""
     for name, entry in _walk(bucket, query):
         if not name.startswith(query.prefix) or name < query.first:
             continue
@@ -76,10 +76,10 @@ def read_token(token: str) -> str:
         raise InvalidRequest("Invalid argument: pageToken is none of this list.", field="pageToken") from None
 
 
-def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, TreeEntry | None]]:
+def _walk(bucket: Bucket, query: ObjectQuery) -> Iterator[tuple[str, TreeEntry | None]]:
     """Names in order with their entries; ``None`` for what the delimiter makes one of all below it."""
     if bucket.within is not None:
-        yield from _of_folders(bucket, bucket.within, query)
+        yield from _walk_folders(bucket, bucket.within, query)
         return
     if bucket.owners is None:
         yield from _below(bucket.tree(), "", "", query, 0)
@@ -95,7 +95,7 @@ def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, TreeEntry | None]
         yield from _below(bucket.top.below(owner), "", head, query, 1)
 
 
-def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterator[tuple[str, TreeEntry | None]]:
+def _walk_folders(bucket: Bucket, folders: frozenset[str], query: ObjectQuery) -> Iterator[tuple[str, TreeEntry | None]]:
     """As ``_walk``, of a bucket in which only ``folders`` are to be seen, none of which lies in another."""
     last = ""
     for head in sorted(f"{folder}/" for folder in folders):
@@ -110,7 +110,7 @@ def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterat
         yield from _below(bucket.tree().below(head.rstrip("/")), "", head, query, 1)
 
 
-def _below(tree: Tree, folder: str, head: str, query: Query, depth: int) -> Iterator[tuple[str, TreeEntry | None]]:
+def _below(tree: Tree, folder: str, head: str, query: ObjectQuery, depth: int) -> Iterator[tuple[str, TreeEntry | None]]:
     """``head``: the name of ``folder`` as an object's, empty or ending in a slash."""
     if depth > DEPTH_LIMIT:
         return
@@ -127,13 +127,13 @@ def _below(tree: Tree, folder: str, head: str, query: Query, depth: int) -> Iter
             continue
         if query.delimiter and len(name) > len(query.prefix):
             # A folder without any file in it is nothing to Cloud Storage.
-            if next(_below(tree, path.rstrip("/"), name, Query(prefix=name), depth + 1), None) is not None:
+            if next(_below(tree, path.rstrip("/"), name, ObjectQuery(prefix=name), depth + 1), None) is not None:
                 yield name, None
             continue
         yield from _below(tree, path.rstrip("/"), name, query, depth + 1)
 
 
-def _may_hold(folder: str, query: Query) -> bool:
+def _may_hold(folder: str, query: ObjectQuery) -> bool:
     """Whether names below ``folder`` (with its slash) can be on the page."""
     if not (folder.startswith(query.prefix) or query.prefix.startswith(folder)):
         return False

@@ -79,7 +79,7 @@ def generation_of(entry: TreeEntry) -> int:
 def find_object(bucket: Bucket, name: str) -> TreeEntry:
     """Raises ``NotFound``, also for a folder and for a link that leads out."""
     try:
-        tree, path = bucket.place(object_path(name))
+        tree, path = bucket.locate(object_path(name))
         entry = tree.stat(path)
     except LeavesVolume:
         raise object_not_found(bucket, name) from None
@@ -116,7 +116,7 @@ def object_not_found(bucket: Bucket, name: str) -> NotFound:
 def open_object(bucket: Bucket, name: str) -> int:
     """A descriptor for reading; the caller closes it."""
     find_object(bucket, name)
-    tree, path = bucket.place(object_path(name))
+    tree, path = bucket.locate(object_path(name))
     return tree.open_file(path)
 
 
@@ -135,7 +135,7 @@ def checksums_of_object(bucket: Bucket, name: str) -> Checksums | None:
 
 def delete_object(bucket: Bucket, name: str, condition: Preconditions) -> None:
     condition.demand(find_generation(bucket, name, condition.generation))
-    tree, path = bucket.place(object_path(name), makes=True)
+    tree, path = bucket.locate(object_path(name), makes=True)
     if name.endswith("/"):
         return  # folders are made and go with what is in them
     tree.delete(path)

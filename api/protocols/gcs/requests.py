@@ -26,7 +26,7 @@ def _condition(
     return Preconditions(ifGenerationMatch, ifGenerationNotMatch, ifMetagenerationMatch, ifMetagenerationNotMatch)
 
 
-def _one(condition: UploadCondition, generation: _Number = None) -> Preconditions:
+def _object_condition(condition: UploadCondition, generation: _Number = None) -> Preconditions:
     return Preconditions(
         condition.match, condition.not_match, condition.meta_match, condition.meta_not_match, generation=generation
     )
@@ -42,7 +42,7 @@ def _of_bucket(
 BucketCondition = Annotated[Preconditions, Depends(_of_bucket)]
 # Of an upload, and of an object that is there.
 UploadCondition = Annotated[Preconditions, Depends(_condition)]
-ObjectCondition = Annotated[Preconditions, Depends(_one)]
+ObjectCondition = Annotated[Preconditions, Depends(_object_condition)]
 
 
 def demand_etag(headers: Mapping[str, str], entry: TreeEntry) -> None:

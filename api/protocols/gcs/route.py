@@ -29,7 +29,7 @@ class StorageRoute(ProtocolRoute):
     invalid = "invalid"
     unreadable = "parseError"
     stale = (409, "conflict")
-    takes_anything: ClassVar[bool] = False
+    accepts_any_parameter: ClassVar[bool] = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -38,7 +38,7 @@ class StorageRoute(ProtocolRoute):
         async def with_known_parameters(request: Request) -> Response:
             fields = request.query_params.get("fields", "")
             try:
-                if not self.takes_anything:
+                if not self.accepts_any_parameter:
                     demand_known(request.query_params, request.headers, served)
                 chosen = read_selection(fields) if fields else {}
             except TrainmasterError as error:
@@ -63,4 +63,4 @@ class StorageRoute(ProtocolRoute):
 class RefusingRoute(StorageRoute):
     """What is not served at all says so, whatever it is asked with."""
 
-    takes_anything = True
+    accepts_any_parameter = True

@@ -17,7 +17,7 @@ from api.protocols.gcs.answers import answer
 from api.protocols.gcs.buckets import Bucket, bucket_view
 from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
 from api.protocols.gcs.listing import PAGE_LIMIT, list_objects, page_token, read_token
-from api.protocols.gcs.listing import Query as ListQuery
+from api.protocols.gcs.listing import ObjectQuery as ListQuery
 from api.protocols.gcs.objects import (
     METAGENERATION,
     checksums_of_object,

@@ -14,7 +14,7 @@ STEP_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class UploadLimit:
     """``sentence``: what who goes beyond it is told."""
 
     size_bytes: int
@@ -26,9 +26,9 @@ class Limit:
             raise PayloadTooLarge(self.sentence)
 
 
-def limit_of_objects(size_bytes: int) -> Limit:
+def limit_of_objects(size_bytes: int) -> UploadLimit:
     """``size_bytes``: the setting."""
-    return Limit(
+    return UploadLimit(
         size_bytes,
         f"The object is larger than {size_bytes:,} bytes, the most that may be uploaded here; upload it as several "
         "objects, or ask an admin "
@@ -36,14 +36,14 @@ def limit_of_objects(size_bytes: int) -> Limit:
     )
 
 
-class Meter:
+class UploadMeter:
     """Of one upload. Methods block on the file system."""
 
-    def __init__(self, bucket: Bucket, limit: Limit) -> None:
+    def __init__(self, bucket: Bucket, limit: UploadLimit) -> None:
         self._bucket = bucket
         self._limit = limit
         self._size_bytes = 0
-        self._looks_at = STEP_BYTES
+        self._next_check_bytes = STEP_BYTES
 
     def announce(self, size_bytes: int | None, *, there_bytes: int = 0) -> None:
         """Before anything is written: ``size_bytes``, of the whole object, where that is known; ``there_bytes`` of it
@@ -53,15 +53,15 @@ class Meter:
             PayloadTooLarge, InsufficientStorage: it cannot be taken.
         """
         self._limit.demand(there_bytes if size_bytes is None else size_bytes)
-        self._size_bytes, self._looks_at = there_bytes, there_bytes + STEP_BYTES
+        self._size_bytes, self._next_check_bytes = there_bytes, there_bytes + STEP_BYTES
         self._demand_room(0 if size_bytes is None else max(0, size_bytes - there_bytes))
 
     def count(self, length: int) -> None:
         """``length`` more bytes are about to be written. Raises as ``announce``."""
         self._size_bytes += length
         self._limit.demand(self._size_bytes)
-        if self._size_bytes >= self._looks_at:
-            self._looks_at = self._size_bytes + STEP_BYTES
+        if self._size_bytes >= self._next_check_bytes:
+            self._next_check_bytes = self._size_bytes + STEP_BYTES
             self._demand_room(0)
 
     def _demand_room(self, size_bytes: int) -> None:

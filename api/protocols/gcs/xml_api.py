@@ -18,31 +18,31 @@ from starlette.types import Scope
 
 from api.pages.routes import PAGE_PATHS
 
-_OF_OTHERS: Final = frozenset(
+_OTHER_APIS: Final = frozenset(
     {"api", "apis", "ajax-api", "assets", "compute", "mlflow", "storage", "upload", "download", "resumable", "batch", "kubernetes", "ray"}
 )  # fmt: skip
 _VERSION: Final = re.compile(r"v\d+(?:(?:alpha|beta)\d*)?")  # with which the addresses of Google's other APIs begin
 _SIGNED: Final = ("x-goog-", "x-amz-")
 # Headers that Google's clients send to each of its APIs.
-_EVERYWHERE: Final = frozenset(
+_COMMON_HEADERS: Final = frozenset(
     {"x-goog-api-client", "x-goog-api-key", "x-goog-fieldmask", "x-goog-request-params", "x-goog-request-reason", "x-goog-user-project"}
 )  # fmt: skip
 _PARAMETERS: Final = frozenset({"uploads", "uploadid", "googleaccessid"})
 _SCHEMES: Final = ("goog1 ", "goog4-", "aws4-", "aws ")
 
 
-def is_asked(scope: Scope) -> bool:
+def is_xml_request(scope: Scope) -> bool:
     """Whether a request that no route takes is one of this API: nobody else puts a file at an address of two words or
     more or deletes it there, sends this API's headers there, or signs the address. At an address of the web pages the
     latter alone counts.
     """
     bucket, _, name = str(scope["path"]).strip("/").partition("/")
-    if not bucket or bucket in _OF_OTHERS or _VERSION.fullmatch(bucket):
+    if not bucket or bucket in _OTHER_APIS or _VERSION.fullmatch(bucket):
         return False
     if scope["method"] in ("PUT", "DELETE") and name and bucket not in PAGE_PATHS:
         return True
     headers = Headers(scope=scope)
-    if any(key.startswith(_SIGNED) and key not in _EVERYWHERE for key in headers):
+    if any(key.startswith(_SIGNED) and key not in _COMMON_HEADERS for key in headers):
         return True
     if headers.get("authorization", "").lower().startswith(_SCHEMES):
         return True
@@ -52,7 +52,7 @@ def is_asked(scope: Scope) -> bool:
 
 def refusal(request: Request) -> Response | None:
     """The answer to a request of this API; ``None``: it is none."""
-    if not is_asked(request.scope):
+    if not is_xml_request(request.scope):
         return None
     message = (
         "Cloud Storage's XML API is not served by this platform, nor are signed addresses; its JSON API is, "

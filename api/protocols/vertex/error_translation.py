@@ -23,14 +23,14 @@ _FIELDS: Final = {
     "priority": "scheduling.strategy",
 }
 # Of a role's resources; all else of them is the machine's.
-_IN_POOL: Final = {"resources.gpus": "accelerator_count", "resources.gpu_type": "accelerator_type"}
-_OF_PROGRAM: Final = ("command", "args", "env")
+_MACHINE_FIELDS: Final = {"resources.gpus": "accelerator_count", "resources.gpu_type": "accelerator_type"}
+_PROGRAM_FIELDS: Final = ("command", "args", "env")
 _ROLE: Final = re.compile(rf"roles\.(?P<role>{'|'.join(ROLES)})(?:\.(?P<rest>.+))?")
 _SHOWN: Final = 5  # mistakes in one sentence
 
 
 @contextmanager
-def in_their_words(spec: CustomJobSpec) -> Iterator[None]:
+def translated_errors(spec: CustomJobSpec) -> Iterator[None]:
     """Raises ``InvalidRequest`` in place of a mistake that names a field of ours, with the field that the client sent,
     in ``spec``.
 
@@ -40,25 +40,25 @@ def in_their_words(spec: CustomJobSpec) -> Iterator[None]:
         yield
     except (InvalidSpec, InvalidRequest) as error:
         if error.errors:
-            told = [
+            mistakes = [
                 (one["path"] or "", f"{one['message']} ({one['hint']})" if one["hint"] else str(one["message"]))
                 for one in error.errors
             ]
         else:
             own, _, rest = str(error.sentence).partition(": ")
-            told = [(own, rest.removesuffix("."))]
-        places = [_place(path, spec) for path, _ in told]
-        if len(told) == 1 and places[0] is None:
+            mistakes = [(own, rest.removesuffix("."))]
+        places = [_client_path(path, spec) for path, _ in mistakes]
+        if len(mistakes) == 1 and places[0] is None:
             raise
         words = [
             f"{place or path}: {what}" if path else what
-            for place, (path, what) in zip(places[:_SHOWN], told[:_SHOWN], strict=True)
+            for place, (path, what) in zip(places[:_SHOWN], mistakes[:_SHOWN], strict=True)
         ]
-        more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-        raise InvalidRequest(f"{'; '.join(words)}{more}.", field=places[0] or told[0][0]) from error
+        more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
+        raise InvalidRequest(f"{'; '.join(words)}{more}.", field=places[0] or mistakes[0][0]) from error
 
 
-def _place(path: str, spec: CustomJobSpec) -> str | None:
+def _client_path(path: str, spec: CustomJobSpec) -> str | None:
     """Where the client said what our spec has at ``path``; ``None``: nowhere."""
     if path in _FIELDS:
         return _FIELDS[path]
@@ -71,12 +71,12 @@ def _place(path: str, spec: CustomJobSpec) -> str | None:
     rest = found["rest"] or ""
     name = re.split(r"[.\[]", rest, maxsplit=1)[0]
     program = "python_package_spec" if pool.program.module else "container_spec"
-    if name in _OF_PROGRAM:
+    if name in _PROGRAM_FIELDS:
         return f"{pool.path}.{program}.{rest}"
     if name == "image":
         return f"{pool.path}.{program}.{'executor_image_uri' if pool.program.module else 'image_uri'}"
     if name == "resources":
-        return ".".join(filter(None, (pool.path, "machine_spec", _IN_POOL.get(rest))))
+        return ".".join(filter(None, (pool.path, "machine_spec", _MACHINE_FIELDS.get(rest))))
     return f"{pool.path}.replica_count" if name == "replicas" else pool.path
 
 
@@ -86,7 +86,7 @@ def position_of(token: str) -> tuple[datetime, str]:
         return read_position(token)
 
 
-def place_of(token: str, kinds: Sequence[type]) -> list[Any]:
+def token_parts(token: str, kinds: Sequence[type]) -> list[Any]:
     """As :func:`position_of`, of a token with such parts."""
     with _as_page_token():
         return read_cursor(token, kinds)

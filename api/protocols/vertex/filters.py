@@ -21,10 +21,10 @@ _LONGEST: Final = 4_000
 _DEEPEST: Final = 20
 _TIMES: Final = frozenset({"create_time", "start_time", "end_time", "update_time"})
 _TEXTS: Final = frozenset({"display_name", "training_task_definition", "name"})
-Look = Callable[[str], Any]  # a field in snake_case -> its value; "labels" -> the map
-Test = Callable[[Look], bool]
-Make = Callable[[str, str, str], Test]  # (what stands behind the field's point, sign, value) -> a test
-Call = Callable[[str], Test]  # the argument -> a test
+FieldReader = Callable[[str], Any]  # a field in snake_case -> its value; "labels" -> the map
+Test = Callable[[FieldReader], bool]
+TestFactory = Callable[[str, str, str], Test]  # (what stands behind the field's point, sign, value) -> a test
+FunctionFactory = Callable[[str], Test]  # the argument -> a test
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class All:
 
     tests: tuple[Test, ...]
 
-    def __call__(self, look: Look) -> bool:
+    def __call__(self, look: FieldReader) -> bool:
         return all(test(look) for test in self.tests)
 
 
@@ -46,8 +46,8 @@ class Vocabulary:
 
     texts: Collection[str]
     times: Collection[str]
-    own: Mapping[str, Make] = field(default_factory=dict)
-    calls: Mapping[str, Call] = field(default_factory=dict)
+    own: Mapping[str, TestFactory] = field(default_factory=dict)
+    calls: Mapping[str, FunctionFactory] = field(default_factory=dict)
     longest: int = _LONGEST
 
     def __str__(self) -> str:
@@ -176,7 +176,7 @@ class _Parser:
 
 
 def _label(key: str, sign: str, value: str) -> Test:
-    def test(look: Look) -> bool:
+    def test(look: FieldReader) -> bool:
         labels: Mapping[str, str] = look("labels")
         if sign == ":":
             # `labels:key` and `labels.key:*` ask whether it is there.
@@ -189,7 +189,7 @@ def _label(key: str, sign: str, value: str) -> Test:
 def text_test(name: str, sign: str, value: str) -> Test:
     """Whether a field's text is so; with ``*`` at its end ``value`` is a beginning."""
 
-    def test(look: Look) -> bool:
+    def test(look: FieldReader) -> bool:
         own = look(name)
         if sign == ":":
             return own is not None and (value == "*" or value in own)
@@ -200,7 +200,7 @@ def text_test(name: str, sign: str, value: str) -> Test:
     return test
 
 
-def choice_test(name: str, choices: Collection[str]) -> Make:
+def choice_test(name: str, choices: Collection[str]) -> TestFactory:
     """As :func:`text_test`, of a field that is one of ``choices``: no resource can have another value."""
 
     def make(key: str, sign: str, value: str) -> Test:

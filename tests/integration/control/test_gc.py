@@ -55,7 +55,7 @@ def put_orphan(plane, job: str, *, database_id: str) -> AttemptId:
     return orphan
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["its own", "without a database"])
+@pytest.mark.parametrize("is_reported", [True, False], ids=["its own", "without a database"])
 def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_nothing_else(plane, is_reported):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()

@@ -36,7 +36,7 @@ class Lab:
         self.asked: list[str] = []  # addresses
         self.fewest_ready = 99
         plane.engine.script_for = self._scripted
-        self.alarms: list[datetime] = []
+        self.timers: list[datetime] = []
         self.last_wakeup = ""  # the key of the last alarm
         self.endpoint_loop = self._new_keeper()
 
@@ -45,7 +45,7 @@ class Lab:
 
     def _set_timer(self, _topic: str, key: str, at: datetime) -> None:
         self.last_wakeup = key
-        self.alarms.append(at)
+        self.timers.append(at)
 
     def _scripted(self, order: ReplicaOrder) -> Script:
         self.orders[f"{order.node}:{order.env['AIP_HTTP_PORT']}"] = order
@@ -296,17 +296,17 @@ def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_a
     lab.turn()
     lab.asked.clear()
     for _ in range(4):
-        lab.alarms.clear()
+        lab.timers.clear()
         lab.turn(0.2)
-        (at,) = lab.alarms
+        (at,) = lab.timers
         assert timedelta(0) < at - lab.plane.engine.now + timedelta(seconds=0.2) < timedelta(seconds=0.3)
     assert len(lab.asked) - lab.asked.count(ready) >= 4
     assert lab.asked.count(ready) <= 2
     lab.sick = set()
     lab.until([2])
-    lab.alarms.clear()
+    lab.timers.clear()
     lab.turn()
-    assert lab.alarms == []  # all is well
+    assert lab.timers == []  # all is well
 
 
 def test_timer_wakeups_probe_no_ready_replica_in_any_process(lab: Lab) -> None:

@@ -136,14 +136,14 @@ def test_not_a_number_is_no_result(lab: Lab) -> None:
     assert lab.trials[0].reason == "its last value of the metric 'score' is not a number"
 
 
-@pytest.mark.parametrize(("last", "said"), [("nan", "not a number"), ("inf", "infinite")])
-def test_a_trial_that_diverged_keeps_its_best_and_says_so(lab: Lab, last: str, answers: str) -> None:
+@pytest.mark.parametrize(("last", "fault"), [("nan", "not a number"), ("inf", "infinite")])
+def test_a_trial_that_diverged_keeps_its_best_and_says_so(lab: Lab, last: str, fault: str) -> None:
     lab.create(budget={"trials": 1})
     lab.curve = lambda _point: [(1, 0.5), (2, float(last)), (3, float(last))]
     lab.run()
     (trial,) = lab.trials
     assert (trial.state, trial.result) == ("succeeded", {"score": 0.5})
-    assert trial.reason == f"Its last value of the metric 'score' is {answers}: it diverged after step 1."
+    assert trial.reason == f"Its last value of the metric 'score' is {fault}: it diverged after step 1."
 
 
 def test_an_infinite_metric_is_reported_as_such(lab: Lab) -> None:

@@ -18,7 +18,7 @@ from core.db.tables import Event, Study, Trial
 from core.domain.studies.budget import FORGIVEN, PAUSED_AT, evaluate_budget
 from core.wakeups import TOPIC_STUDY
 from scheduler.control.studies.facts import load_study
-from scheduler.control.studies.history import History
+from scheduler.control.studies.history import StudyHistory
 from scheduler.control.studies.study_loop import StudyLoop
 
 SPEC: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_failures_from_before_a_study_was_extended_do_not_end_it_again(
             )  # fmt: skip
     assert client.post(f"{URL}/search/extend", json={"trials": 6}).json()["state"] == "running"
     with unit_of_work(sessions) as session:
-        facts = load_study(session, study, datetime.now(UTC), History())
+        facts = load_study(session, study, datetime.now(UTC), StudyHistory())
         assert facts is not None
         assert evaluate_budget(facts.spec.budget, facts.spent).end is None
     clone = client.post(f"{URL}/search/clone", json={}).json()["id"]

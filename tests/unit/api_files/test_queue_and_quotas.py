@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from core.db.engine import unit_of_work
 from core.db.tables import Event, Job, Node, PolicyRow, Project, StartForecastRow, Usage
-from scheduler.control.planning.planner_inputs import load_rules
+from scheduler.control.planning.planner_inputs import load_settings
 
 
 @pytest.fixture
@@ -367,7 +367,7 @@ def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
     assert "grace is kept as a value that this version cannot read (grace is a number)" in seen["warnings"][0]
     assert "'gravity'" in seen["warnings"][1]
     with unit_of_work(house.sessions) as session:
-        policy = load_rules(session, house.now).policy
+        policy = load_settings(session, house.now).policy
         assert (policy.order, policy.grace_s) == ("fifo", 30.0)
     mended = house.call("root", "PATCH", "/policy", json={"settings": {"grace": "45s"}}).json()
     assert mended["warnings"] == []
@@ -461,9 +461,9 @@ def test_what_a_deleted_project_had_of_the_planner_goes_with_it(house: Any) -> N
     with unit_of_work(house.sessions) as session:
         event = session.execute(select(Event).where(Event.kind == "project.deleted")).scalar_one()
         assert event.data["reservations"] == ["demo"]
-        rules = load_rules(session, house.now)
-        assert (rules.bookings, project_id in {one for one, _ in rules.held}) == ((), False)
-        assert all(not account.project.startswith("short") for account in rules.accounts)
+        settings = load_settings(session, house.now)
+        assert (settings.bookings, project_id in {one for one, _ in settings.usage}) == ((), False)
+        assert all(not account.project.startswith("short") for account in settings.accounts)
     assert house.call("root", "POST", "/reservations", json=ask()).status_code == 201
 
 
@@ -472,7 +472,7 @@ def test_the_past_of_somebody_who_is_gone_is_not_the_projects(house: Any) -> Non
         for user, value in (("", 0.5), ("user-gone", 0.25)):
             session.add(Usage(project_id="project-vision", user_id=user, value=value, share=0.0, at=house.now))
         session.flush()
-        (account,) = [one for one in load_rules(session, house.now).accounts if one.project == "vision"]
+        (account,) = [one for one in load_settings(session, house.now).accounts if one.project == "vision"]
         assert (account.usage, account.user_usage) == (0.5, {})
 
 

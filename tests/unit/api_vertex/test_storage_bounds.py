@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from api.protocols.gcs import upload_limits
 from api.protocols.gcs.buckets import Bucket
-from api.protocols.gcs.upload_limits import Limit, Meter
+from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter
 from core.domain.errors import InsufficientStorage, PayloadTooLarge
 from core.settings import Settings
 from core.storage import free_space
@@ -147,7 +147,7 @@ def test_a_full_volume_says_so_before_it_is_written_to(client: TestClient, data:
 def test_room_is_looked_for_again_while_much_comes(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_limits, "STEP_BYTES", 100)
     bucket = Bucket("data", "data", "", Tree(tmp_path), is_read_only=False)
-    meter = Meter(bucket, Limit(1000, "too large"))
+    meter = UploadMeter(bucket, UploadLimit(1000, "too large"))
     meter.announce(None)
     for _ in range(9):
         meter.count(50)

@@ -123,8 +123,8 @@ def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
         said.write(
             b"Starting: bringing the database up to date\nStarting: waiting for the API to answer\nSome warning\n"
         )
-        with pytest.raises(updown.CannotStart) as told:
-            updown.Platform(stuck, tmp_path, said).await_ready()
+        with pytest.raises(updown.PlatformNotStarted) as told:
+            updown.PlatformProcess(stuck, tmp_path, said).await_ready()
         assert stuck.returncode is not None
     words = told.value.sentence
     assert "was not ready after 0 s and was stopped; it was still waiting for the API to answer in" in words

@@ -11,7 +11,7 @@ from trainmaster.studies import Goal, Parameter, ParameterType, Space
 
 from scheduler.tuning.importance import importance
 from scheduler.tuning.prediction import predict
-from scheduler.tuning.propose import Observation
+from scheduler.tuning.request import Observation
 
 UNIT = Parameter(type=ParameterType.FLOAT, min=0, max=1)
 SPACE = Space({"x": UNIT, "y": UNIT})

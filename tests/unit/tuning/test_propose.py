@@ -18,7 +18,8 @@ from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
 from scheduler.tuning import Observation, Proposal, ProposalRequest, choose_algorithm, chosen_algorithm, interleaved, propose
-from scheduler.tuning.propose import gp_is_there, key_of, startup_trials
+from scheduler.tuning.propose import gp_is_there, key_of
+from scheduler.tuning.request import startup_trials
 from scheduler.tuning.proposers import Proposers
 from scheduler.tuning.shuffle import shuffled
 

@@ -14,12 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import answer
 from api.protocols.gcs.buckets import Bucket, open_bucket
-from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, Asker, Uploader, find_bucket
+from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, StorageCaller, Uploader, find_bucket
 from api.protocols.gcs.checksums import Checksums, checksums_in_headers
 from api.protocols.gcs.objects import Preconditions, checksums_of_object, find_or_none, object_view
 from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain, total_bytes, url_of
 from api.protocols.gcs.route import StorageRoute
-from api.protocols.gcs.upload_limits import Limit, Meter, limit_of_objects
+from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter, limit_of_objects
 from api.protocols.gcs.uploads import sessions
 from api.protocols.gcs.uploads.multipart import Multipart
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
@@ -29,7 +29,7 @@ router = APIRouter(route_class=StorageRoute, include_in_schema=False)
 _PIECE: Final = 2**20  # bytes written at once
 _HEAD_BYTES: Final = 64 * 2**10  # an object's metadata
 UPLOAD: Final = "/upload/storage/v1/b/{bucket}/o"
-_OPEN_LIMIT: Final = Limit(
+_OPEN_LIMIT: Final = UploadLimit(
     PACKAGE_LIMIT_BYTES, f"Without a token at most {PACKAGE_LIMIT_BYTES // 2**20} MiB can be staged."
 )
 _Bucket = Annotated[str, Path(max_length=222)]
@@ -60,7 +60,7 @@ async def upload(
         case "media":
             target = sessions.upload_target(bucket, name, condition, {})
             found = await _open(context, caller, target)
-            meter = Meter(found, _limit(context, caller))
+            meter = UploadMeter(found, _limit(context, caller))
             return await _insert(request, found, target, meter, request.stream(), body_bytes(request))
     raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
 
@@ -79,17 +79,17 @@ def give_up(bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id
     del name
     target = sessions.read_session(upload_id, bucket, context.key)
     found = _bucket_for(context, caller, target)
-    piece, meter = sessions.Piece(asks_only=True), Meter(found, _limit(context, caller))
-    with sessions.Continuation(found, target, piece, meter) as session:
+    chunk, meter = sessions.Chunk(is_status_query=True), UploadMeter(found, _limit(context, caller))
+    with sessions.ResumedUpload(found, target, chunk, meter) as session:
         session.drop()
     return Response(status_code=499)  # as Cloud Storage answers
 
 
-def _limit(context: AppContext, caller: Asker | None) -> Limit:
+def _limit(context: AppContext, caller: StorageCaller | None) -> UploadLimit:
     return _OPEN_LIMIT if caller is None else limit_of_objects(context.settings.object_limit_bytes)
 
 
-def _bucket_for(context: AppContext, caller: Asker | None, target: sessions.UploadTarget) -> Bucket:
+def _bucket_for(context: AppContext, caller: StorageCaller | None, target: sessions.UploadTarget) -> Bucket:
     if caller is not None:
         return find_bucket(context, caller, target.bucket, writes=True)
     if not PACKAGE.fullmatch(target.name):
@@ -101,11 +101,11 @@ def _bucket_for(context: AppContext, caller: Asker | None, target: sessions.Uplo
     return open_bucket(context, target.bucket)
 
 
-async def _open(context: AppContext, caller: Asker | None, target: sessions.UploadTarget) -> Bucket:
+async def _open(context: AppContext, caller: StorageCaller | None, target: sessions.UploadTarget) -> Bucket:
     return await run_in_threadpool(_bucket_for, context, caller, target)
 
 
-def _for(caller: Asker | None, target: sessions.UploadTarget, total: int | None = None) -> sessions.UploadTarget:
+def _for(caller: StorageCaller | None, target: sessions.UploadTarget, total: int | None = None) -> sessions.UploadTarget:
     """Who has no token replaces nothing."""
     if caller is not None:
         return replace(target, total_bytes=total)
@@ -114,25 +114,25 @@ def _for(caller: Asker | None, target: sessions.UploadTarget, total: int | None 
     )
 
 
-async def _begin(request: Request, target: sessions.UploadTarget, caller: Asker | None, context: AppContext) -> Response:
+async def _begin(request: Request, target: sessions.UploadTarget, caller: StorageCaller | None, context: AppContext) -> Response:
     found = await _open(context, caller, target)
-    await run_in_threadpool(Meter(found, _limit(context, caller)).announce, target.total_bytes)
+    await run_in_threadpool(UploadMeter(found, _limit(context, caller)).announce, target.total_bytes)
     upload_id = await run_in_threadpool(sessions.begin, found, target, context.key, context.clock().timestamp())
     place = f"{url_of(request)}/upload/storage/v1/b/{target.bucket}/o?uploadType=resumable&upload_id={upload_id}"
     return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
 
 
-async def _go_on(request: Request, bucket: str, caller: Asker | None, context: AppContext, upload_id: str) -> Response:
+async def _go_on(request: Request, bucket: str, caller: StorageCaller | None, context: AppContext, upload_id: str) -> Response:
     target = sessions.read_session(upload_id, bucket, context.key)
     if caller is None and not target.is_open:
         raise Forbidden("This upload was begun with a token; send it with each piece.")
     found = await _open(context, caller, target)
-    piece = sessions.piece_of(request.headers.get("content-range"))
+    chunk = sessions.parse_content_range(request.headers.get("content-range"))
     expected = checksums_in_headers(request.headers)
-    meter = Meter(found, _limit(context, caller))
+    meter = UploadMeter(found, _limit(context, caller))
     try:
         sums: Checksums | None
-        async with contextmanager_in_threadpool(sessions.Continuation(found, target, piece, meter)) as session:
+        async with contextmanager_in_threadpool(sessions.ResumedUpload(found, target, chunk, meter)) as session:
             await run_in_threadpool(session.announce, body_bytes(request))
             async for data in _pieces(request.stream()):
                 await run_in_threadpool(session.write, data)
@@ -144,14 +144,14 @@ async def _go_on(request: Request, bucket: str, caller: Asker | None, context: A
     except NotFound:
         # The answer to the last piece may have been lost: the object is there then.
         entry_now = await run_in_threadpool(find_or_none, found, target.name)
-        if entry_now is None or (piece.total is not None and entry_now.size_bytes != piece.total):
+        if entry_now is None or (chunk.total is not None and entry_now.size_bytes != chunk.total):
             raise
         entry, sums = entry_now, await run_in_threadpool(checksums_of_object, found, target.name)
     return answer(object_view(found, target.name, entry, sums, url=url_of(request)))
 
 
 async def _multipart(
-    request: Request, bucket: str, name: str, condition: Preconditions, caller: Asker | None, context: AppContext
+    request: Request, bucket: str, name: str, condition: Preconditions, caller: StorageCaller | None, context: AppContext
 ) -> Response:
     body = Multipart(request.headers.get("content-type", ""))
     stream = request.stream()
@@ -164,7 +164,7 @@ async def _multipart(
         body.end()
     target = _for(caller, sessions.upload_target(bucket, name, condition, body.metadata))
     found = await _open(context, caller, target)
-    meter = Meter(found, _limit(context, caller))
+    meter = UploadMeter(found, _limit(context, caller))
 
     async def data() -> AsyncIterator[bytes]:
         yield first
@@ -179,7 +179,7 @@ async def _insert(
     request: Request,
     bucket: Bucket,
     target: sessions.UploadTarget,
-    meter: Meter,
+    meter: UploadMeter,
     data: AsyncIterator[bytes],
     size_bytes: int | None,
 ) -> Response:
@@ -194,7 +194,7 @@ async def _insert(
         entry = await run_in_threadpool(sessions.make_folder, bucket, target.name)
         return answer(object_view(bucket, target.name, entry, None, url=url_of(request)))
     expected = checksums_in_headers(request.headers)
-    async with contextmanager_in_threadpool(upload := sessions.Insertion(bucket, target, expected, meter)):
+    async with contextmanager_in_threadpool(upload := sessions.SingleRequestUpload(bucket, target, expected, meter)):
         async for block in _pieces(data):
             await run_in_threadpool(upload.write, block)
     entry = await run_in_threadpool(upload.entry)

@@ -27,7 +27,7 @@ from api.protocols.gcs.buckets import UPLOADS, Bucket, object_path
 from api.protocols.gcs.checksums import Checksums, ExpectedChecksums, checksums_in_metadata, checksums_of
 from api.protocols.gcs.object_metadata import demand_served
 from api.protocols.gcs.objects import Preconditions, find_object, find_or_none
-from api.protocols.gcs.upload_limits import Meter
+from api.protocols.gcs.upload_limits import UploadMeter
 from core.domain.errors import (
     InsufficientStorage,
     InvalidRequest,
@@ -87,23 +87,23 @@ def upload_target(bucket: str, query_name: str, condition: Preconditions, metada
     return UploadTarget(bucket, name, sums.crc32c, sums.md5, condition.match, condition.not_match, *meta)
 
 
-class Insertion:
+class SingleRequestUpload:
     """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's
     end.
 
     ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
     """
 
-    def __init__(self, bucket: Bucket, target: UploadTarget, expected: ExpectedChecksums, meter: Meter) -> None:
+    def __init__(self, bucket: Bucket, target: UploadTarget, expected: ExpectedChecksums, meter: UploadMeter) -> None:
         self.sums = Checksums()
-        self._told = expected
+        self._expected = expected
         self._meter = meter
         self._bucket = bucket
         self._target = target
 
     def __enter__(self) -> Self:
         self._target.condition.demand(find_or_none(self._bucket, self._target.name))
-        tree, path = self._bucket.place(object_path(self._target.name), makes=True)
+        tree, path = self._bucket.locate(object_path(self._target.name), makes=True)
         self._file = tree.new_file(path, replaces=not self._target.condition.must_be_new)
         self._fd = self._file.__enter__()
         return self
@@ -118,7 +118,7 @@ class Insertion:
     ) -> None:
         try:
             if error is None:
-                self.sums.compare(self._target.sums, self._told)
+                self.sums.compare(self._target.sums, self._expected)
         except TrainmasterError as wrong:
             with suppress(TrainmasterError):
                 self._file.__exit__(type(wrong), wrong, wrong.__traceback__)
@@ -134,7 +134,7 @@ class Insertion:
 
 def make_folder(bucket: Bucket, name: str) -> TreeEntry:
     """The object ``a/b/`` without content, by which clients mark folders."""
-    tree, path = bucket.place(object_path(name), makes=True)
+    tree, path = bucket.locate(object_path(name), makes=True)
     tree.make_folder(path)
     return find_object(bucket, name)
 
@@ -145,7 +145,7 @@ def make_folder(bucket: Bucket, name: str) -> TreeEntry:
 def begin(bucket: Bucket, target: UploadTarget, key: bytes, now_s: float) -> str:
     """The ``upload_id`` of a new session; drafts that nobody went on with are removed."""
     target.condition.demand(find_or_none(bucket, target.name))
-    bucket.place(object_path(target.name), makes=True)
+    bucket.locate(object_path(target.name), makes=True)
     _sweep(bucket, now_s)
     session = asdict(target) | {"draft": secrets.token_hex(16)}
     with bucket.tree().draft(f"{UPLOADS}/{session['draft']}"):
@@ -166,42 +166,42 @@ def read_session(upload_id: str, bucket: str, key: bytes) -> UploadTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """Where a request's body belongs: from ``start``; ``total`` is the whole upload's size, where it is known."""
 
     start: int = 0
     length: int | None = None
     total: int | None = None
-    asks_only: bool = False
+    is_status_query: bool = False
 
 
-def piece_of(header: str | None) -> Piece:
+def parse_content_range(header: str | None) -> Chunk:
     """From ``Content-Range``; without one the body is all that is left. Raises ``InvalidRequest``."""
     if header is None:
-        return Piece()
+        return Chunk()
     found = _RANGE.fullmatch(header.strip())
     if found is None:
         raise InvalidRequest(f"Failed to parse Content-Range header: {header[:100]}", field="content-range")
     first, last, total = found.groups()
     whole = None if total == "*" else int(total)
     if first is None:
-        return Piece(total=whole, asks_only=True)
+        return Chunk(total=whole, is_status_query=True)
     start, length = int(first), int(last) + 1 - int(first)
     if length < 1 or (whole is not None and start + length > whole):
         raise InvalidRequest(f"Failed to parse Content-Range header: {header[:100]}", field="content-range")
-    return Piece(start, length, whole)
+    return Chunk(start, length, whole)
 
 
-class Continuation:
+class ResumedUpload:
     """The draft of a session, held against others: ``with Continuation(…) as upload``.
 
     ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone. What is too large, or
     finds no room, is forgotten with all that has come of it.
     """
 
-    def __init__(self, bucket: Bucket, target: UploadTarget, piece: Piece, meter: Meter) -> None:
-        self._bucket, self._target, self._piece, self._meter = bucket, target, piece, meter
-        self._total = target.total_bytes if piece.total is None else piece.total
+    def __init__(self, bucket: Bucket, target: UploadTarget, chunk: Chunk, meter: UploadMeter) -> None:
+        self._bucket, self._target, self._chunk, self._meter = bucket, target, chunk, meter
+        self._total = target.total_bytes if chunk.total is None else chunk.total
         self._path = f"{UPLOADS}/{target.draft}"
         self.size_bytes = 0
         self._skips = 0
@@ -220,7 +220,7 @@ class Continuation:
         # What came twice is not written twice; what would leave a hole is not written at all.
         self._before = self.size_bytes
         self._received = 0
-        self._skips = self.size_bytes - self._piece.start
+        self._skips = self.size_bytes - self._chunk.start
         os.lseek(self._fd, 0, os.SEEK_END)
         try:
             self._demand_one_total()
@@ -233,7 +233,7 @@ class Continuation:
         """Raises ``InvalidRequest`` where an earlier piece, or the upload's beginning, told another size of the
         whole.
         """
-        total = self._piece.total
+        total = self._chunk.total
         if total is None:
             return
         if total < self.size_bytes:
@@ -253,17 +253,17 @@ class Continuation:
 
     def announce(self, body_bytes: int | None) -> None:
         """Before the body is read, which has so many bytes. Raises ``PayloadTooLarge``, ``InsufficientStorage``."""
-        if self._piece.asks_only:
+        if self._chunk.is_status_query:
             return
-        length = body_bytes if self._piece.length is None else self._piece.length
-        least = None if length is None else self._piece.start + length
+        length = body_bytes if self._chunk.length is None else self._chunk.length
+        least = None if length is None else self._chunk.start + length
         self._meter.announce(least if self._total is None else self._total, there_bytes=self.size_bytes)
 
     def demand_announced(self) -> None:
         """At the body's end. Raises ``InvalidRequest`` where it is not as long as its Content-Range says, or longer
         than the whole; nothing of it is kept.
         """
-        if self._piece.length is not None and self._received != self._piece.length:
+        if self._chunk.length is not None and self._received != self._chunk.length:
             self._refuse_length()
         if self._total is not None and self.size_bytes > self._total:
             os.ftruncate(self._fd, self._before)
@@ -275,13 +275,13 @@ class Continuation:
     def _refuse_length(self) -> None:
         os.ftruncate(self._fd, self._before)
         raise InvalidRequest(
-            f"Content-Range announces {self._piece.length} bytes, and the body has another length.",
+            f"Content-Range announces {self._chunk.length} bytes, and the body has another length.",
             field="content-range",
         )
 
     def write(self, data: bytes) -> None:
         self._received += len(data)
-        announced = 0 if self._piece.asks_only else self._piece.length
+        announced = 0 if self._chunk.is_status_query else self._chunk.length
         if announced is not None and self._received > announced:
             self._refuse_length()
         if self._skips < 0:
@@ -293,12 +293,12 @@ class Continuation:
 
     def is_whole(self) -> bool:
         """Whether all has come: as told by the total or, where nobody told a length, by the body's own end."""
-        piece = self._piece
+        chunk = self._chunk
         if self._total is not None:
             return self.size_bytes >= self._total
-        return piece.length is None and not piece.asks_only
+        return chunk.length is None and not chunk.is_status_query
 
-    def finish(self, told: ExpectedChecksums) -> tuple[TreeEntry, Checksums]:
+    def finish(self, expected: ExpectedChecksums) -> tuple[TreeEntry, Checksums]:
         """Have it stand in its place. ``told``: by the headers of the last piece, of all of it.
 
         Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then.
@@ -306,12 +306,12 @@ class Continuation:
         target = self._target
         sums = checksums_of(self._fd)
         try:
-            sums.compare(target.sums, told)
+            sums.compare(target.sums, expected)
         except InvalidRequest:
             self.drop()
             raise
         target.condition.demand(find_or_none(self._bucket, target.name))
-        tree, path = self._bucket.place(object_path(target.name), makes=True)
+        tree, path = self._bucket.locate(object_path(target.name), makes=True)
         try:
             self._bucket.tree().publish(self._path, tree, path, replaces=not target.condition.must_be_new)
         except FileExistsError:

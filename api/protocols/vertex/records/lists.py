@@ -16,8 +16,8 @@ from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from api.http.paging import plain
 from api.protocols.vertex.filters import (
     All,
-    Look,
-    Make,
+    FieldReader,
+    TestFactory,
     Test,
     Vocabulary,
     bad_filter,
@@ -74,7 +74,7 @@ class Same:
     column: str
     value: str
 
-    def __call__(self, look: Look) -> bool:
+    def __call__(self, look: FieldReader) -> bool:
         return bool(look(self.column) == self.value)
 
 
@@ -85,7 +85,7 @@ class Linked:
     field: str
     name: str  # the context's whole name; "*": any
 
-    def __call__(self, look: Look) -> bool:
+    def __call__(self, look: FieldReader) -> bool:
         found = look(self.field)
         return bool(found) if self.name == "*" else self.name in found
 
@@ -99,7 +99,7 @@ def vocabulary(kind: Kind) -> Vocabulary:
         "schema_title",
         "is_default",
     }
-    own: dict[str, Make] = {name: _same(name) for name in ("display_name", "schema_title") if _has(kind, name)}
+    own: dict[str, TestFactory] = {name: _same(name) for name in ("display_name", "schema_title") if _has(kind, name)}
     if "isDefault" in kind.fields:
         own["is_default"] = _flag("is_default")
     if "metadata" in kind.fields:
@@ -154,7 +154,7 @@ class _Batch:
     def __init__(self, room: Room, rows: Sequence[VertexRecord]) -> None:
         self.room, self.rows = room, rows
 
-    def look(self, row: VertexRecord) -> Look:
+    def look(self, row: VertexRecord) -> FieldReader:
         fields = {snake(name): value for name, value in fields_of(row).items()}
 
         def value(name: str) -> Any:
@@ -295,7 +295,7 @@ def _has(kind: Kind, name: str) -> bool:
     return name in {snake(field) for field in kind.fields}
 
 
-def _same(name: str) -> Make:
+def _same(name: str) -> TestFactory:
     def make(key: str, sign: str, value: str) -> Test:
         _demand_no_key(name, key)
         return Same(name, value) if sign == "=" and not value.endswith("*") else text_test(name, sign, value)
@@ -303,7 +303,7 @@ def _same(name: str) -> Make:
     return make
 
 
-def _linked(name: str) -> Make:
+def _linked(name: str) -> TestFactory:
     def make(key: str, sign: str, value: str) -> Test:
         _demand_no_key(name, key)
         if sign not in (":", "="):
@@ -313,7 +313,7 @@ def _linked(name: str) -> Make:
     return make
 
 
-def _flag(name: str) -> Make:
+def _flag(name: str) -> TestFactory:
     def make(key: str, sign: str, value: str) -> Test:
         _demand_no_key(name, key)
         if sign not in ("=", "!=") or value.lower() not in ("true", "false"):
@@ -338,7 +338,7 @@ def _metadata(key: str, sign: str, value: str) -> Test:
         raise bad_filter(f"{value[:40]!r} is no {path[-1]}") from None
     own = {"number_value": (int, float), "string_value": (str,), "bool_value": (bool,)}[path[-1]]
 
-    def test(look: Look) -> bool:
+    def test(look: FieldReader) -> bool:
         found = look("metadata")
         for name in path[:-1]:
             found = found.get(name) if isinstance(found, dict) else None

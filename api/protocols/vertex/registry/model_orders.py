@@ -14,7 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from api.http.cursors import make_cursor
 from api.protocols.vertex.answers import NotServed
-from api.protocols.vertex.error_translation import place_of
+from api.protocols.vertex.error_translation import token_parts
 from api.protocols.vertex.proto import snake
 from core.db.rows import AnySelect
 from core.db.tables import Model, UtcDateTime
@@ -40,7 +40,7 @@ class Order:
         """
         column: Any = _TIMES.get(self.field, Model.name)
         if token:
-            told, value, model_id = place_of(token, (str, str, str))
+            told, value, model_id = token_parts(token, (str, str, str))
             if told != self._mark:
                 raise InvalidRequest(
                     "page_token: it is of a list in another order; begin again without it.", field="page_token"

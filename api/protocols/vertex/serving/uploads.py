@@ -139,7 +139,7 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
         names = split_path(path, field="artifact_uri")
         if not names or names[0] == UPLOADS:
             raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field="artifact_uri")
-        bucket.place("/".join(names))  # whose folder it is
+        bucket.locate("/".join(names))  # whose folder it is
         base = bucket.base
         if bucket.is_shared:
             base, names = names[0], names[1:]

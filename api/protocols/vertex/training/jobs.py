@@ -16,7 +16,7 @@ from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
-from api.protocols.vertex.error_translation import in_their_words, position_of
+from api.protocols.vertex.error_translation import translated_errors, position_of
 from api.protocols.vertex.filters import parse_filter, words_of_jobs
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.proto import Message, timestamp
@@ -84,7 +84,7 @@ def create(
 
     ``also``: done in the same transaction, with the job's id.
     """
-    with in_their_words(order.spec):
+    with translated_errors(order.spec):
         spec = canonical(job_spec_of(context, caller, order, table_of(context)))
         submission = check_submission(context, caller, spec)
     demand_place(context, caller, submission)

@@ -14,7 +14,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs.service import canonical
-from api.protocols.vertex.error_translation import in_their_words, position_of
+from api.protocols.vertex.error_translation import translated_errors, position_of
 from api.protocols.vertex.filters import parse_filter, words_of_jobs
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import view_of
@@ -52,7 +52,7 @@ class TuningJobs:
         metrics = tuning.study["metrics"]
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
-        with in_their_words(tuning.job):
+        with translated_errors(tuning.job):
             canonical(template)  # its mistakes are told as those of a custom job
         spec = study_spec_of(tuning, slug(tuning.told.display_name), parent.own, template)
         draft = service.check_study(context, caller, spec)

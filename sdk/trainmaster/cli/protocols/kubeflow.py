@@ -1,4 +1,4 @@
-"""``kubeflow-config``: Kubeflow's TrainerClient, pointed here."""
+"""``kubeflow-config``: configures Kubeflow's TrainerClient for this platform."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def register(root: typer.Typer) -> None:
 
 
 def kubeflow_config(project: options.Project = None, json: options.Json = False) -> None:
-    """Print a kubeconfig with which Kubeflow's TrainerClient runs its TrainJobs here: trainmaster kubeflow-config > FILE.
+    """Print a kubeconfig for Kubeflow's TrainerClient, to run its TrainJobs here: trainmaster kubeflow-config > FILE.
 
-    Then `export KUBECONFIG=FILE`. The client's namespace is the project. The file holds your token: let nobody else read it.
+    Then `export KUBECONFIG=FILE`. The client's namespace is the project. The file contains your token: keep it private.
     """
     import yaml
 

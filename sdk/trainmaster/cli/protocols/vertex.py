@@ -1,4 +1,4 @@
-"""``vertex-env``: Google's SDK for Vertex AI, pointed here."""
+"""``vertex-env``: configures Google's SDK for Vertex AI for this platform."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def register(root: typer.Typer) -> None:
 
 def vertex_env(
     project: options.Project = None,
-    location: Annotated[str, typer.Option(help="One of Google's regions; the SDK takes no other.")] = "us-central1",
+    location: Annotated[str, typer.Option(help="A Google Cloud region; the SDK accepts no others.")] = "us-central1",
     bucket: Annotated[
-        str | None, typer.Option(help="Where scripts are staged: a volume, or a project, whose own folder it then is.")
+        str | None, typer.Option(help="Staging bucket for scripts: a volume, or a project (its folder).")
     ] = None,
     grpc: Annotated[
         str | None,
@@ -35,13 +35,13 @@ def vertex_env(
     ] = None,
     grpc_ca: Annotated[
         Path | None,
-        typer.Option("--grpc-ca", help="With --grpc: PEM file of the authority that its certificate is of."),
+        typer.Option("--grpc-ca", help="With --grpc: PEM file of the certificate's authority."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Print the environment in which scripts for Vertex AI run here, unchanged: eval "$(trainmaster vertex-env)".
+    """Print environment variables with which scripts for Vertex AI run here unchanged: eval "$(trainmaster vertex-env)".
 
-    It holds your token: it is for a shell of yours, not for a file that others read.
+    They contain your token: do not save them in a file that others can read.
     """
     over_grpc = _over_grpc(grpc, grpc_ca)
     server = session.current().server()
@@ -67,7 +67,7 @@ def vertex_env(
 
 
 def _over_grpc(address: str | None, authority: Path | None) -> dict[str, str]:
-    """What more it takes for gRPC; nothing where REST is meant."""
+    """Additional variables for gRPC; none for REST."""
     if address is None:
         if authority is not None:
             raise WrongUse("--grpc-ca goes with --grpc HOST:PORT.")

@@ -1,4 +1,4 @@
-"""``vertex-bridge``: the process that lets Vertex AI's SDK speak gRPC, its default, to the platform."""
+"""``vertex-bridge``: runs the gRPC bridge for Vertex AI's SDK, whose default is gRPC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_INSTALLED: Final = (
 
 
 class CannotServe(TrainmasterError):
-    """The bridge did not start; the sentence says why."""
+    """The bridge did not start."""
 
     code = "cannot_start"
 
@@ -42,29 +42,29 @@ def vertex_bridge(
     listen: Annotated[str, typer.Option(help="HOST:PORT to listen on; port 0 takes any free one.")] = _LISTEN,
     certificate: Annotated[
         Path | None,
-        typer.Option("--cert", help="PEM file with the certificate and those between it and its authority."),
+        typer.Option("--cert", help="PEM file with the certificate and intermediate certificates."),
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", help="PEM file with the certificate's key.")] = None,
     self_signed: Annotated[
-        bool, typer.Option("--self-signed", help="Make a certificate of its own, and the authority that clients trust.")
+        bool, typer.Option("--self-signed", help="Create a certificate, and an authority for clients to trust.")
     ] = False,
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", help="With --self-signed: a name or address that clients reach it by; else this machine's."
+            "--name", help="With --self-signed: a host name or address of the bridge; default: this machine's."
         ),
     ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--folder", help="With --self-signed: where its files lie; else vertex-bridge in the data folder."
+            "--folder", help="With --self-signed: folder of its files; default: vertex-bridge in the data folder."
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Serve Vertex AI's gRPC services behind TLS, for the platform that is meant; Ctrl-C stops it.
+    """Serve Vertex AI's gRPC services with TLS for the current server; Ctrl-C stops it.
 
-    It holds no token: each call brings its own. What a client then needs is printed.
+    The bridge has no token: each call brings its own. Prints the settings for clients.
     """
     if self_signed and (certificate is not None or key is not None):
         raise WrongUse("--self-signed makes a certificate; leave out --cert and --key, or --self-signed.")
@@ -122,7 +122,7 @@ def _given(certificate: Path | None, key: Path | None) -> Tls:
 
 
 def _reached_by(host: str) -> str:
-    """What a client on this machine calls it: an address of all interfaces is none to connect to."""
+    """The host for clients on this machine: wildcard addresses cannot be connected to."""
     return "localhost" if host.strip("[]") in ("0.0.0.0", "::", "127.0.0.1", "::1") else host  # noqa: S104 (compared)
 
 

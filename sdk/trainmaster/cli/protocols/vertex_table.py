@@ -1,4 +1,4 @@
-"""``vertex-table``: what Vertex AI's machine types, accelerators, images and names are here."""
+"""``vertex-table``: the mapping table for Vertex AI's machine types, accelerators, images and names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.cli.terminal.exits import WrongUse
 if TYPE_CHECKING:
     from trainmaster.wire.vertex_table import VertexEntryView, VertexTableView
 
-app = typer.Typer(help="What Vertex AI's machine types and other names are here.", invoke_without_command=True)
+app = typer.Typer(help="Mapping table for Vertex AI's machine types and other names.", invoke_without_command=True)
 
 
 def register(root: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def vertex_table(ctx: typer.Context, json: options.Json = False) -> None:
-    """The administrators' table; alone: show it as YAML, to be edited and given to `vertex-table set`."""
+    """The mapping table; alone: show it as YAML, to edit and store with `vertex-table set`."""
     if ctx.invoked_subcommand is None:
         with session.client() as client:
             view = client.get_vertex_table()
@@ -41,21 +41,21 @@ def vertex_table(ctx: typer.Context, json: options.Json = False) -> None:
 @app.command("set")
 def set_table(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="YAML or JSON as `vertex-table` shows it; `-` for stdin.")
+        str, typer.Argument(metavar="FILE", help="YAML or JSON as shown by `vertex-table`; `-` for stdin.")
     ],
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Take the place of whatever is stored, also of what somebody else did since."),
+        typer.Option("--overwrite", help="Replace the stored table even if it was changed since."),
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Store a table (platform admins); it counts from the next request of any client on."""
+    """Store a table (platform admins); it applies from the next request on."""
     table = _read(file)
     generation = table.pop("generation", None)
     if not overwrite and (isinstance(generation, bool) or not isinstance(generation, int) or generation < 0):
         raise WrongUse(
-            "The file names no generation, so a change of somebody else could be lost: begin with `trainmaster vertex-table > FILE`, "
-            "which has it, or say --overwrite."
+            "The file has no generation, so another user's change could be lost: start from `trainmaster vertex-table > "
+            "FILE`, or use --overwrite."
         )
     with session.client() as client:
         before = client.get_vertex_table()
@@ -63,25 +63,25 @@ def set_table(
     if json or session.current().as_json:
         output.print_json(view)
         return
-    was, now = dict(_stored(before)), dict(_stored(view))
-    changed = [path for path in {**was, **now} if was.get(path) != now.get(path)]
+    old, new = dict(_stored(before)), dict(_stored(view))
+    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     for path in changed:
-        output.say(f"{path}: {was.get(path, '–')} → {now.get(path, '–')}")
+        output.say(f"{path}: {old.get(path, '–')} → {new.get(path, '–')}")
     if not changed:
-        output.note("Nothing is changed: it was so before.", "dim")
+        output.note("No changes.", "dim")
     _warn(view.warnings)
-    output.note(f"This is generation {view.generation}; it counts from the next request on.", "dim")
+    output.note(f"Generation {view.generation}; it applies from the next request on.", "dim")
 
 
 @app.command("try")
 def try_machine(
     machine_type: Annotated[str, typer.Argument(help="Such as n1-standard-4.")],
     accelerator: Annotated[str | None, typer.Option(help="Such as NVIDIA_TESLA_T4.")] = None,
-    count: Annotated[int | None, typer.Option(help="So many of it.", min=1)] = None,
-    location: Annotated[str | None, typer.Option(help="One of Google's regions.")] = None,
+    count: Annotated[int | None, typer.Option(help="Number of accelerators.", min=1)] = None,
+    location: Annotated[str | None, typer.Option(help="A Google Cloud region.")] = None,
     json: options.Json = False,
 ) -> None:
-    """What one replica on such a machine would ask for here. Submits nothing."""
+    """Show the resources that a replica on such a machine would request. Submits nothing."""
     if count is not None and accelerator is None:
         raise WrongUse("--count goes with --accelerator, such as --accelerator NVIDIA_TESLA_T4.")
     with session.client() as client:
@@ -89,31 +89,31 @@ def try_machine(
     if json or session.current().as_json:
         output.print_json(found)
         return
-    asked = dict(found.resources)
-    models = asked.pop("gpu_type", None)
+    requested = dict(found.resources)
+    models = requested.pop("gpu_type", None)
     if models is not None:
-        asked["gpus"] = f"{asked['gpus']} ({' or '.join(models) or 'any model'})"
-    pairs: list[tuple[str, Any]] = [(name, str(value)) for name, value in asked.items()]
+        requested["gpus"] = f"{requested['gpus']} ({' or '.join(models) or 'any model'})"
+    pairs: list[tuple[str, Any]] = [(name, str(value)) for name, value in requested.items()]
     if not pairs:
-        pairs = [("asks for", "nothing: it shares its node")]
+        pairs = [("requests", "nothing: it shares its node")]
     pairs += [("nodes", ", ".join(f"{key}={value}" for key, value in found.node_selector.items()) or "any")]
-    pairs += [("by", ", ".join(_told(entry) for entry in found.entries) or "what is built in")]
+    pairs += [("entries", ", ".join(_entry_text(entry) for entry in found.entries) or "built in")]
     output.print_pairs(pairs)
     _warn(found.warnings)
 
 
-def _told(entry: VertexEntryView) -> str:
+def _entry_text(entry: VertexEntryView) -> str:
     return f"{entry.section}.{entry.name} ({_where(entry)})"
 
 
 def _where(entry: VertexEntryView) -> str:
-    return {"stored": "stored", "environment": "TRAINMASTER_VERTEX", "platform": "plain processes"}[entry.source]
+    return {"stored": "stored", "environment": "TRAINMASTER_VERTEX", "platform": "built in"}[entry.source]
 
 
 def _text(view: VertexTableView) -> str:
-    """The stored table as YAML, and what counts beside it as comments."""
+    """The stored table as YAML, with the other effective entries as comments."""
     lines = [
-        "# For `trainmaster vertex-table set FILE`; the generation tells which table this one was made of.",
+        "# For `trainmaster vertex-table set FILE`. The generation detects concurrent changes.",
         f"generation: {view.generation}",
     ]
     if not view.table:
@@ -126,7 +126,7 @@ def _text(view: VertexTableView) -> str:
     below = [entry for entry in view.entries if entry.source != "stored"]
     section = ""
     if below:
-        lines += ["", "# Counts where nothing above fits:"]
+        lines += ["", "# Applies where no entry above matches:"]
     for entry in below:
         if entry.name and entry.section != section:
             lines += [f"# {entry.section}:"]
@@ -175,7 +175,7 @@ def _read(file: str) -> dict[str, Any]:
     except (UnicodeDecodeError, SpecError) as error:
         raise WrongUse(f"{name} cannot be read: {error}.") from error
     if not isinstance(found, dict):
-        raise WrongUse(f"{name} holds no table; `trainmaster vertex-table` shows how one is written.")
+        raise WrongUse(f"{name} is not a table; `trainmaster vertex-table` shows the format.")
     return found
 
 

@@ -22,17 +22,19 @@ def register(root: typer.Typer) -> None:
 def batch_predict(
     model: options.Model,
     input: Annotated[str, typer.Argument(metavar="INPUT", help="volume/path of JSONL or CSV files.")],  # noqa: A002
-    name: Annotated[str, typer.Option("--name", help="Of the job.")] = "batch-predict",
-    to: Annotated[str | None, typer.Option("--output", "-o", help="volume/path; else a folder of the job's.")] = None,
-    replicas: Annotated[int, typer.Option("--replicas", "-n", min=1, help="That share the instances.")] = 1,
+    name: Annotated[str, typer.Option("--name", help="Name of the job.")] = "batch-predict",
+    to: Annotated[
+        str | None, typer.Option("--output", "-o", help="volume/path; default: the job's own folder.")
+    ] = None,
+    replicas: Annotated[
+        int, typer.Option("--replicas", "-n", min=1, help="Number of replicas, which share the instances.")
+    ] = 1,
     format: Annotated[str, typer.Option("--format", help="auto, jsonl or csv.")] = "auto",  # noqa: A002
     csv_rows: Annotated[
         str | None, typer.Option("--csv-rows", help="object (by the header's names; the default) or array.")
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, help="Instances that the model is given at once.")
-    ] = 64,
-    shard_size: Annotated[int, typer.Option("--shard-size", min=1, help="Instances of one output file.")] = 10_000,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Instances per call of the model.")] = 64,
+    shard_size: Annotated[int, typer.Option("--shard-size", min=1, help="Instances per output file.")] = 10_000,
     framework: options.FrameworkName = "auto",
     trust_code: options.TrustCode = False,
     image: options.Image = None,
@@ -49,12 +51,12 @@ def batch_predict(
     max_run_time: options.MaxRunTime = None,
     labels: options.Labels = None,
     follow: Annotated[
-        bool, typer.Option("--wait", "-w", help="Stay until it has ended, and tell how many instances failed.")
+        bool, typer.Option("--wait", "-w", help="Wait for its end, and show how many instances failed.")
     ] = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Predict for all instances of some files, as a job."""
+    """Submit a job that predicts for all instances of input files."""
     fields: dict[str, Any] = {
         "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
         "framework": framework, "trust_code": trust_code, "env": options.environment_of(env),
@@ -87,11 +89,11 @@ def _begun(job: JobDetail, as_json: bool) -> None:
         output.print_json(job)
         return
     output.say(f"{job.name} ({job.id})")
-    output.note(f"`trainmaster logs {job.id}` shows how far it is; {job.output} gets predictions-*.jsonl.", "dim")
+    output.note(f"`trainmaster logs {job.id}` shows its progress; predictions-*.jsonl will be in {job.output}.", "dim")
 
 
 def _ended(job: JobDetail, outcome: BatchOutcome | None) -> None:
-    """How the job ended, what it wrote and where; on stderr what of it needs a look."""
+    """Print how the job ended and its output; errors and warnings go to stderr."""
     output.say(f"{job.name} ({job.id}) {job.state}")
     if job.state != "succeeded":
         if why := exit_text(job.exit):
@@ -99,7 +101,7 @@ def _ended(job: JobDetail, outcome: BatchOutcome | None) -> None:
         return
     answers = f"{job.output}/predictions-*.jsonl"
     if outcome is None:
-        output.say(f"{answers} has the predictions, errors-*.jsonl beside it what the model refused.")
+        output.say(f"{answers} has the predictions, errors-*.jsonl in the same folder the rejected instances.")
         return
     if not outcome.predictions and not outcome.errors:
         output.note("Warning: the input has no instances, so nothing was written.", "yellow")
@@ -107,9 +109,9 @@ def _ended(job: JobDetail, outcome: BatchOutcome | None) -> None:
     errors = f"{job.output}/errors-*.jsonl"
     output.say(f"{output.count(outcome.predictions, 'prediction')}, {output.count(outcome.errors, 'error')}: {answers}")
     if outcome.has_only_errors:
-        said = f"Error: none of the {output.count(outcome.errors, 'instance')} has a prediction; {errors} says why of each."
-        output.note(f"{said} The first: {outcome.first_error}", "red")
+        message = f"Error: none of the {output.count(outcome.errors, 'instance')} has a prediction; see {errors}."
+        output.note(f"{message} The first error: {outcome.first_error}", "red")
     elif outcome.errors:
         has = "has" if outcome.errors == 1 else "have"
-        said = f"Warning: {output.count(outcome.errors, 'instance')} {has} no prediction; {errors} says why of each."
-        output.note(f"{said} The first: {outcome.first_error}", "yellow")
+        message = f"Warning: {output.count(outcome.errors, 'instance')} {has} no prediction; see {errors}."
+        output.note(f"{message} The first error: {outcome.first_error}", "yellow")

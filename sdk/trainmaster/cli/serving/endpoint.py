@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         ServingReplicaView,
     )
 
-app = typer.Typer(help="Addresses under which models answer requests.", invoke_without_command=True)
+app = typer.Typer(help="Endpoints, at which deployed models answer requests.", invoke_without_command=True)
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")]
 Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Stay until it serves, or has failed.")]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is ready or has failed.")]
 _WATCH_S: Final = 0.5
 _SETTLED: Final = frozenset({"ready", "failed"})
 
@@ -38,7 +38,7 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def endpoint(ctx: typer.Context, json: options.Json = False) -> None:
-    """Addresses under which models answer requests; alone: list them."""
+    """Endpoints, at which deployed models answer requests; alone: list them."""
     if ctx.invoked_subcommand is None:
         _list(None, as_json=json)
 
@@ -50,7 +50,7 @@ def create(
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Create an endpoint; it answers when something is deployed to it."""
+    """Create an endpoint, to which models can be deployed."""
     with session.client() as client:
         made = client.create_endpoint(endpoint, project=session.project_or_default(project), description=description)
     to_deploy = f"trainmaster endpoint deploy {made.name} MODEL@ALIAS"
@@ -61,13 +61,13 @@ def create(
 
 @app.command("list")
 def list_endpoints(project: options.Project = None, json: options.Json = False) -> None:
-    """Endpoints, newest first."""
+    """List endpoints, newest first."""
     _list(project, as_json=json)
 
 
 @app.command()
 def show(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
-    """One endpoint: its deployed models, their revisions and replicas."""
+    """Show one endpoint: its deployments, their revisions and replicas."""
     with session.client() as client:
         detail = client.get_endpoint(endpoint, project=session.project_or_default(project))
     if json:
@@ -82,20 +82,20 @@ def deploy(
     model: options.Model,
     deployment: Deployment = "default",
     replicas: Annotated[
-        int | None, typer.Option("--replicas", "-n", min=1, help="Unstated: as many as it has, or 1.")
+        int | None, typer.Option("--replicas", "-n", min=1, help="Number of replicas; default: unchanged, or 1.")
     ] = None,
-    traffic: Annotated[
-        int | None, typer.Option("--traffic", min=0, max=100, help="Its part of the requests, in per cent.")
-    ] = None,
+    traffic: Annotated[int | None, typer.Option("--traffic", min=0, max=100, help="Traffic in per cent.")] = None,
     framework: options.FrameworkName = "auto",
     trust_code: options.TrustCode = False,
     image: options.Image = None,
-    command: Annotated[str | None, typer.Option("--command", help="Your own server, by /bin/sh -c.")] = None,
+    command: Annotated[
+        str | None, typer.Option("--command", help="Command of your own server, run by /bin/sh -c.")
+    ] = None,
     args: Annotated[
         str | None,
-        typer.Option("--args", metavar="WORDS", help='Put behind the command, quoted as in a shell: "--workers 2".'),
+        typer.Option("--args", metavar="WORDS", help='Arguments, quoted as in a shell: "--workers 2".'),
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Where the image's server listens; else 8080.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the image's server; default: 8080.")] = None,
     health_route: Annotated[str, typer.Option("--health-route")] = "/health",
     predict_route: Annotated[str, typer.Option("--predict-route")] = "/predict",
     env: options.Env = None,
@@ -104,23 +104,25 @@ def deploy(
     gpus: options.Gpus = 0,
     gpu_type: options.GpuType = None,
     shm: options.Shm = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for one request's answer.")] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Timeout of a request in seconds.")] = 60.0,
     ready_timeout: Annotated[
-        float, typer.Option("--ready-timeout", help="Seconds for a replica to get ready.")
+        float, typer.Option("--ready-timeout", help="Seconds for a replica to become ready.")
     ] = 600.0,
     drain: Annotated[
         float | None,
-        typer.Option("--drain", min=2, help="Seconds between a replica's last new request and its SIGTERM; else 5."),
+        typer.Option(
+            "--drain", min=2, help="Seconds between a replica's last new request and its SIGTERM; default: 5."
+        ),
     ] = None,
     max_surge: Annotated[
-        int | None, typer.Option("--max-surge", min=0, help="Replicas above --replicas during an update; else 1.")
+        int | None, typer.Option("--max-surge", min=0, help="Replicas above --replicas during an update; default: 1.")
     ] = None,
     max_unavailable: Annotated[
         int | None,
         typer.Option(
             "--max-unavailable",
             min=0,
-            help="Ready ones below --replicas during an update, where there is no room; else 0.",
+            help="Ready replicas below --replicas during an update without free capacity; default: 0.",
         ),
     ] = None,
     priority: options.Priority = None,
@@ -132,7 +134,7 @@ def deploy(
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Deploy a model or, to a name that is there, its next revision: replica by replica, without losing a request."""
+    """Deploy a model, or a new revision of a deployment: a rolling update without lost requests."""
     fields: dict[str, Any] = {
         "framework": framework, "trust_code": trust_code, "image": image, "command": command, "args": _words_of(args),
         "port": port,
@@ -164,12 +166,12 @@ def predict(
     instances: Annotated[
         str, typer.Argument(metavar="INSTANCES", help='A JSON list, like "[[1, 2], [3, 4]]"; @FILE; `-` is stdin.')
     ],
-    deployment: Annotated[str | None, typer.Option("--deployment", "-d", help="Ask this deployed model.")] = None,
+    deployment: Annotated[str | None, typer.Option("--deployment", "-d", help="Query this deployment.")] = None,
     parameters: Annotated[str | None, typer.Option("--parameters", help="A JSON object for the model.")] = None,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Ask for predictions; one line of JSON for each instance."""
+    """Query predictions; prints a line of JSON per instance."""
     rows = _json_of(instances, "INSTANCES")
     if isinstance(rows, dict) and isinstance(rows.get("instances"), list):
         rows = rows["instances"]
@@ -187,36 +189,40 @@ def predict(
             {"predictions": found.predictions, **({"metadata": found.metadata} if found.metadata else {})}
         )
         return
-    for one in found.predictions:
-        output.say(json_module.dumps(one))
+    for prediction in found.predictions:
+        output.say(json_module.dumps(prediction))
     classes = found.metadata.get("classes") if isinstance(found.metadata, dict) else None
     if isinstance(classes, list):
-        output.note(f"The figures of each are of the classes {', '.join(map(str, classes))}, in this order.", "dim")
+        output.note(f"Order of the classes: {', '.join(map(str, classes))}.", "dim")
 
 
 @app.command()
 def scale(
     endpoint: Endpoint,
-    replicas: Annotated[int, typer.Argument(min=0, metavar="REPLICAS", help="0: nothing of it runs.")],
+    replicas: Annotated[
+        int, typer.Argument(min=0, metavar="REPLICAS", help="Number of replicas; 0 stops the deployment.")
+    ],
     deployment: Deployment = "default",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Stay until so many are ready.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until they are ready.")] = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Have more or fewer replicas."""
+    """Set the number of replicas."""
     named = session.project_or_default(project)
     with session.client() as client:
         made = client.scale_deployment(endpoint, replicas, deployment=deployment, project=named)
         if wait and replicas:
             raise typer.Exit(_follow(client, made.name, deployment, _of(made, deployment).wanted, named, as_json=json))
-    output.print_result(made, f"{made.name}: {deployment} is to have {output.count(replicas, 'replica')}", as_json=json)
+    output.print_result(
+        made, f"{made.name}: {deployment} is being scaled to {output.count(replicas, 'replica')}", as_json=json
+    )
 
 
 @app.command()
 def rollback(
     endpoint: Endpoint,
     revision: Annotated[
-        int | None, typer.Option("--revision", "-r", min=1, help="Unstated: the newest before this one that served.")
+        int | None, typer.Option("--revision", "-r", min=1, help="Default: the newest earlier revision that was ready.")
     ] = None,
     deployment: Deployment = "default",
     reason: options.Reason = "",
@@ -224,7 +230,7 @@ def rollback(
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Have an earlier revision serve again; one that does not get ready is given up, as a new one is."""
+    """Roll back to an earlier revision; if it does not become ready, it fails like a new revision."""
     named = session.project_or_default(project)
     with session.client() as client:
         made = client.rollback_deployment(
@@ -233,28 +239,37 @@ def rollback(
         own = _of(made, deployment)
         if wait:
             raise typer.Exit(_follow(client, made.name, deployment, own.wanted, named, as_json=json))
-    back = next(one for one in own.revision_list if one.number == own.wanted)
+    target = next(revision for revision in own.revision_list if revision.number == own.wanted)
     more = (
         ""
-        if back.stable_at
-        else ", which has never served: `--wait` or `trainmaster endpoint show` tells whether it does"
+        if target.stable_at
+        else ", which was never ready: check with `--wait` or `trainmaster endpoint show` whether it becomes ready"
     )
-    output.print_result(made, f"{made.name}: {deployment} goes back to revision {own.wanted}{more}", as_json=json)
+    output.print_result(
+        made, f"{made.name}: {deployment} is being rolled back to revision {own.wanted}{more}", as_json=json
+    )
 
 
 @app.command()
 def history(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
-    """What was deployed, taken back, scaled and divided, what failed: when, by whom and why; newest first."""
+    """Show the endpoint's history, newest first."""
     with session.client() as client:
         found = list(client.list_endpoint_changes(endpoint, project=session.project_or_default(project), limit=200))
     if json:
         output.print_json(found)
         return
     output.print_table(
-        ("WHEN", "WHO", "WHAT", "DEPLOYED", "REVISION", "WHY"),
+        ("TIME", "ACTOR", "CHANGE", "DEPLOYMENT", "REVISION", "REASON"),
         [
-            (output.local_time(one.at), one.actor, one.what, one.deployment, one.revision, one.reason or None)
-            for one in found
+            (
+                output.local_time(change.at),
+                change.actor,
+                change.what,
+                change.deployment,
+                change.revision,
+                change.reason or None,
+            )
+            for change in found
         ],
         empty="No changes.",
     )
@@ -263,21 +278,24 @@ def history(endpoint: Endpoint, project: options.Project = None, json: options.J
 @app.command()
 def traffic(
     endpoint: Endpoint,
-    parts: Annotated[list[str], typer.Argument(metavar="NAME=PERCENT…", help="Like default=90 next=10; together 100.")],
+    parts: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=PERCENT…", help="Traffic split, like default=90 next=10; the sum is 100."),
+    ],
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Divide the requests among the deployed models."""
+    """Set the traffic split of the deployments."""
     wanted: dict[str, int] = {}
     for part in parts:
         name, _, number = part.partition("=")
         if not (number.isascii() and number.isdecimal()):
-            raise WrongUse(f"{part!r} is no NAME=PERCENT, such as default=90.")
+            raise WrongUse(f"{part!r} is not NAME=PERCENT, such as default=90.")
         wanted[name] = int(number)
     with session.client() as client:
         made = client.set_endpoint_traffic(endpoint, wanted, project=session.project_or_default(project))
     output.print_result(
-        made, f"{made.name}: {', '.join(f'{one.name} {one.traffic} %' for one in made.deployments)}", as_json=json
+        made, f"{made.name}: {', '.join(f'{item.name} {item.traffic} %' for item in made.deployments)}", as_json=json
     )
 
 
@@ -288,7 +306,7 @@ def undeploy(
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """End a deployed model: its replicas finish what they have."""
+    """Undeploy a model; its replicas finish their requests first."""
     with session.client() as client:
         made = client.undeploy_model(endpoint, deployment, project=session.project_or_default(project))
     output.print_result(made, f"{made.name}: {deployment} is being undeployed", as_json=json)
@@ -298,13 +316,13 @@ def undeploy(
 def delete(
     endpoint: Endpoint, yes: options.Yes = False, project: options.Project = None, json: options.Json = False
 ) -> None:
-    """Undeploy all and forget the endpoint."""
+    """Undeploy all models and delete the endpoint."""
     named = session.project_or_default(project)
     with session.client() as client:
         if not yes and output.is_interactive():
-            replicas = sum(one.ready for one in client.get_endpoint(endpoint, project=named).deployments)
-            serves = f"; {output.count(replicas, 'replica')} of it {'serves' if replicas == 1 else 'serve'} now"
-            typer.confirm(f"Delete endpoint {endpoint}{serves if replicas else ''}?", abort=True, err=True)
+            replicas = sum(item.ready for item in client.get_endpoint(endpoint, project=named).deployments)
+            serving = f" with {output.count(replicas, 'ready replica')}" if replicas else ""
+            typer.confirm(f"Delete endpoint {endpoint}{serving}?", abort=True, err=True)
         client.delete_endpoint(endpoint, project=named)
     output.print_result({"deleted": endpoint}, f"{endpoint} is being deleted", as_json=json)
 
@@ -317,14 +335,14 @@ def _list(project: str | None, *, as_json: bool) -> None:
         return
     console, now = output.answers(), output.now()
     output.print_table(
-        ("NAME", "PROJECT", "STATE", "DEPLOYED", "READY", "CREATED"),
+        ("NAME", "PROJECT", "STATE", "DEPLOYMENTS", "READY", "CREATED"),
         [
             (
                 view.name,
                 view.project,
                 output.state_text(_state_of(view), console),
-                ", ".join(f"{one.name} {one.traffic} %" for one in view.deployments) or None,
-                f"{sum(one.ready for one in view.deployments)} of {sum(one.replicas for one in view.deployments)}",
+                ", ".join(f"{item.name} {item.traffic} %" for item in view.deployments) or None,
+                f"{sum(item.ready for item in view.deployments)} of {sum(item.replicas for item in view.deployments)}",
                 output.ago(view.created_at, now),
             )
             for view in found
@@ -334,10 +352,10 @@ def _list(project: str | None, *, as_json: bool) -> None:
 
 
 def _state_of(view: EndpointView) -> str:
-    """The worst of its deployed models'."""
+    """The worst state of its deployments."""
     if view.deleting_at is not None:
         return "undeploying"
-    states = {one.state for one in view.deployments}
+    states = {item.state for item in view.deployments}
     return next(
         (state for state in ("failed", "degraded", "deploying", "undeploying", "ready") if state in states), "empty"
     )
@@ -350,64 +368,62 @@ def _show(detail: EndpointDetail) -> None:
             ("Endpoint", f"{detail.name} ({detail.id})"),
             ("Project", detail.project),
             ("Description", detail.description or None),
-            ("Ask", f"POST /api/v1/projects/{detail.project}/endpoints/{detail.name}:predict"),
+            ("Predict", f"POST /api/v1/projects/{detail.project}/endpoints/{detail.name}:predict"),
         ]
     )
     if not detail.deployments:
-        output.say("Nothing is deployed to it.")
-    for one in detail.deployments:
+        output.say("No deployments.")
+    for item in detail.deployments:
         output.say()
+        serving = f" (serving: {item.stable})" if item.stable not in (None, item.wanted) else ""
         output.print_pairs(
             [
-                ("Deployed", f"{one.name}: {one.model}"),
-                ("State", output.state_text(one.state, console)),
-                ("Note", one.note or None),
-                ("Traffic", f"{one.traffic} %"),
-                ("Replicas", f"{one.ready} of {one.replicas} ready"),
-                (
-                    "Revision",
-                    f"{one.wanted}" + (f" (serving: {one.stable})" if one.stable not in (None, one.wanted) else ""),
-                ),
+                ("Deployment", f"{item.name}: {item.model}"),
+                ("State", output.state_text(item.state, console)),
+                ("Note", item.note or None),
+                ("Traffic", f"{item.traffic} %"),
+                ("Replicas", f"{item.ready} of {item.replicas} ready"),
+                ("Revision", f"{item.wanted}{serving}"),
             ]
         )
-        live = [replica for replica in one.replica_list if replica.state != "ended"]
+        live = [replica for replica in item.replica_list if replica.state != "ended"]
         output.print_table(
-            ("REPLICA", "REVISION", "STATE", "JOB", "SINCE", "WHY"),
+            ("REPLICA", "REVISION", "STATE", "JOB", "SINCE", "REASON"),
             [
                 (
                     number,
                     replica.revision,
-                    output.state_text(_seen_state(replica), console),
+                    output.state_text(_replica_state(replica), console),
                     replica.job,
                     output.ago(replica.ready_at or replica.created_at, now),
                     None if replica.state == "ready" else replica.words or None,
                 )
                 for number, replica in enumerate(live)
             ],
-            empty="No replica runs.",
+            empty="No replicas.",
         )
         output.print_table(
-            ("REVISION", "MODEL", "SERVED", "BY", "REASON"),
+            ("REVISION", "MODEL", "READY", "USER", "REASON"),
             [
                 (
                     revision.number,
                     revision.spec.model_name or revision.spec.model,
                     output.ago(revision.stable_at, now) if revision.stable_at else "never",
                     revision.user,
-                    _became(revision, one),
+                    _outcome(revision, item),
                 )
-                for revision in one.revision_list[:10]
+                for revision in item.revision_list[:10]
             ],
             empty="No revisions.",
         )
 
 
-def _seen_state(replica: ServingReplicaView) -> str:
-    """One whose job waits for a place is told apart from one that starts."""
+def _replica_state(replica: ServingReplicaView) -> str:
+    """The replica's state; "queued" if its job waits."""
     return "queued" if replica.state == "starting" and replica.job_state == "queued" else replica.state
 
 
-# What of a revision says how it runs, by the option that states it. Those are never taken over from the revision before.
+# Fields of a revision -> their options. A new revision never inherits them from the previous one.
 _STATED: Final = {
     "framework": "--framework", "trust_code": "--trust-code", "image": "--image", "command": "--command", "args": "--args",
     "port": "--port", "health_route": "--health-route", "predict_route": "--predict-route", "env": "--env",
@@ -419,9 +435,9 @@ _STATED: Final = {
 
 
 def _tell_differences(own: DeploymentDetail) -> None:
-    """What the revision that served last had and the new one has not, by its option: a revision is what its own command says."""
-    new = next((one for one in own.revision_list if one.number == own.wanted), None)
-    old = next((one for one in own.revision_list if one.number == (own.stable or own.wanted - 1)), None)
+    """Print a warning for options of the last ready revision that the new one lacks, since it does not inherit them."""
+    new = next((item for item in own.revision_list if item.number == own.wanted), None)
+    old = next((item for item in own.revision_list if item.number == (own.stable or own.wanted - 1)), None)
     if new is None or old is None:
         return
     from trainmaster.wire.serving import ServingSpec
@@ -429,58 +445,58 @@ def _tell_differences(own: DeploymentDetail) -> None:
     plain = ServingSpec(model="")
     lost = []
     for field, option in _STATED.items():
-        had, has = getattr(old.spec, field), getattr(new.spec, field)
-        if isinstance(had, dict):
-            keys = sorted(key for key in had if key not in has)
-            # The values of variables may be nobody's business.
-            lost += [f"{key} {had[key]}" if field == "resources" else f"{option} {key}" for key in keys]
-        elif had != has and has == getattr(plain, field):
-            lost.append(f"{option} {had}" if not isinstance(had, (bool, list)) else option)
+        before, after = getattr(old.spec, field), getattr(new.spec, field)
+        if isinstance(before, dict):
+            keys = sorted(key for key in before if key not in after)
+            # The values of variables may be confidential.
+            lost += [f"{key} {before[key]}" if field == "resources" else f"{option} {key}" for key in keys]
+        elif before != after and after == getattr(plain, field):
+            lost.append(f"{option} {before}" if not isinstance(before, (bool, list)) else option)
     if lost:
         output.note(
-            f"Of revision {old.number} this one does not have: {', '.join(lost)}. A revision is what its own command states; state it "
-            "again to keep it.",
+            f"Unlike revision {old.number}, the new revision lacks: {', '.join(lost)}. Revisions do not inherit options; "
+            "repeat them to keep them.",
             "yellow",
         )
 
 
-def _became(revision: RevisionView, of: DeploymentDetail) -> str | None:
+def _outcome(revision: RevisionView, of: DeploymentDetail) -> str | None:
     if revision.verdict and revision.verdict == of.note:
-        return "given up, as the note says"
+        return "failed, see the note"
     return revision.verdict or revision.reason or None
 
 
 def _follow(client: Client, endpoint: str, name: str, revision: int, project: str, *, as_json: bool) -> int:
-    """Tell what is waited for, until the revision serves or was given up."""
-    told = ""
+    """Print the deployment's notes until the revision is ready or has failed."""
+    last_note = ""
     while True:
         detail = client.get_endpoint(endpoint, project=project)
         own = _of(detail, name)
         is_given_up = own.state == "failed" or own.wanted != revision
-        is_idle = own.replicas == 0 and own.state == "ready"  # no revision ever serves with none
+        is_idle = own.replicas == 0 and own.state == "ready"  # without replicas no revision becomes ready
         if is_given_up or is_idle or (own.state == "ready" and own.stable == own.wanted):
             break
-        if own.note and own.note != told and not as_json:
-            told = own.note
-            output.note(told, "dim")
-        time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
+        if own.note and own.note != last_note and not as_json:
+            last_note = own.note
+            output.note(last_note, "dim")
+        time.sleep(_WATCH_S)  # noqa: TID251 (the command line is a boundary)
     if as_json:
         output.print_json(detail)
     elif is_given_up:
-        verdict = next((one.verdict for one in own.revision_list if one.number == revision), "")
-        output.say(verdict or f"revision {own.wanted} of {name} is to serve now: somebody asked for it meanwhile")
+        verdict = next((item.verdict for item in own.revision_list if item.number == revision), "")
+        output.say(verdict or f"superseded by revision {own.wanted} of {name}, which was requested in the meantime")
     elif is_idle:
         more = f"trainmaster endpoint scale {detail.name} 1" + (f" --deployment {name}" if name != "default" else "")
-        output.say(f"{detail.name}: {name} has 0 replicas, so revision {revision} serves when it is scaled: `{more}`")
+        output.say(f"{detail.name}: {name} has 0 replicas; revision {revision} serves once it is scaled: `{more}`")
     else:
         output.say(f"{detail.name}: revision {revision} of {name} serves with {output.count(own.ready, 'replica')}")
     return ExitCode.FAILED if is_given_up else ExitCode.OK
 
 
 def _of(detail: EndpointDetail, name: str) -> DeploymentDetail:
-    found = next((one for one in detail.deployments if one.name == name), None)
+    found = next((item for item in detail.deployments if item.name == name), None)
     if found is None:
-        raise WrongUse(f"{detail.name} has no deployed model {name!r} any more.")
+        raise WrongUse(f"{detail.name} no longer has a deployment {name!r}.")
     return found
 
 
@@ -501,4 +517,4 @@ def _json_of(text: str, what: str) -> Any:
     except OSError as error:
         raise WrongUse(f"{what}: {text[1:]} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise WrongUse(f"{what} is no JSON: {error}.") from error
+        raise WrongUse(f"{what} is not JSON: {error}.") from error

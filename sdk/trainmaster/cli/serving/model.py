@@ -12,14 +12,12 @@ from trainmaster.cli.terminal import options, output, session
 if TYPE_CHECKING:
     from trainmaster.wire.models import ModelView, Stage, VersionDetail, VersionView
 
-app = typer.Typer(help="Registered models: versions that never change.", invoke_without_command=True)
+app = typer.Typer(help="Registered models with immutable versions.", invoke_without_command=True)
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
 Version = Annotated[
-    str, typer.Argument(metavar="VERSION", help="Number, alias, or `latest`: the newest that is ready.")
+    str, typer.Argument(metavar="VERSION", help="Number, alias, or `latest` (the newest ready version).")
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Also where it is protected or in use; for admins of the project.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Even if protected or in use (project admins).")]
 
 
 def register(root: typer.Typer) -> None:
@@ -36,23 +34,23 @@ def model(ctx: typer.Context, json: options.Json = False) -> None:
 @app.command("register")
 def register_version(
     model: Model,
-    job: Annotated[str, typer.Option("--job", help="Id or name of the job that it comes from.")],
+    job: Annotated[str, typer.Option("--job", help="ID or name of the source job.")],
     path: Annotated[
-        str | None, typer.Option("--path", help="A file or folder of its output; else its folder model.")
+        str | None, typer.Option("--path", help="File or folder of its output; default: its folder model.")
     ] = None,
-    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="One of its checkpoints instead.")] = None,
-    when_done: Annotated[bool, typer.Option("--when-done", help="Once the job has succeeded.")] = False,
+    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="A checkpoint of the job instead.")] = None,
+    when_done: Annotated[bool, typer.Option("--when-done", help="Register when the job has succeeded.")] = False,
     alias: Annotated[
-        list[str] | None, typer.Option("--alias", help="Set when it is ready; repeat it for more.")
+        list[str] | None, typer.Option("--alias", help="Alias, set when the version is ready. Repeatable.")
     ] = None,
     stage: Annotated[str, typer.Option("--stage", help="none, staging, production or archived.")] = "none",
     description: Annotated[str, typer.Option("--description", "-d")] = "",
     label: options.Labels = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not stay until its files are copied.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until its files are copied.")] = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Register a new version; the model is made where there is none yet."""
+    """Register a version; creates the model if it does not exist."""
     own = session.project_or_default(project)
     with session.client() as client:
         made = client.register_version(
@@ -60,18 +58,18 @@ def register_version(
             labels=options.labels_of(label), aliases=alias or (), stage=_stage(stage),
         )  # fmt: skip
         if not no_wait and made.state == "registering":
-            with output.busy(f"{model} version {made.version}: its files are copied"):
+            with output.busy(f"{model} version {made.version}: copying files"):
                 made = client.wait_for_version(own, model, made.version)
-    _said(made, as_json=json)
+    _print_version(made, as_json=json)
 
 
 @app.command("list")
 def list_models(
-    search: Annotated[str, typer.Option("--search", help="A part of the name.")] = "",
+    search: Annotated[str, typer.Option("--search", help="Part of the name.")] = "",
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Models of the project, by name."""
+    """List the project's models, by name."""
     _list(project, search, as_json=json)
 
 
@@ -82,7 +80,7 @@ def show(
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """A model with its versions; or one version: where it comes from, its metrics and files."""
+    """Show a model with its versions, or one version with its lineage, metrics and files."""
     own = session.project_or_default(project)
     with session.client() as client:
         if version is None:
@@ -111,11 +109,11 @@ def show(
 @app.command()
 def versions(
     model: Model,
-    stage: Annotated[str | None, typer.Option("--stage", help="Only those in this stage.")] = None,
+    stage: Annotated[str | None, typer.Option("--stage", help="Only versions in this stage.")] = None,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Versions of a model, newest first."""
+    """List the versions of a model, newest first."""
     own = session.project_or_default(project)
     with session.client() as client:
         found = list(client.list_versions(own, model, stage=None if stage is None else _stage(stage)))
@@ -127,20 +125,20 @@ def versions(
 
 @app.command()
 def history(model: Model, project: options.Project = None, json: options.Json = False) -> None:
-    """Who changed what and when, newest first."""
+    """Show the model's history, newest first."""
     with session.client() as client:
         found = list(client.list_model_changes(session.project_or_default(project), model, limit=200))
     if json:
         output.print_json(found)
         return
     output.print_table(
-        ("WHEN", "WHO", "WHAT", "VERSION", "NAME", "FROM", "TO", "REASON"),
+        ("TIME", "USER", "CHANGE", "VERSION", "NAME", "FROM", "TO", "REASON"),
         [
             (
-                output.local_time(one.at), one.user, one.what, one.version, one.name or None, one.before, one.after,
-                one.reason or None,
+                output.local_time(change.at), change.user, change.what, change.version, change.name or None,
+                change.before, change.after, change.reason or None,
             )
-            for one in found
+            for change in found
         ],
         empty="No changes.",
     )  # fmt: skip
@@ -150,18 +148,16 @@ def history(model: Model, project: options.Project = None, json: options.Json = 
 def alias(
     model: Model,
     name: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as prod.")],
-    version: Annotated[
-        int | None, typer.Argument(metavar="[VERSION]", min=1, help="The version it is to point to.")
-    ] = None,
+    version: Annotated[int | None, typer.Argument(metavar="[VERSION]", min=1, help="The version to point to.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
     reason: options.Reason = "",
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Point an alias to a version, in one step; or remove it."""
+    """Point an alias to a version, or remove it."""
     own = session.project_or_default(project)
     if remove == (version is not None):
-        raise typer.BadParameter("give the version that it is to point to, or --remove", param_hint="VERSION")
+        raise typer.BadParameter("give the version to point to, or --remove", param_hint="VERSION")
     with session.client() as client:
         if version is None:
             client.remove_model_alias(own, model, name)
@@ -185,7 +181,7 @@ def stage(
     """Move a version to a stage."""
     with session.client() as client:
         own = session.project_or_default(project)
-        _said(client.set_version_stage(own, model, version, _stage(to), reason=reason), as_json=json)
+        _print_version(client.set_version_stage(own, model, version, _stage(to), reason=reason), as_json=json)
 
 
 @app.command()
@@ -193,7 +189,7 @@ def download(
     model: Model,
     version: Version,
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Where its files go; else the present one.", show_default=False)
+        Path, typer.Argument(metavar="[FOLDER]", help="Local folder; default: the present one.", show_default=False)
     ] = Path(),
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files of the same names with other content.")
@@ -201,7 +197,7 @@ def download(
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Copy all files of a version; each is checked by its hash, and a broken download goes on."""
+    """Download all files of a version and verify their hashes. An interrupted download resumes."""
     own = session.project_or_default(project)
     with session.client() as client:
         if json:
@@ -242,15 +238,15 @@ def delete(
 def protect(
     model: Model,
     version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="Only this version.")] = None,
-    off: Annotated[bool, typer.Option("--off", help="Take the protection off.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Have nobody delete a version, or the model, until the protection is taken off."""
+    """Protect a version, or the model, from deletion."""
     own = session.project_or_default(project)
     with session.client() as client:
         if version is not None:
-            _said(client.change_version(own, model, version, is_protected=not off), as_json=json)
+            _print_version(client.change_version(own, model, version, is_protected=not off), as_json=json)
             return
         found = client.change_model(own, model, is_protected=not off)
     output.print_result(found, f"{model} {'protected' if found.is_protected else 'not protected'}", as_json=json)
@@ -292,7 +288,7 @@ def _show_version(view: VersionDetail) -> None:
         ("Aliases", ", ".join(view.aliases) or None),
         ("Protected", "yes" if view.is_protected else None),
         ("Deployed", ", ".join(view.served_by) or None),
-        ("Kept for", ", ".join(one for one in view.used_by if one not in view.served_by) or None),
+        ("Rollback target of", ", ".join(name for name in view.used_by if name not in view.served_by) or None),
         ("Format", view.format or None),
         ("Size", output.size(view.size_bytes)),
         ("Digest", view.digest),
@@ -323,11 +319,11 @@ def _origin(view: VersionDetail) -> str:
 
 
 def _commands(by_role: dict[str, str]) -> list[tuple[str, str]]:
-    """One line where all roles run the same."""
-    told = {role: line for role, line in by_role.items() if line}
-    if len(set(told.values())) == 1:
-        return [("Command", next(iter(told.values())))]
-    return [(f"Command of {role}", line) for role, line in told.items()]
+    """The roles' commands; a single line if all are equal."""
+    commands = {role: line for role, line in by_role.items() if line}
+    if len(set(commands.values())) == 1:
+        return [("Command", next(iter(commands.values())))]
+    return [(f"Command of {role}", line) for role, line in commands.items()]
 
 
 def _print_versions(found: list[VersionView]) -> None:
@@ -351,7 +347,7 @@ def _print_versions(found: list[VersionView]) -> None:
     )
 
 
-def _said(view: VersionView, *, as_json: bool) -> None:
+def _print_version(view: VersionView, *, as_json: bool) -> None:
     if as_json:
         output.print_json(view)
         return
@@ -375,7 +371,7 @@ def _values(values: Any) -> str | None:
 def _stage(text: str) -> Stage:
     from trainmaster.wire.models import STAGES
 
-    for one in STAGES:
-        if one == text:
-            return one
-    raise typer.BadParameter(f"{text!r} is no stage; there are {', '.join(STAGES)}", param_hint="STAGE")
+    for known in STAGES:
+        if known == text:
+            return known
+    raise typer.BadParameter(f"{text!r} is not a stage; stages are {', '.join(STAGES)}", param_hint="STAGE")

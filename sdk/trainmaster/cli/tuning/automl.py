@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from trainmaster.wire.automl import AutomlDetail, AutomlRow
 
 app = typer.Typer(help="Find the best model for a table or a folder of images.", invoke_without_command=True)
-Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the AutoML study.")]
+Study = Annotated[str, typer.Argument(metavar="STUDY", help="ID or name of the AutoML study.")]
 
 _WATCH_S: Final = 1.0
 _LINES: Final = 20
-# The leaderboard is read so far, to say of how many lines it shows some: the most that the server tells.
+# The server's limit of the leaderboard; read completely to show how many rows there are.
 _WHOLE: Final = 1000
 _BASELINE: Final = "baseline"
-# Fields of the request whose option is not called as they are.
+# Request fields with differently named options.
 _OPTIONS: Final = {"families": "--family", "aliases": "--alias"}
 _RESOURCES: Final = ("cpu", "memory", "gpus")
 _FIELD: Final = re.compile(r"^[a-z_][\w.]*(?=: )")
@@ -46,16 +46,16 @@ def automl(
         typer.Option("--data", "-d", help="volume/path of a table, or of a folder with a folder of images per class."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", "-t", help="The column to be predicted; images in folders need none.")
+        str | None, typer.Option("--target", "-t", help="Column to predict; not needed for images in folders.")
     ] = None,
     budget: Annotated[
-        str, typer.Option("--budget", "-b", help="Time of the search, like 30m; the final run comes after.")
+        str, typer.Option("--budget", "-b", help="Time of the search, like 30m, without the final run.")
     ] = "1h",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Models that are tried at most.")] = 60,
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="At once.")] = 1,
-    kind: Annotated[str | None, typer.Option("--kind", help="tabular or images; else by what the data are.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="tabular or images; default: by the data.")] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="classification or regression; else by the target.")
+        str | None, typer.Option("--task", help="classification or regression; default: by the target.")
     ] = None,
     metric: Annotated[
         str | None,
@@ -64,43 +64,49 @@ def automl(
     family: Annotated[
         list[str] | None,
         typer.Option(
-            "--family", help="baseline, linear, boosting, forest, neighbors; cnn, transfer. Repeat it; else all."
+            "--family", help="baseline, linear, boosting, forest, neighbors; cnn, transfer. Repeatable; default: all."
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="What the best is registered as; else the name.")] = None,
-    alias: Annotated[
-        list[str] | None, typer.Option("--alias", help="Set on the registered version; repeat it.")
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name of the registered model; default: the study's.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The study's; else automl- and the data's.")] = None,
-    test_fraction: Annotated[float, typer.Option("--test-fraction", help="Of the rows, which no trial sees.")] = 0.2,
+    alias: Annotated[
+        list[str] | None, typer.Option("--alias", help="Alias of the registered version. Repeatable.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Name of the study; default: automl- and the data's.")
+    ] = None,
+    test_fraction: Annotated[
+        float, typer.Option("--test-fraction", help="Fraction held out for the final test.")
+    ] = 0.2,
     folds: Annotated[
-        int | None, typer.Option("--folds", min=1, help="Of the cross validation; else by the rows.")
+        int | None, typer.Option("--folds", min=1, help="Folds of the cross-validation; default: by the rows.")
     ] = None,
     image_size: Annotated[
-        int | None, typer.Option("--image-size", help="Pixels of a side; else by the images.")
+        int | None, typer.Option("--image-size", help="Side length in pixels; default: by the images.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights", help="volume/path of a backbone in TorchScript, for transfer.")
+        str | None, typer.Option("--weights", help="volume/path of a TorchScript backbone, for transfer.")
     ] = None,
     max_rows: Annotated[
-        int | None, typer.Option("--max-rows", help="Of more rows or images a sample is drawn.")
+        int | None, typer.Option("--max-rows", help="Sample larger data down to N rows or images.")
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", help="A column to use although it numbers the rows, or names them; repeat it."),
+        typer.Option("--keep", help="Column to use even if it looks uninformative. Repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     cpu: options.Cpu = None,
     memory: options.Memory = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs per trial.")] = None,
     image: Annotated[
-        str | None, typer.Option("--image", help="One that has trainmaster_automl; else the platform's.")
+        str | None, typer.Option("--image", help="Image with trainmaster_automl; default: the platform's.")
     ] = None,
     project: options.Project = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Look at the data, tell the plan, create nothing.")
+        bool, typer.Option("--dry-run", help="Profile the data and show the plan; create nothing.")
     ] = False,
-    follow: Annotated[bool, typer.Option("--watch", "-w", help="Stay until the best model is registered.")] = False,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Wait until the best model is registered.")] = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
@@ -108,10 +114,10 @@ def automl(
     if ctx.invoked_subcommand is not None:
         return
     if data is None:
-        raise WrongUse("Say on what: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
+        raise WrongUse("--data is missing: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
     resources = {key: value for key, value in (("cpu", cpu), ("memory", memory), ("gpus", gpus)) if value is not None}
-    more: dict[str, Any] = {"wait_for_nodes": True} if wait_for_nodes else {}  # an older server knows no such field
-    with session.client() as client, refused_as("AutoML"), _told_as_options(as_is=json):
+    more: dict[str, Any] = {"wait_for_nodes": True} if wait_for_nodes else {}  # unknown to older servers
+    with session.client() as client, refused_as("AutoML"), _errors_name_options(as_is=json):
         made = client.create_automl(
             data, target, budget=budget, trials=trials, parallel=parallel, project=session.project_or_default(project),
             name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, kind=kind, task=task, metric=metric,
@@ -121,42 +127,40 @@ def automl(
         if follow and made.id is not None:
             if not json:
                 _tell_plan(made)
-            raise typer.Exit(_follow(client, made.id, as_json=json, told=() if json else made.notes))
+            raise typer.Exit(_follow(client, made.id, as_json=json, shown_notes=() if json else made.notes))
     if json:
         output.print_json(made)
         return
     _tell_plan(made)
     if made.id is not None:
-        output.note(
-            f"`trainmaster automl watch {made.name}` stays with it; `automl show` tells the leaderboard.", "dim"
-        )
+        output.note(f"`trainmaster automl watch {made.name}` follows it; `automl show` shows the leaderboard.", "dim")
 
 
 @contextmanager
-def _told_as_options(*, as_is: bool) -> Iterator[None]:
-    """What is refused meanwhile names the options, not the request's fields. ``as_is``: it is for programs, which know those."""
+def _errors_name_options(*, as_is: bool) -> Iterator[None]:
+    """Replaces request fields in error messages by options; ``as_is``: not, for programs."""
     try:
         yield
     except InvalidRequest as error:
         if not as_is:
-            is_own = error.status is None  # the request has not been sent: pydantic's words
-            told = [one._replace(message=_plain(one)) if is_own else one for one in error.mistakes]
+            is_local = error.status is None  # rejected by pydantic, before the request was sent
+            mistakes = [item._replace(message=_plain(item)) if is_local else item for item in error.mistakes]
             error.mistakes = tuple(
-                one._replace(
-                    path=_option(one.path),
-                    hint=one.hint.replace("`wait_for_nodes`", "--wait-for-nodes") if one.hint else one.hint,
+                item._replace(
+                    path=_option(item.path),
+                    hint=item.hint.replace("`wait_for_nodes`", "--wait-for-nodes") if item.hint else item.hint,
                 )
-                for one in told
+                for item in mistakes
             )
             sentence = error.sentence.replace(_STATE_KIND, "say --kind and, of tables, --target and --task")
             error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda found: _option(found[0]), sentence))
-            if is_own and error.mistakes:
-                error.sentence = "AutoML cannot begin like this:"
+            if is_local and error.mistakes:
+                error.sentence = "The AutoML request is invalid:"
         raise
 
 
 def _option(field: str) -> str:
-    """The option of a field of the request, such as ``families.0``; the field itself where it has none."""
+    """The option for a request field such as ``families.0``; the field itself if there is none."""
     from trainmaster.wire.automl import AutomlCreate
 
     name, _, rest = field.partition(".")
@@ -166,12 +170,15 @@ def _option(field: str) -> str:
 
 
 def _plain(mistake: FieldMistake) -> str:
-    """What is right, where pydantic says which end of a range was passed."""
+    """pydantic's message in plain English, with both ends of a range."""
     from trainmaster.wire.automl import AutomlCreate
 
     info = AutomlCreate.model_fields.get(mistake.path)
     ends = {
-        end: getattr(one, end) for one in (info.metadata if info else ()) for end in ("ge", "le") if hasattr(one, end)
+        end: getattr(item, end)
+        for item in (info.metadata if info else ())
+        for end in ("ge", "le")
+        if hasattr(item, end)
     }
     if "than" in mistake.message and len(ends) == 2:
         return f"must be from {ends['ge']} to {ends['le']}"
@@ -183,10 +190,10 @@ def _plain(mistake: FieldMistake) -> str:
 @app.command()
 def show(
     study: Study,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Lines of the leaderboard.")] = _LINES,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Rows of the leaderboard.")] = _LINES,
     json: options.Json = False,
 ) -> None:
-    """The leaderboard, the final test, and what was registered."""
+    """Show the leaderboard, the final test and the registered model."""
     with session.client() as client:
         found = client.get_automl(study, limit=limit if json else _WHOLE)
     if json:
@@ -197,7 +204,7 @@ def show(
 
 @app.command()
 def watch(study: Study, json: options.Json = False) -> None:
-    """Stay until the best model is registered, and tell each trial's end."""
+    """Wait until the best model is registered, and print each trial's end."""
     with session.client() as client:
         raise typer.Exit(_follow(client, study, as_json=json))
 
@@ -211,23 +218,23 @@ def _tell_plan(made: AutomlDetail) -> None:
         output.note(note, "dim")
 
 
-def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = ()) -> int:
-    """``told``: notes that need not be told again."""
-    from trainmaster.cli.tuning.study_watch import Ends, tell_trial
+def _follow(client: Client, study: str, *, as_json: bool, shown_notes: Sequence[str] = ()) -> int:
+    """``shown_notes``: notes that were printed already."""
+    from trainmaster.cli.tuning.study_watch import EndedTrials, tell_trial
     from trainmaster.client.flows.studies import is_automl_over
 
-    ends = Ends(client)
-    is_told = False
+    ended = EndedTrials(client)
+    has_shown_winner = False
     while True:
         found = client.get_automl(study, limit=1)
-        study = found.id or study  # another one that gets its name meanwhile is not meant
-        if sum(found.trials.values()) - found.trials.get("running", 0) > len(ends.told):
+        study = found.id or study  # the name may soon refer to a newer study
+        if sum(found.trials.values()) - found.trials.get("running", 0) > len(ended.reported):
             detail = client.get_study(study)
-            for trial in ends.new(study):
+            for trial in ended.new(study):
                 tell_trial(trial, detail, as_json=as_json)
-        if found.winner is not None and not is_told and not as_json:
-            is_told = True
-            output.note(f"The best, trial {found.winner.trial}, is run once more: tested, and registered.", "dim")
+        if found.winner is not None and not has_shown_winner and not as_json:
+            has_shown_winner = True
+            output.note(f"The final run of the best trial, {found.winner.trial}, tests and registers the model.", "dim")
         if is_automl_over(found):
             break
         time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
@@ -235,12 +242,12 @@ def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = 
     if as_json:
         output.print_json_line(found)
     else:
-        _show(found, told=told)
+        _show(found, shown_notes=shown_notes)
     is_registered = found.winner is not None and found.winner.version_state == "ready"
     return ExitCode.OK if is_registered else ExitCode.FAILED
 
 
-def _show(found: AutomlDetail, *, limit: int = _LINES, told: Sequence[str] = ()) -> None:
+def _show(found: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str] = ()) -> None:
     from trainmaster.cli.tuning.study_views import winner_words
 
     console = output.answers()
@@ -255,17 +262,13 @@ def _show(found: AutomlDetail, *, limit: int = _LINES, told: Sequence[str] = ())
         pairs.append(("Winner", winner_words(found.winner)))
     if found.test is not None:
         test = found.test
-        range_ = (
-            f", with 95 % between {test.low:.4g} and {test.high:.4g}"
-            if test.low is not None and test.high is not None
-            else ""
-        )
-        pairs.append(("Test", f"{found.metric} {test.score:.4g}{range_}, on {test.rows} that no trial saw"))
+        range_ = f" (95 %: {test.low:.4g} to {test.high:.4g})" if test.low is not None and test.high is not None else ""
+        pairs.append(("Test", f"{found.metric} {test.score:.4g}{range_}, on {test.rows} held-out rows"))
         pairs.append(("", test.hint or None))
     output.print_pairs(pairs)
     output.say()
     baseline = next((row for row in found.leaderboard if row.family == _BASELINE), None)
-    # What is to be beaten is told, however far down it is.
+    # The baseline is always shown, whatever its rank.
     rows = [row for row in found.leaderboard if row.rank <= limit or row is baseline]
     is_any_stopped = not all(row.is_whole for row in rows)
     output.print_table(
@@ -282,7 +285,7 @@ def _show(found: AutomlDetail, *, limit: int = _LINES, told: Sequence[str] = ())
     if len(rows) < len(found.leaderboard):
         output.note(f"{len(rows)} of {len(found.leaderboard)}; --limit of `automl show` shows more.", "dim")
     for note in found.notes:
-        if note not in told:
+        if note not in shown_notes:
             output.note(note, "dim")
 
 

@@ -1,4 +1,4 @@
-"""``study``: searches over parameters, each trial an ordinary job."""
+"""``study``: hyperparameter searches, whose trials are ordinary jobs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from trainmaster.errors import InvalidSpec, LocalFileProblem
 if TYPE_CHECKING:
     from trainmaster.wire.studies import StudyDetail
 
-app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_without_command=True)
-Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
+app = typer.Typer(help="Hyperparameter searches; each trial is a job.", invoke_without_command=True)
+Study = Annotated[str, typer.Argument(metavar="STUDY", help="ID or name of the study.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -40,22 +40,22 @@ def register(root: typer.Typer) -> None:
 
 
 @contextmanager
-def _of_a_study() -> Iterator[None]:
-    """What is refused meanwhile is a study's spec, and what is a field of the request is an option here."""
+def _study_errors() -> Iterator[None]:
+    """Within the context, a rejected spec is a study's, and hints name options instead of request fields."""
     try:
         with refused_as("study"):
             yield
     except InvalidSpec as error:
         error.mistakes = tuple(
-            one._replace(hint=one.hint.replace("`wait_for_nodes`", "--wait-for-nodes")) if one.hint else one
-            for one in error.mistakes
+            item._replace(hint=item.hint.replace("`wait_for_nodes`", "--wait-for-nodes")) if item.hint else item
+            for item in error.mistakes
         )
         raise
 
 
 @app.callback()
 def study(ctx: typer.Context, json: options.Json = False) -> None:
-    """Searches over parameters; alone: list them."""
+    """Hyperparameter searches; alone: list them."""
     if ctx.invoked_subcommand is None:
         _list(as_json=json)
 
@@ -70,19 +70,17 @@ def create(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
     ] = False,
-    follow: Annotated[
-        bool, typer.Option("--watch", "-w", help="Stay until it has ended, as `study watch` does.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end, like `study watch`.")] = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
-    """Create a study; its first trials begin at once. All mistakes are told at once."""
+    """Create a study; its first trials start at once. All mistakes are reported at once."""
     spec = _read(spec_file)
     named = project or session.project_or_default(None)
     if project is not None or (named != "default" and "project" not in spec):
         spec["project"] = named
     with session.client() as client:
-        with _of_a_study():
+        with _study_errors():
             if dry_run:
                 print_spec(client.check_study(spec, wait_for_nodes=wait_for_nodes), as_json=json)
                 return
@@ -92,24 +90,26 @@ def create(
     output.print_result(made, f"{made.name} ({made.id})", as_json=json)
     if not json:
         tell_namesakes(made)
-        called = made.id if made.namesakes else made.name
-        output.note(f"`trainmaster study watch {called}` shows its trials as they end.", "dim")
+        reference = made.id if made.namesakes else made.name
+        output.note(f"`trainmaster study watch {reference}` shows its trials as they end.", "dim")
 
 
 @app.command("list")
 def list_studies(
-    states: Annotated[list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.")] = None,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", "-s", help="Only studies in this state. Repeatable.")
+    ] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's studies.")] = None,
-    search: Annotated[str | None, typer.Option("--search", help="A text in the name, or an id.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="Text in the name, or an ID.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of studies.")] = None,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Studies, newest first."""
+    """List studies, newest first."""
     from trainmaster.wire.studies import StudyState
 
     known = get_args(StudyState)
-    unknown = next((one for one in states or () if one not in known), None)
+    unknown = next((state for state in states or () if state not in known), None)
     if unknown is not None:
         raise typer.BadParameter(f"{unknown!r} is none of {', '.join(known)}", param_hint="--state")
     _list(as_json=json, project=project, state=states or (), user=user, search=search, limit=limit)
@@ -117,7 +117,7 @@ def list_studies(
 
 @app.command()
 def show(study: Study, json: options.Json = False) -> None:
-    """One study: its state, its best trial, and all of its trials."""
+    """Show one study: its state, best trial and all trials."""
     with session.client() as client:
         detail = client.get_study(study)
         trials = list(client.list_trials(detail.id))
@@ -132,7 +132,7 @@ def show(study: Study, json: options.Json = False) -> None:
 
 @app.command()
 def best(study: Study, json: options.Json = False) -> None:
-    """The best trial or, with several metrics, those that no other one betters in all."""
+    """Show the best trial or, with several metrics, the Pareto front."""
     with session.client() as client:
         if json:
             output.print_json(client.get_study_best(study))
@@ -159,11 +159,11 @@ def best(study: Study, json: options.Json = False) -> None:
 def importance(
     study: Study,
     metric: Annotated[
-        str | None, typer.Option("--metric", help="One of several metrics; unstated, all of them together.")
+        str | None, typer.Option("--metric", help="One of several metrics; default: all together.")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Which parameters matter, the most important first."""
+    """Show the parameters by importance."""
     with session.client() as client:
         found = client.get_study_importance(study, metric=metric)
     if json:
@@ -174,13 +174,13 @@ def importance(
         output.print_table(
             ("PARAMETER", "IMPORTANCE", "TRIALS"),
             [
-                (one.name, "not known" if one.importance is None else f"{100 * one.importance:.0f} %", one.trials)
-                for one in found.parameters
+                (item.name, "unknown" if item.importance is None else f"{100 * item.importance:.0f} %", item.trials)
+                for item in found.parameters
             ],
             empty="The study has no parameters.",
         )
-        if any(one.importance is None for one in found.parameters):
-            output.note("Not known: fewer than ten trials have the parameter.", "dim")
+        if any(item.importance is None for item in found.parameters):
+            output.note("Unknown: fewer than ten trials have the parameter.", "dim")
 
 
 @app.command()
@@ -188,30 +188,31 @@ def predict(
     study: Study,
     more: Annotated[
         int | None,
-        typer.Option("--more", min=1, help="So many more trials; unstated, those that are left, or as many again."),
+        typer.Option("--more", min=1, help="Number of further trials; default: the remaining ones, or as many again."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """What more trials would bring: an extrapolation with an interval, or why there is none."""
+    """Predict the best value after more trials: an extrapolation with an interval, or why there is none."""
     with session.client() as client:
         found = client.get_study_prediction(study, more=more)
     if json:
         output.print_json(found)
         return
     if found.reason or not found.points:
-        output.say(found.reason or "Not known.")
+        output.say(found.reason or "Unknown.")
         return
     output.say(f"Best {found.metric} now: {value_text(found.best)}, of {found.trials} trials with a result.")
     output.print_table(
-        ("MORE TRIALS", "LIKELY BEST", "WITH 80 % BETWEEN"),
+        ("MORE TRIALS", "LIKELY BEST", "80 % INTERVAL"),
         [
-            (one.more, value_text(one.likely), f"{value_text(one.low)} and {value_text(one.high)}")
-            for one in found.points[3::4]
+            (point.more, value_text(point.likely), f"{value_text(point.low)} to {value_text(point.high)}")
+            for point in found.points[3::4]
         ],
         empty="",
     )
     output.note(
-        f"{100 * (found.chance or 0):.0f} % that any is better. Of {found.checked} such answers in its past {found.held} held.",
+        f"Probability of an improvement: {100 * (found.chance or 0):.0f} %. Of {found.checked} earlier predictions, "
+        f"{found.held} were right.",
         "dim",
     )
 
@@ -236,17 +237,17 @@ def clone(
     """Create a study from another one's spec, with changes."""
     from trainmaster.cli.jobs.verbs import changes_of
 
-    laid_over = changes_of(changes or [])
+    patch = changes_of(changes or [])
     if name is not None:
-        laid_over["name"] = name
-    with session.client() as client, _of_a_study():
+        patch["name"] = name
+    with session.client() as client, _study_errors():
         if dry_run:
             checked = client.check_study_clone(
-                study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes
+                study, changes=patch, warm_start=warm_start, wait_for_nodes=wait_for_nodes
             )
             print_spec(checked, as_json=json)
             return
-        made = client.clone_study(study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
+        made = client.clone_study(study, changes=patch, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
     output.print_result(made, f"{made.name} ({made.id})", as_json=json)
     if not json:
         tell_namesakes(made)
@@ -255,28 +256,28 @@ def clone(
 
 @app.command()
 def watch(study: Study, json: options.Json = False) -> None:
-    """Stay until the study has ended, and tell each trial's end."""
+    """Follow a study to its end, and print each trial's end."""
     with session.client() as client:
         raise typer.Exit(follow_study(client, study, as_json=json))
 
 
 @app.command()
 def stop(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Cancel its trials and end it; what they have found stays."""
+    """Cancel the running trials and end the study; its results stay."""
     with session.client() as client:
         _moved(client.stop_study(study, reason=reason), as_json=json)
 
 
 @app.command()
 def pause(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Begin no more trials for now; those that run go on."""
+    """Start no more trials for now; running trials continue."""
     with session.client() as client:
         _moved(client.pause_study(study, reason=reason), as_json=json)
 
 
 @app.command()
 def resume(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
-    """Go on with a paused study."""
+    """Resume a paused study."""
     with session.client() as client:
         _moved(client.resume_study(study, reason=reason), as_json=json)
 
@@ -284,16 +285,18 @@ def resume(study: Study, reason: options.Reason = "", json: options.Json = False
 @app.command()
 def extend(
     study: Study,
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="So many more.")] = None,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Additional trials.")] = None,
     max_time: Annotated[
-        str | None, typer.Option("--max-time", help="So much longer, like 2h; one that has ended: from now.")
+        str | None, typer.Option("--max-time", help="Additional time, like 2h; for an ended study from now.")
     ] = None,
-    gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", help="So many more.")] = None,
-    failed_trials: Annotated[int | None, typer.Option("--failed-trials", min=1, help="So many more may fail.")] = None,
-    parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="So many at once from now on.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", help="Additional GPU-hours.")] = None,
+    failed_trials: Annotated[
+        int | None, typer.Option("--failed-trials", min=1, help="Additional failed trials allowed.")
+    ] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="New number of concurrent trials.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Add to the budget; a study that has ended goes on."""
+    """Add to the budget; an ended study continues."""
     from trainmaster.spec.quantity import parse_duration_s
 
     try:
@@ -301,7 +304,7 @@ def extend(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--max-time") from error
     if (trials, seconds, gpu_hours, failed_trials, parallel) == (None,) * 5:
-        raise WrongUse("Say by what: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.")
+        raise WrongUse("Say what to add: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.")
     with session.client() as client:
         changed = client.extend_study(
             study,
@@ -316,12 +319,12 @@ def extend(
 
 @app.command()
 def delete(study: Study, yes: options.Yes = False, json: options.Json = False) -> None:
-    """Forget an ended study; the jobs of its trials stay."""
+    """Delete an ended study; the jobs of its trials stay."""
     with session.client() as client:
         if not yes and output.is_interactive():
             detail = client.get_study(study)
             study = detail.id
-            typer.confirm(f"Delete study {detail.name} ({detail.id}) with what its trials found?", abort=True, err=True)
+            typer.confirm(f"Delete study {detail.name} ({detail.id}) with its results?", abort=True, err=True)
         client.delete_study(study)
     output.print_result({"deleted": study}, f"{study} deleted", as_json=json)
 

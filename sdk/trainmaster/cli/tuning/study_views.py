@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from trainmaster.studies import StudySpec
     from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
 
-_AWAITED: Final = ("running", "succeeded")  # states of a trial and its job while a last report may be on its way
-_LONG: Final = 48  # characters of a reason that stand in several rows
+_AWAITED: Final = ("running", "succeeded")  # states of a trial and its job while a last report is awaited
+_LONG: Final = 48  # characters shown of a reason shared by several rows
 
 
 def show_study(detail: StudyDetail) -> None:
@@ -42,7 +42,7 @@ def show_study(detail: StudyDetail) -> None:
 
 
 def winner_words(winner: StudyWinner) -> str:
-    """What became of the best trial."""
+    """The registration of the best trial."""
     job = f"job {winner.job}, {winner.job_state}" if winner.job else "its job was deleted"
     if winner.model is None:
         return f"trial {winner.trial} ({job}); its version was deleted"
@@ -59,7 +59,9 @@ def no_best(detail: StudyDetail) -> str:
 
     if detail.state not in TERMINAL_STUDY_STATES:
         return "No trial has a result yet."
-    if detail.state == "succeeded" and detail.reason:  # as one that warm-starting knew whole: it names the best
+    if (
+        detail.state == "succeeded" and detail.reason
+    ):  # such as a space fully known by warm start; the reason names the best
         return detail.reason
     return f"No trial has a result. {detail.reason}".strip()
 
@@ -75,9 +77,9 @@ def best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
 
 def print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: str = "") -> None:
     console = output.answers()
-    told, whole = _short_reasons([trial.reason for trial in trials], study_reason)
+    shortened, footnotes = _short_reasons([trial.reason for trial in trials], study_reason)
     output.print_table(
-        ("TRIAL", "STATE", *(name.upper() for name in metrics), "JOB", "PARAMETERS", "WHY"),
+        ("TRIAL", "STATE", *(name.upper() for name in metrics), "JOB", "PARAMETERS", "REASON"),
         [
             (
                 trial.number,
@@ -85,22 +87,24 @@ def print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: s
                 *(None if trial.result is None else value_text(trial.result.get(name)) for name in metrics),
                 trial.job,
                 point_words(trial),
-                ". ".join(filter(None, (parent_words(trial), told.get(trial.reason, trial.reason) or _wait(trial))))
+                ". ".join(
+                    filter(None, (parent_words(trial), shortened.get(trial.reason, trial.reason) or _wait(trial)))
+                )
                 or None,
             )
             for trial in trials
         ],
         empty="No trials yet.",
-        wraps=("PARAMETERS", "WHY"),
+        wraps=("PARAMETERS", "REASON"),
     )
-    if whole:
+    if footnotes:
         output.say()
-    for line in whole:
+    for line in footnotes:
         output.say(line)
 
 
 def _state(trial: TrialView) -> str:
-    """A trial that runs has its job's state, but for one whose metric is still waited for behind the job's end."""
+    """The job's state for a running trial, unless its job has ended and its metric is awaited."""
     from trainmaster.wire.jobs import TERMINAL_STATES
 
     is_open = trial.state == "running" and trial.job_state not in TERMINAL_STATES
@@ -108,52 +112,53 @@ def _state(trial: TrialView) -> str:
 
 
 def _wait(trial: TrialView) -> str:
-    return "its job has ended, its metric is waited for" if (trial.state, trial.job_state) == _AWAITED else ""
+    return "job ended, waiting for its metric" if (trial.state, trial.job_state) == _AWAITED else ""
 
 
 def parent_words(trial: TrialView) -> str:
-    return "" if trial.parent is None else f"goes on from trial {trial.parent}"
+    return "" if trial.parent is None else f"resumes from trial {trial.parent}"
 
 
 def _short_reasons(reasons: list[str], study_reason: str) -> tuple[dict[str, str], list[str]]:
-    """What rows say in place of reasons that are said elsewhere, and lines with those that several rows share, once each."""
-    told: dict[str, str] = {}
-    whole: list[str] = []
+    """Short forms of reasons that are shared by several rows or by the study, and footnotes with the full reasons."""
+    shortened: dict[str, str] = {}
+    footnotes: list[str] = []
     for reason, count in Counter(reasons).items():
         if reason and reason == study_reason:
-            told[reason] = "the study ended"
+            shortened[reason] = "the study ended"
         elif count > 1 and len(reason) > _LONG:
-            mark = f"({len(whole) + 1})"
-            told[reason] = f"{reason[:_LONG].rstrip()}… {mark}"
-            whole.append(f"{mark} {reason}")
-    return told, whole
+            mark = f"({len(footnotes) + 1})"
+            shortened[reason] = f"{reason[:_LONG].rstrip()}… {mark}"
+            footnotes.append(f"{mark} {reason}")
+    return shortened, footnotes
 
 
 def tell_namesakes(detail: StudyDetail) -> None:
-    """That the name means one of several: the newest, as of jobs."""
+    """Print a hint if other active studies have the same name, which refers to the newest."""
     if detail.namesakes:
         shown = ", ".join(detail.namesakes)
         others = "another study" if len(detail.namesakes) == 1 else "other studies"
         output.note(
-            f"Going on as well: {others} called {detail.name} ({shown}). The name means the newest; an id means one.",
+            f"Also active: {others} named {detail.name} ({shown}). The name refers to the newest; use an ID for another.",
             "yellow",
         )
 
 
 def tell_winner(made: StudyDetail) -> None:
-    """Of a clone, whose spec nobody has read: that its best trial is registered, and where."""
+    """Print a hint that a clone will register its best trial, too."""
     winner = made.spec.winner
     if winner is None:
         return
     aliases = ", ".join(winner.aliases)
-    moved = f", with the alias {aliases} unless that points to a better one" if aliases else ""
+    alias = f", with the alias {aliases} unless it points to a better version" if aliases else ""
     output.note(
-        f"Its best trial becomes a version of the model {winner.model}{moved}; `--set winner=null` clones without that."
+        f"Its best trial will be registered as a version of the model {winner.model}{alias}; `--set winner=null` clones "
+        "without it."
     )
 
 
 def print_spec(spec: StudySpec, *, as_json: bool) -> None:
-    """The canonical spec, to be created from again."""
+    """Print the canonical spec."""
     from trainmaster.cli.jobs.spec_files import study_yaml
 
     output.print_result(spec, study_yaml(spec).rstrip(), as_json=as_json)
@@ -172,7 +177,7 @@ def progress_words(view: StudyView) -> str:
 
 
 def best_words(view: StudyView) -> str | None:
-    """Of several metrics no trial is the best one: how many are none worse than another."""
+    """The best trial; with several metrics, the size of the Pareto front."""
     if view.best is None:
         return None
     if len(view.metrics) > 1 and view.front_size is not None:

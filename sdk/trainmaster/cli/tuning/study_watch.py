@@ -1,4 +1,4 @@
-"""A study as it goes on: its trials, told as they end."""
+"""Follows a study: prints its trials as they end."""
 
 from __future__ import annotations
 
@@ -19,35 +19,30 @@ _PAGE: Final = 200  # trials of one request
 
 
 def follow_study(client: Client, study: str, *, as_json: bool) -> int:
-    """Tell trials as they end, until the study has."""
+    """Print trials as they end, until the study has ended; returns the exit code."""
     from trainmaster.wire.studies import TERMINAL_STUDY_STATES
 
-    ends = Ends(client)
-    noted = ""
+    ended = EndedTrials(client)
+    last_note = ""
     was_paused = False
     detail = client.get_study(study)
     tell_namesakes(detail)
     while True:
-        ended = sum(detail.trials.values()) - detail.trials.get("running", 0)
-        if ended > len(ends.told):
-            for trial in ends.new(detail.id):
+        count = sum(detail.trials.values()) - detail.trials.get("running", 0)
+        if count > len(ended.reported):
+            for trial in ended.new(detail.id):
                 tell_trial(trial, detail, as_json=as_json)
-        if detail.note and detail.note != noted:
-            noted = detail.note
+        if detail.note and detail.note != last_note:
+            last_note = detail.note
             output.note(detail.note, "yellow")
         is_paused = detail.state == "paused"
         if is_paused != was_paused and detail.state not in TERMINAL_STUDY_STATES:
             was_paused = is_paused
-            words = (
-                f"It is paused, and begins no trials. {detail.reason}".strip()
-                if is_paused
-                else "It is not paused any more."
-            )
-            output.note(words, "yellow")
+            output.note(f"Paused. {detail.reason}".strip() if is_paused else "Resumed.", "yellow")
         if detail.state in TERMINAL_STUDY_STATES:
             break
-        time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
-        detail = client.get_study(detail.id)  # another one that gets its name meanwhile is not meant
+        time.sleep(_WATCH_S)  # noqa: TID251 (the command line is a boundary)
+        detail = client.get_study(detail.id)  # the name may soon refer to a newer study
     if as_json:
         output.print_json_line(detail)
     else:
@@ -55,24 +50,24 @@ def follow_study(client: Client, study: str, *, as_json: bool) -> int:
     return ExitCode.OK if detail.state == "succeeded" else ExitCode.FAILED
 
 
-class Ends:
-    """Trials that have ended, each once. What has ended from the first page on is not read again: there may be thousands."""
+class EndedTrials:
+    """Reports each ended trial once. Leading pages of only ended trials are not read again: there may be thousands."""
 
     def __init__(self, client: Client) -> None:
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self._client = client
         self._cursor: str | None = None
 
     def new(self, study_id: str) -> Iterator[TrialView]:
-        """Those that were not told yet, by number."""
+        """Ended trials that were not reported yet, by number."""
         cursor, is_over = self._cursor, True
         while True:
             page = self._client.list_trials_page(study_id, limit=_PAGE, cursor=cursor)
             for trial in page.items:
                 if trial.state == "running":
                     is_over = False
-                elif trial.number not in self.told:
-                    self.told.add(trial.number)
+                elif trial.number not in self.reported:
+                    self.reported.add(trial.number)
                     yield trial
             cursor = page.next_cursor
             if cursor is None:
@@ -85,7 +80,7 @@ def tell_trial(trial: TrialView, detail: StudyDetail, *, as_json: bool) -> None:
     if as_json:
         output.print_json_line(trial)
         return
-    # Of several metrics it is the best by the first one alone.
+    # With several metrics, "best" is only by the first.
     is_best = len(detail.metrics) == 1 and detail.best is not None and detail.best.number == trial.number
     why = ". ".join(filter(None, (parent_words(trial), trial.reason)))
     why = f": {why}" if why else ""

@@ -51,7 +51,9 @@ export function StudyOverview() {
 
 /** Why the study ended, or a warning while it runs. */
 function StatusNote({ study }: { study: StudyDetail }) {
-  const text = [study.reason, study.note].flatMap((parameter) => (parameter ? [withFullStop(parameter)] : [])).join(" ");
+  const text = [study.reason, study.note]
+    .flatMap((parameter) => (parameter ? [withFullStop(parameter)] : []))
+    .join(" ");
   if (!text) return null;
   const [tone, Icon] = study.note
     ? (["warn", TriangleAlert] as const)
@@ -238,7 +240,13 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
         <div className="stack">
           <ul className="weights">
             {(data?.parameters ?? []).map((parameter) => (
-              <Weight key={parameter.name} study={id} name={parameter.name} part={parameter.importance ?? null} trials={parameter.trials} />
+              <Weight
+                key={parameter.name}
+                study={id}
+                name={parameter.name}
+                part={parameter.importance ?? null}
+                trials={parameter.trials}
+              />
             ))}
           </ul>
           <p className="dimmer small">
