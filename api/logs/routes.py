@@ -64,7 +64,9 @@ async def stream_logs(
     job: JobViewer,
     context: AppContextDep,
     attempt: AttemptQuery = None,
-    rank: Annotated[int | None, Query(ge=0, le=10**7, description="Only this process, counted over all replicas.")] = None,
+    rank: Annotated[
+        int | None, Query(ge=0, le=10**7, description="Only this process, counted over all replicas.")
+    ] = None,
     role: Annotated[RoleName | None, Query()] = None,
     index: Annotated[int | None, Query(ge=0, le=10**6)] = None,
     search: Annotated[

@@ -113,7 +113,9 @@ class LogStream:
         chunk = b""
         if lines:
             self._id = cursor
-            chunk = self._lines.write_all(lines, cursor) if self.in_batches else self._line_events(lines, before, cursor)
+            chunk = (
+                self._lines.write_all(lines, cursor) if self.in_batches else self._line_events(lines, before, cursor)
+            )
         elif cursor != self._id and self.merge.has_more:
             # No match in this part of the search: an id alone moves the client's position and dispatches no event.
             self._id = cursor

@@ -34,7 +34,9 @@ def ingest_batch(work: UnitOfWork, attempt_id: AttemptId, batch: MetricsBatch) -
         InvalidRequest: the batch has too many points.
     """
     if sum(len(series.values) for series in batch.series) > BATCH_POINTS:
-        raise InvalidRequest(f"A batch has at most {BATCH_POINTS:,} points; send more and smaller batches.", field="series")
+        raise InvalidRequest(
+            f"A batch has at most {BATCH_POINTS:,} points; send more and smaller batches.", field="series"
+        )
     replica_key = {"attempt": attempt_id, "role": batch.role, "index": batch.index}
     row = work.session.execute(_FIND_REPLICA, replica_key).one_or_none()
     if row is None:

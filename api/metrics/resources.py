@@ -152,7 +152,12 @@ def _use(series: Sequence[StoredSeries], values: Mapping[int, Sequence[float]]) 
             continue
         number = int(match[1])
         gpus[number][match[2]] = item.last_value if match[2] in _NEWEST else mean
-        if match[2] == "utilisation_percent" and mean is not None and mean < IDLE_PERCENT and count >= _MIN_IDLE_SAMPLES:
+        if (
+            match[2] == "utilisation_percent"
+            and mean is not None
+            and mean < IDLE_PERCENT
+            and count >= _MIN_IDLE_SAMPLES
+        ):
             idle.add(number)
     return ReplicaUse(
         attempt=first.attempt,

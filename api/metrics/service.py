@@ -80,7 +80,10 @@ def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery)
         shown = found[:SERIES_LIMIT]
         buckets = max(_BUCKETS_MIN, min(query.buckets, _BUCKET_LIMIT // max(1, len(shown))))
         series = [
-            {**series_fields(item, item.owner_id), **chart_fields(read_chart(work.session, item, query.window, buckets))}
+            {
+                **series_fields(item, item.owner_id),
+                **chart_fields(read_chart(work.session, item, query.window, buckets)),
+            }
             for item in shown
         ]
     return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}

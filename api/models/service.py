@@ -103,7 +103,9 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
             "the control plane; an admin can change that."
         )
     if has_ended or source.checkpoint is not None:
-        found = find_source(tree, source, reported=reported, trial=trial, limit_bytes=context.settings.model_limit_bytes)
+        found = find_source(
+            tree, source, reported=reported, trial=trial, limit_bytes=context.settings.model_limit_bytes
+        )
         demand_room(tree_of(volume), found.size_bytes)
     return RegistrationDraft(job.id, member, source)
 
@@ -344,7 +346,9 @@ def _demand_free(work: UnitOfWork, model: Model, row: ModelVersion) -> None:
 
 def _demand_admin(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
     if force and not has_role(access.member(work.session).role, "admin"):
-        raise Forbidden("Only an admin of the project can delete with force; ask an admin, or undeploy and unprotect it.")
+        raise Forbidden(
+            "Only an admin of the project can delete with force; ask an admin, or undeploy and unprotect it."
+        )
 
 
 def _locked(work: UnitOfWork, access: ModelAccess) -> Model:

@@ -20,7 +20,10 @@ def hidden_jobs(work: UnitOfWork, caller: Caller, nodes: Iterable[Node]) -> froz
     if caller.is_admin:
         return frozenset()
     jobs = {
-        cause.job_id for node in nodes for stored in (node.quarantine, node.suspicion) for cause in _causes(node, stored)
+        cause.job_id
+        for node in nodes
+        for stored in (node.quarantine, node.suspicion)
+        for cause in _causes(node, stored)
     }
     if not jobs:
         return frozenset()

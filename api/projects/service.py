@@ -138,7 +138,9 @@ def _unfinished(session: Session, project_id: str) -> list[str]:
         names = sorted(session.scalars(query))
         if names:
             more = ["…"] if len(names) > _SHOWN_NAMES else []
-            found.append(f"{len(names)} {singular if len(names) == 1 else plural} ({', '.join([*names[:_SHOWN_NAMES], *more])})")
+            found.append(
+                f"{len(names)} {singular if len(names) == 1 else plural} ({', '.join([*names[:_SHOWN_NAMES], *more])})"
+            )
     return found
 
 

@@ -31,7 +31,9 @@ def render(context: AppContext) -> bytes:
         families = [_gauge("database_up", "Whether the database answers.", 0)]
     registry = CollectorRegistry()
     request_metrics = context.request_metrics
-    registry.register(_Ready([*families, *_labelled(request_metrics.registry.collect(), process=request_metrics.process)]))
+    registry.register(
+        _Ready([*families, *_labelled(request_metrics.registry.collect(), process=request_metrics.process)])
+    )
     return generate_latest(registry)
 
 
@@ -101,7 +103,13 @@ def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
     leads = marked_at(session, BEAT)
     if leads is not None:
         late = max(0.0, (now - leads).total_seconds())
-        found.append(_gauge("beat_lease_expired_seconds", "Time since the last beat leader's lease ran out, 0 while there is a leader.", late))
+        found.append(
+            _gauge(
+                "beat_lease_expired_seconds",
+                "Time since the last beat leader's lease ran out, 0 while there is a leader.",
+                late,
+            )
+        )
     done_at = marked_at(session, TICK_DONE)
     if done_at is not None:
         age = max(0.0, (now - done_at).total_seconds())

@@ -145,7 +145,13 @@ class _QuotaContext:
         wrong: Mapping[str, str],
         used_by_user: Mapping[str, Mapping[str, Mapping[str, int]]],
     ) -> None:
-        self.capacity, self.policy, self.quotas, self.wrong, self.used_by_user = capacity, policy, quotas, wrong, used_by_user
+        self.capacity, self.policy, self.quotas, self.wrong, self.used_by_user = (
+            capacity,
+            policy,
+            quotas,
+            wrong,
+            used_by_user,
+        )
 
     @classmethod
     def of(cls, work: UnitOfWork, project_ids: Sequence[str]) -> _QuotaContext:

@@ -28,9 +28,7 @@ def create_reservation(body: ReservationCreate, caller: PlatformAdmin, context: 
         return service.create(work, caller, body)
 
 
-@router.delete(
-    "/{reservation}", operation_id="delete_reservation", summary="Delete a reservation", status_code=204
-)
+@router.delete("/{reservation}", operation_id="delete_reservation", summary="Delete a reservation", status_code=204)
 def delete_reservation(reservation: str, caller: PlatformAdmin, context: AppContextDep) -> None:
     with context.write() as work:
         service.remove(work, caller, reservation)

@@ -245,9 +245,7 @@ def _start_restriction(work: UnitOfWork, project: Project, ahead_s: float) -> li
     )
     count = work.session.execute(unlimited).scalar_one()
     waiting = f"; {count} waiting {'job has' if count == 1 else 'jobs have'} none" if count else ""
-    return [
-        f"Until it begins, jobs of other projects start there only if their max_run_time ends by then{waiting}."
-    ]
+    return [f"Until it begins, jobs of other projects start there only if their max_run_time ends by then{waiting}."]
 
 
 def _project_names(work: UnitOfWork, rows: Sequence[BookingRow]) -> dict[str, str]:

@@ -40,9 +40,7 @@ def begin(work: UnitOfWork, caller: Caller, body: SimulationRequest) -> Simulati
     question = {"policy": dict(policy), "cluster": cluster, "days": body.days}
     questions.put(work.session, simulation_id, caller.user_id, question, work.now, QuestionKind.SIMULATION)
     work.notify(TOPIC_FORECAST)
-    return SimulationStatusView(
-        id=simulation_id, state="waiting", sentence="It waits for a scheduler to start it."
-    )
+    return SimulationStatusView(id=simulation_id, state="waiting", sentence="It waits for a scheduler to start it.")
 
 
 def get(work: UnitOfWork, caller: Caller, simulation_id: str) -> SimulationStatusView:

@@ -148,7 +148,11 @@ class _SuggestionBatch:
             numbers_of_this_client = list(numbers_of_client(work.session, row.id, request.client, request.count))
             if numbers_of_this_client:
                 record_heartbeats(work.session, row.id, numbers_of_this_client, work.now)
-        views = trial_views(work.session, row.id, limit=len(numbers_of_this_client), numbers=numbers_of_this_client) if numbers_of_this_client else []
+        views = (
+            trial_views(work.session, row.id, limit=len(numbers_of_this_client), numbers=numbers_of_this_client)
+            if numbers_of_this_client
+            else []
+        )
         lacking = request.count - len(numbers_of_this_client)
         ahead = self._ahead()
         taken, made = len(self._rows), row.trial_count + len(self._rows)

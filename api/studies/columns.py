@@ -77,7 +77,9 @@ def _running_curves(session: Session, study_id: str, metric: str, limit: int) ->
     if not numbers:
         return []
     first: dict[tuple[str, int], StoredSeries] = {}
-    for series in find_series(session, list(numbers), SeriesFilter(names=[metric], kind="scalar"), limit=20 * _RUNNING_LIMIT):
+    for series in find_series(
+        session, list(numbers), SeriesFilter(names=[metric], kind="scalar"), limit=20 * _RUNNING_LIMIT
+    ):
         known = first.get((series.owner_id, series.attempt))
         if known is None or _weight(series) < _weight(known):
             first[series.owner_id, series.attempt] = series

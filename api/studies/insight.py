@@ -67,7 +67,9 @@ def _read(context: AppContext, access: StudyAccess) -> tuple[str, StudySpec, int
     return row.id, spec, len(found), leader.values[0] if leader else None
 
 
-async def _cached_answer(context: AppContext, access: StudyAccess, count: int, question: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _cached_answer(
+    context: AppContext, access: StudyAccess, count: int, question: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """The scheduler's answer, cached as long as no further trial has a result."""
     key = (count, *sorted((name, str(value)) for name, value in question.items()))
     with _lock:

@@ -105,7 +105,9 @@ def list_trials(study: StudyViewer, context: AppContextDep, page: PageParams) ->
 def get_trial_columns(
     study: StudyViewer,
     context: AppContextDep,
-    since: Annotated[datetime | None, Query(description="`until` of an earlier response: only changes since then.")] = None,
+    since: Annotated[
+        datetime | None, Query(description="`until` of an earlier response: only changes since then.")
+    ] = None,
 ) -> TrialColumns:
     """Ended trials never change: with the last `until` as `since`, the response has running and newly ended trials only."""
     with context.read() as work:
@@ -137,7 +139,9 @@ async def get_study_importance(
     return await insight.importance(context, study, metric)
 
 
-@router.get("/{study}/prediction", operation_id="get_study_prediction", summary="Prediction of the best after more trials")
+@router.get(
+    "/{study}/prediction", operation_id="get_study_prediction", summary="Prediction of the best after more trials"
+)
 async def get_study_prediction(
     study: StudyViewer,
     context: AppContextDep,

@@ -61,9 +61,7 @@ class StudyCreated:
 def read_study(request: StudyCreate) -> StudySpec:
     """The canonical spec. Raises ``InvalidRequest`` (none, or two) or ``InvalidSpec`` (every mistake in it)."""
     if (request.spec is None) == (request.spec_text is None):
-        raise InvalidRequest(
-            "State the study as `spec` (an object) or as `spec_text` (YAML), not both.", field="spec"
-        )
+        raise InvalidRequest("State the study as `spec` (an object) or as `spec_text` (YAML), not both.", field="spec")
     try:
         return parse_study(request.spec) if request.spec is not None else parse_study_text(request.spec_text or "")
     except SpecError as error:
@@ -239,7 +237,9 @@ def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
     row, _ = access.load(work.session)
     added = body.model_dump(exclude_none=True)
     if not added:
-        raise InvalidRequest("State what to add: trials, max_time, gpu_hours, failed_trials, or parallel.", field="trials")
+        raise InvalidRequest(
+            "State what to add: trials, max_time, gpu_hours, failed_trials, or parallel.", field="trials"
+        )
     spec = StudySpec.model_validate(row.spec)
     budget = spec.budget.model_dump()
     for name, more in added.items():
@@ -286,7 +286,8 @@ def _demand_left(work: UnitOfWork, row: Study, budget: Budget, made: int) -> Non
     """Raises ``InvalidRequest``: another part of the budget is spent, so the study would end again at once."""
     if budget.trials is not None and made >= budget.trials:
         raise InvalidRequest(
-            f"trials: all {made} trials are spent: the study would end again at once; add to trials as well.", field="trials"
+            f"trials: all {made} trials are spent: the study would end again at once; add to trials as well.",
+            field="trials",
         )
     if budget.gpu_hours is not None and gpu_seconds(work.session, row.id) >= budget.gpu_hours * 3600:
         raise InvalidRequest(
@@ -353,7 +354,9 @@ def _combined(mistakes: Sequence[InvalidSpec]) -> InvalidSpec:
     if len(mistakes) == 1:
         return mistakes[0]
     sentence = " ".join(mistake.sentence for mistake in mistakes)
-    return InvalidSpec(sentence, field=mistakes[0].field, errors=[item for mistake in mistakes for item in mistake.errors])
+    return InvalidSpec(
+        sentence, field=mistakes[0].field, errors=[item for mistake in mistakes for item in mistake.errors]
+    )
 
 
 def _prior_trials(session: Session, caller: Caller, spec: StudySpec) -> tuple[list[dict[str, Any]], list[InvalidSpec]]:

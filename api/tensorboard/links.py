@@ -100,7 +100,9 @@ def load_view(context: AppContext, secret: str, now: datetime) -> TensorBoardVie
     return TensorBoardView(secret, ",".join(job.id for job in jobs), outputs)
 
 
-async def _view(request: Request, context: AppContextDep, secret: Annotated[str, Path(max_length=100)]) -> TensorBoardView:
+async def _view(
+    request: Request, context: AppContextDep, secret: Annotated[str, Path(max_length=100)]
+) -> TensorBoardView:
     cache: TensorBoardViewCache = request.app.state.tensorboard_views
     digest, now = token_digest(secret), context.clock()
     known = cache.get(digest, now)

@@ -30,7 +30,14 @@ router = APIRouter(tags=["tensorboard"], route_class=StrictRoute, responses=PROB
 _HOST: Final = re.compile(r"^[A-Za-z0-9.-]+(:\d+)?$|^\[[0-9a-fA-F:]+\](:\d+)?$")
 # TensorBoard gets neither cookies nor the platform's tokens, and cannot set cookies.
 _REQUEST_HEADERS: Final = ("accept", "accept-encoding", "content-type", "if-none-match", "x-tensorboard-feature-flags")
-_RESPONSE_HEADERS: Final = ("content-type", "content-encoding", "content-length", "etag", "cache-control", "content-disposition")
+_RESPONSE_HEADERS: Final = (
+    "content-type",
+    "content-encoding",
+    "content-length",
+    "etag",
+    "cache-control",
+    "content-disposition",
+)
 _METHODS: Final = "GET, HEAD, POST"
 
 

@@ -67,7 +67,9 @@ def create(work: UnitOfWork, caller: Caller, body: TokenCreate) -> TokenCreated:
         if not caller.may(Scope(scope)):
             raise Forbidden(f"Your own token lacks the scope {scope}, so it cannot grant it.", field="scopes")
         if scope == "admin" and not user.is_admin:
-            raise Forbidden(f"{user.name} is not a platform admin, so the scope admin would have no effect.", field="scopes")
+            raise Forbidden(
+                f"{user.name} is not a platform admin, so the scope admin would have no effect.", field="scopes"
+            )
     if user.disabled_at is not None:
         raise InvalidRequest(f"User {user.name} is disabled; enable the user first.", field="user")
     if body.expires_in_s is not None and body.expires_in_s > _MAX_LIFETIME.total_seconds():

@@ -17,11 +17,11 @@ from core.ids import new_id
 
 
 def list_users(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[UserView]:
-    """All for a platform admin; else the caller, and who is in one of the caller's projects."""
+    """All users for a platform admin; else the caller and the members of the caller's projects."""
     query = select(User)
     if not caller.is_admin:
-        beside = select(Membership.user_id).where(Membership.project_id.in_(list(caller.projects)))
-        query = query.where(or_(User.id == caller.user_id, User.id.in_(beside)))
+        fellow_members = select(Membership.user_id).where(Membership.project_id.in_(list(caller.projects)))
+        query = query.where(or_(User.id == caller.user_id, User.id.in_(fellow_members)))
     rows, cursor = rows_by_name(work.session, query, User.name, page)
     return Page(items=[view_of(user) for user, _ in rows], next_cursor=cursor)
 
@@ -32,7 +32,7 @@ def create(work: UnitOfWork, caller: Caller, body: UserCreate) -> User:
         with work.session.begin_nested():
             work.session.add(user)
     except IntegrityError:
-        raise Conflict(f"There is a user {body.name!r} already; choose another name.", field="name") from None
+        raise Conflict(f"User {body.name!r} already exists; choose another name.", field="name") from None
     append_event(
         work.session,
         at=work.now,
@@ -44,8 +44,8 @@ def create(work: UnitOfWork, caller: Caller, body: UserCreate) -> User:
 
 
 def update(work: UnitOfWork, caller: Caller, name: str, body: UserUpdate) -> User:
-    """Raises ``Conflict`` when no platform admin would be left who can log in."""
-    # All admins are locked, in one order, so that two requests cannot take each other's last one away.
+    """Change a user. Raises ``Conflict`` for the last platform admin that can log in."""
+    # All admins are locked, in one order, so that concurrent requests cannot remove the last admin.
     locked = select(User).where(User.is_admin, User.disabled_at.is_(None)).order_by(User.id).with_for_update()
     admins = {user.id for user in work.session.scalars(locked)}
     user = work.session.execute(select(User).where(User.name == name)).scalar_one_or_none()

@@ -1,4 +1,4 @@
-"""The administrators' table: what holds, storing another, and what a machine type becomes by it."""
+"""The administrators' mapping table for Vertex AI's names: read, replace, and resolve a machine type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.table import Table, stored_table, table_with
 from api.protocols.vertex.table_entries import Entry, document_of, kept_of, read_entries, read_kept
-from api.vertex_table.warnings import Cluster, cluster_of, warnings_of
+from api.vertex_table.warnings import ClusterInventory, cluster_of, warnings_of
 from core.db.repositories.events import append_event
 from core.db.repositories.vertex.table import StoredVertexTable, read_vertex_table, write_vertex_table
 from core.db.tables import Volume
@@ -21,8 +21,8 @@ from core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """One replica, in Google's words; ``accelerator`` and ``location`` may be empty."""
+class MachineQuery:
+    """One replica in Vertex AI's terms; ``accelerator`` and ``location`` may be empty."""
 
     machine_type: str
     accelerator: str = ""
@@ -35,12 +35,12 @@ def get(work: UnitOfWork, settings: Settings, caller: Caller) -> VertexTableView
 
 
 def store(work: UnitOfWork, settings: Settings, caller: Caller, body: VertexTableUpdate) -> VertexTableView:
-    """Put the body's table in the place of the stored one.
+    """Replace the stored table.
 
     Raises:
-        InvalidRequest: entries that are none, all of them; nothing is changed.
-        Conflict: the stored table is no longer of the generation that the body names.
-        StaleWrite: somebody else stores one in the same moment.
+        InvalidRequest: all invalid entries; nothing is changed.
+        Conflict: the stored table's generation is not the one that the body names.
+        StaleWrite: another request stored a table at the same time.
     """
     before = read_vertex_table(work.session)
     if body.generation != before.generation:
@@ -48,74 +48,74 @@ def store(work: UnitOfWork, settings: Settings, caller: Caller, body: VertexTabl
     entries, wrong = read_entries(body.table)
     if wrong:
         raise together(wrong, "entries of the table")
-    kept = write_vertex_table(work.session, kept_of(entries), seen=before.generation, by=caller.user, now=work.now)
-    data = {"generation": kept.generation, "changed": changes(read_kept(before.entries)[0], entries)}
+    stored = write_vertex_table(work.session, kept_of(entries), seen=before.generation, by=caller.user, now=work.now)
+    data = {"generation": stored.generation, "changed": changes(read_kept(before.entries)[0], entries)}
     append_event(work.session, at=work.now, kind="vertex_table.changed", actor=caller.actor, data=data)
-    return _view(work, settings, caller, kept)
+    return _view(work, settings, caller, stored)
 
 
-def look(work: UnitOfWork, settings: Settings, wish: Wish) -> VertexMachineView:
-    """Raises ``InvalidRequest``: there is no such machine type or accelerator."""
+def resolve_machine(work: UnitOfWork, settings: Settings, query: MachineQuery) -> VertexMachineView:
+    """The resources of a machine type. Raises ``InvalidRequest``: an unknown machine type or accelerator."""
     table = stored_table(work, settings)
-    machine = table.machine(wish.machine_type, path="machine_type")
+    machine = table.machine(query.machine_type, path="machine_type")
     resources = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
-    asked = [("machines", wish.machine_type), ("locations", wish.location)]
-    if wish.accelerator:
-        resources["gpus"] = wish.count
-        resources["gpu_type"] = list(table.gpu_models(wish.accelerator, path="accelerator"))
-        asked.insert(1, ("accelerators", wish.accelerator))
-    selector = {**table.node_selector(wish.location), **machine.node_selector}
-    found = [entry for section, name in asked if (entry := table.find(section, name)) is not None]
+    used = [("machines", query.machine_type), ("locations", query.location)]
+    if query.accelerator:
+        resources["gpus"] = query.count
+        resources["gpu_type"] = list(table.gpu_models(query.accelerator, path="accelerator"))
+        used.insert(1, ("accelerators", query.accelerator))
+    selector = {**table.node_selector(query.location), **machine.node_selector}
+    found = [entry for section, name in used if (entry := table.find(section, name)) is not None]
     warning = cluster_of(work.session).lack(resources, selector)
     return VertexMachineView(
-        machine_type=wish.machine_type,
+        machine_type=query.machine_type,
         resources=resources,
         node_selector=selector,
         entries=_shown(found),
-        warnings=[f"{wish.machine_type} {warning}"] if warning else [],
+        warnings=[f"{query.machine_type} {warning}"] if warning else [],
     )
 
 
 def changes(before: Iterable[Entry], after: Iterable[Entry]) -> list[str]:
-    """Paths of the entries that are new, gone or other, at most 100."""
+    """Paths of the entries that were added, removed or changed, at most 100."""
     was = {entry.path: entry.value for entry in before}
     now = {entry.path: entry.value for entry in after}
     none = object()
     return [path for path in {**was, **now} if was.get(path, none) != now.get(path, none)][:100]
 
 
-def _conflict(kept: StoredVertexTable, generation: int) -> str:
-    if not kept.generation:
-        return f"Nobody has stored a table yet, so its generation is 0, not {generation}; read it again."
-    at = f" at {kept.updated_at:%Y-%m-%d %H:%M:%S} UTC" if kept.updated_at is not None else ""
+def _conflict(current: StoredVertexTable, generation: int) -> str:
+    if not current.generation:
+        return f"No table is stored yet, so its generation is 0, not {generation}; read it again."
+    at = f" at {current.updated_at:%Y-%m-%d %H:%M:%S} UTC" if current.updated_at is not None else ""
     return (
-        f"{kept.updated_by or 'Somebody'} stored another table{at}: its generation is {kept.generation}, and yours was made of "
-        f"{generation}. Read it again (`trainmaster vertex-table`), change that one, and store it."
+        f"{current.updated_by or 'Another user'} stored another table{at}: its generation is {current.generation}, but yours "
+        f"is based on {generation}. Read it again (`trainmaster vertex-table`), repeat your change, and store it."
     )
 
 
-def _view(work: UnitOfWork, settings: Settings, caller: Caller, kept: StoredVertexTable) -> VertexTableView:
-    stored, wrong = read_kept(kept.entries)
-    table = table_with(stored, settings)
-    may_see = _Sight(work, caller)
+def _view(work: UnitOfWork, settings: Settings, caller: Caller, stored: StoredVertexTable) -> VertexTableView:
+    entries, wrong = read_kept(stored.entries)
+    table = table_with(entries, settings)
+    may_see = _Visibility(work, caller)
     return VertexTableView(
-        table=document_of(entry for entry in stored if may_see(entry)),
+        table=document_of(entry for entry in entries if may_see(entry)),
         entries=_shown(entry for entry in table.entries() if may_see(entry)),
-        generation=kept.generation,
-        updated_at=kept.updated_at,
-        updated_by=kept.updated_by or None,
+        generation=stored.generation,
+        updated_at=stored.updated_at,
+        updated_by=stored.updated_by or None,
         warnings=[*_unreadable(wrong), *_warnings(work, table)] if caller.is_admin else [],
     )
 
 
 def _warnings(work: UnitOfWork, table: Table) -> list[str]:
-    cluster: Cluster = cluster_of(work.session)
+    cluster: ClusterInventory = cluster_of(work.session)
     return warnings_of(table, cluster)
 
 
 def _unreadable(wrong: Iterable[InvalidRequest]) -> list[str]:
     return [
-        f"{mistake.sentence.removesuffix('.')}: another version kept it. It has no effect, and goes with the next change."
+        f"{mistake.sentence.removesuffix('.')}: another version stored it. It has no effect; the next change removes it."
         for mistake in wrong
     ]
 
@@ -127,8 +127,8 @@ def _shown(entries: Iterable[Entry]) -> list[VertexEntryView]:
     ]
 
 
-class _Sight:
-    """Which entries the caller may know of: others than an administrator hear of no project that is not theirs."""
+class _Visibility:
+    """The entries that the caller may see: only administrators see entries of projects that are not theirs."""
 
     def __init__(self, work: UnitOfWork, caller: Caller) -> None:
         self._is_admin = caller.is_admin

@@ -1,4 +1,4 @@
-"""What is allowed in the administrators' table and probably not meant, a sentence each."""
+"""Warnings about valid entries of the mapping table that are probably mistakes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterInventory:
     nodes: tuple[_Machine, ...] = ()
     projects: frozenset[str] = frozenset()
     volumes: frozenset[str] = frozenset()
@@ -45,13 +45,13 @@ class Cluster:
         return sorted({model for node in self.nodes for model in node.models})
 
     def lack(self, resources: Mapping[str, Any], selector: Mapping[str, str]) -> str:
-        """What no node has of what one replica asks for, as the end of a sentence; empty where one has it all, or there is none."""
+        """Why no node can run a replica with these resources, as the end of a sentence; empty if one can, or without nodes."""
         if not self.nodes:
             return ""
         labels = ", ".join(f"{key}={value}" for key, value in selector.items())
         there = [node for node in self.nodes if all(node.labels.get(key) == value for key, value in selector.items())]
         if not there:
-            return f"goes to nodes with {labels}, and no node has these labels."
+            return f"selects nodes with {labels}, but no node has these labels."
         cpu_milli = parse_cpu_milli(resources["cpu"]) if "cpu" in resources else 0
         memory = parse_bytes(resources["memory"]) if "memory" in resources else 0
         count, models = resources.get("gpus", 0), resources.get("gpu_type", [])
@@ -65,32 +65,32 @@ class Cluster:
             if has.cpu_milli >= cpu_milli and has.memory_bytes >= memory and gpus >= count:
                 return ""
         where = f"no node with {labels}" if labels else "no node"
-        return f"asks for {', '.join(asks)} at once, and {where} has as much."
+        return f"requests {', '.join(asks)}, but {where} has as much."
 
 
-def cluster_of(session: Session) -> Cluster:
+def cluster_of(session: Session) -> ClusterInventory:
     nodes = session.execute(select(Node.labels, Node.admin_labels, Node.allocatable)).all()
     projects = session.scalars(select(Project.name).where(Project.deleted_at.is_(None)))
-    return Cluster(
+    return ClusterInventory(
         tuple(_Machine(merged_labels(row[0], row[1]), Amounts.from_json(row[2])) for row in nodes),
         frozenset(projects),
         frozenset(session.scalars(select(Volume.name))),
     )
 
 
-def warnings_of(table: Table, cluster: Cluster) -> list[str]:
+def warnings_of(table: Table, cluster: ClusterInventory) -> list[str]:
     entries = table.entries()
     return [
         *_never_reached(entries),
-        *(warning for entry in entries for warning in _of_one(entry, table, cluster)),
+        *(warning for entry in entries for warning in _of_entry(entry, table, cluster)),
     ]
 
 
-def _of_one(entry: Entry, table: Table, cluster: Cluster) -> Iterator[str]:
+def _of_entry(entry: Entry, table: Table, cluster: ClusterInventory) -> Iterator[str]:
     match entry.section:
         case "machines" if entry.value:
-            asked = {name: entry.value[name] for name in ("cpu", "memory") if name in entry.value}
-            if lack := cluster.lack(asked, entry.value.get("node_selector", {})):
+            resources = {name: entry.value[name] for name in ("cpu", "memory") if name in entry.value}
+            if lack := cluster.lack(resources, entry.value.get("node_selector", {})):
                 yield f"{entry.path} {lack}"
         case "accelerators":
             yield from _of_accelerator(entry, cluster)
@@ -105,11 +105,11 @@ def _of_one(entry: Entry, table: Table, cluster: Cluster) -> Iterator[str]:
             yield f"{entry.path}: there is neither a volume nor a project {entry.value}."
 
 
-def _of_accelerator(entry: Entry, cluster: Cluster) -> Iterator[str]:
+def _of_accelerator(entry: Entry, cluster: ClusterInventory) -> Iterator[str]:
     if not any(fnmatchcase(known, entry.name) for known in _KNOWN):
         near = [known for known in _KNOWN if entry.name.upper().replace("-", "_") in known]
         hint = f"; {' or '.join(near[:3])} may be meant" if near else ""
-        yield f"{entry.path} is no accelerator type of Google's, so no client asks for it{hint}."
+        yield f"{entry.path} is not an accelerator type of Google, so no client requests it{hint}."
     if not cluster.nodes:
         return
     present = cluster.models
@@ -125,20 +125,20 @@ def _of_image(entry: Entry, table: Table) -> Iterator[str]:
             yield f"{entry.path} has no effect as an image: jobs are plain processes here, which have none."
         return
     if entry.name.strip("*") == "":
-        yield f"{entry.path}: every image is meant, also those of people's own."
+        yield f"{entry.path}: the pattern matches every image, also users' own."
     elif (
         any(character in entry.name for character in _SPECIAL)
         and "/" not in entry.name
         and entry.name[0] not in _SPECIAL
     ):
         yield (
-            f"{entry.path}: a pattern fits whole names with their registry, so this one fits none of Google's; "
+            f"{entry.path}: patterns match full names with the registry, so this one matches none of Google's; "
             f"*/{entry.name} may be meant."
         )
 
 
 def _never_reached(entries: list[Entry]) -> Iterator[str]:
-    """Patterns behind one of the same layer that fits all that they fit. Names themselves come before patterns in any case."""
+    """Patterns shadowed by an earlier, broader pattern of the same layer. Exact names always precede patterns."""
     for index, entry in enumerate(entries):
         if not any(character in entry.name for character in _SPECIAL):
             continue
@@ -149,5 +149,5 @@ def _never_reached(entries: list[Entry]) -> Iterator[str]:
                 and any(character in before.name for character in _SPECIAL)
                 and fnmatchcase(entry.name, before.name)
             ):
-                yield f"{entry.path} never counts: {before.name} stands before it and fits as well. Put it first."
+                yield f"{entry.path} is never used: {before.name} comes before it and matches, too. Put it first."
                 break

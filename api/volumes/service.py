@@ -28,7 +28,7 @@ _ENDED = [state.value for state in JobState if state.is_terminal]
 
 
 def view_of(volume: Volume, caller: Caller) -> VolumeView:
-    """Paths and mount options are the admins' business."""
+    """The view of a volume; only admins see paths and mount options."""
     return VolumeView.model_validate(
         {
             "name": volume.name,
@@ -54,10 +54,10 @@ def load(work: UnitOfWork, name: str) -> Volume:
 
 
 def check_root(body: VolumeCreate, settings: Settings) -> str | None:
-    """The root as it is stored. Looks at the file system; call it before the transaction.
+    """The root to store. Reads the file system; call it before the transaction.
 
     Raises:
-        InvalidRequest: no folder, or one that would show the platform's own files to jobs.
+        InvalidRequest: the root is not a folder, or it would expose the platform's own files to jobs.
     """
     if body.root is None:
         if body.kind == "local":
@@ -74,29 +74,31 @@ def check_root(body: VolumeCreate, settings: Settings) -> str | None:
         resolved = root
     # Other kinds may be mounted here later; a local folder is here or nowhere.
     if body.kind == "local" and not is_folder:
-        raise InvalidRequest(f"root {body.root} is no folder on the platform's machine; make it first.", field="root")
+        raise InvalidRequest(
+            f"root {body.root} is not a folder on the platform's machine; create it first.", field="root"
+        )
     home = settings.home.resolve()
     own = (home, settings.run_dir.resolve(), settings.archive_dir.resolve())
     if home.is_relative_to(resolved) or resolved in own or any(resolved.is_relative_to(path) for path in own[1:]):
         raise InvalidRequest(
-            f"root {body.root} holds the platform's own data (keys, database); choose a folder that does not.",
+            f"root {body.root} contains the platform's own data (keys, database); choose another folder.",
             field="root",
         )
     return str(resolved if body.kind == "local" else root)
 
 
 def demand_no_models(body: VolumeCreate, root: str | None, shared: CachedVolume | None) -> None:
-    """Refuse a folder by which jobs could write to registered models. ``shared``: the volume of the projects' own folders.
+    """Refuse a folder through which jobs could write to registered models. ``shared``: the default volume.
 
     Raises:
-        InvalidRequest: it holds their place, or lies in it, and is not read-only.
+        InvalidRequest: the folder contains the models' folder, or is in it, and is not read-only.
     """
     if body.is_read_only or root is None or shared is None or shared.root is None:
         return
     models = Path(shared.root).resolve() / MODELS
     if models.is_relative_to(root) or Path(root).is_relative_to(models):
         raise InvalidRequest(
-            f"root {body.root} holds the registered models of volume {shared.name!r}, which never change: choose another "
+            f"root {body.root} overlaps the registered models of volume {shared.name!r}, which are immutable: choose another "
             "folder, or register it with is_read_only.",
             field="root",
         )
@@ -116,17 +118,17 @@ def register(work: UnitOfWork, caller: Caller, body: VolumeCreate, root: str | N
         with work.session.begin_nested():
             work.session.add(volume)
     except IntegrityError:
-        raise Conflict(f"There is a volume {body.name!r} already; choose another name.", field="name") from None
+        raise Conflict(f"Volume {body.name!r} already exists; choose another name.", field="name") from None
     append_event(work.session, at=work.now, kind="volume.registered", actor=caller.actor, data={"name": body.name})
     return volume
 
 
 def remove(work: UnitOfWork, caller: Caller, name: str, settings: Settings) -> None:
-    """Forget the volume; its files stay. Raises ``Conflict`` while jobs that have not ended use it."""
+    """Remove the volume's registration; its files stay. Raises ``Conflict`` while jobs that have not ended use it."""
     volume = load(work, name)
     if name == settings.default_volume:
         raise Conflict(
-            f"Volume {name} takes the output of jobs that name none (TRAINMASTER_DEFAULT_VOLUME); choose another one there first."
+            f"Volume {name} is the default volume for outputs (TRAINMASTER_DEFAULT_VOLUME); choose another default first."
         )
     users = list(_live_users(work, name))
     if users:
@@ -146,7 +148,7 @@ def _live_users(work: UnitOfWork, name: str) -> Iterator[str]:
 
 
 def _may_use(name: str) -> ColumnElement[bool]:
-    """Never false for a job that uses the volume; a name in the text of a spec is cheaper to find than to parse."""
+    """A pre-filter without false negatives: searching the spec's text is cheaper than parsing it."""
     return or_(Job.output_volume == name, cast(Job.spec, String).contains(f'"{name}', autoescape=True))
 
 

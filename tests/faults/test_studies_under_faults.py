@@ -149,7 +149,7 @@ class Studies:
         for name in ("jobs", "asked"):
             try:
                 with unit_of_work(self.sessions) as session:
-                    service.ask(UnitOfWork(session, self.engine.now), self._access(name), event, "")
+                    service.request_transition(UnitOfWork(session, self.engine.now), self._access(name), event, "")
             except (IllegalTransition, StaleWrite):
                 pass
 

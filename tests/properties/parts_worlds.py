@@ -1,4 +1,6 @@
-"""Small clusters and queues with parts of GPUs and parameter servers apart or spread, and the slow exact planner for them."""
+"""Small clusters and queues with parts of GPUs and parameter servers apart or spread, and the slow exact planner for
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Placement, QueuedGang, Snapshot, Start
 from scheduler.planning.policy import Policy, QueueOrder
+from scheduler.simulator.cluster import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 POLICY = Policy(

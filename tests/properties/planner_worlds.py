@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Policy, QueuedGang, Snapshot
+from scheduler.simulator.cluster import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Two of one family, so that one wish may mean two models.
 MODELS = ("a100-sxm4-80gb", "h100-80gb-hbm3", "a100-pcie-40gb")
-# Whoever runs stays, and nothing is kept for GPUs: what preemption may do, and what is kept, have properties of their own.
+# Whoever runs stays, and nothing is kept for GPUs: what preemption may do, and what is kept, have properties of their
+# own.
 NOBODY_GOES = Policy(preempts_priority=False, reclaims=False, shrinks=False, keeps_for_gpus=False)
 WISHES = ((), ("H100",), ("A100",), ("A100-80GB",), ("A100", "H100"), ("h100", "NVIDIA A100-PCIE-40GB"), ("A100-8",))
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from scheduler.simulator.cluster import SimulatedCluster
-
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
@@ -25,6 +23,7 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
+from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW
 
 PRIORITIES = (10, 50, 90)

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, QueuedGang, plan
+from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues
 
 often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,7 +63,8 @@ def worlds(draw: st.DrawFn, *, with_queue: bool = True) -> SimulatedCluster:
 @often
 @given(worlds())
 def test_no_growth_breaks_a_promise_and_planning_again_grows_nothing_more(world: SimulatedCluster) -> None:
-    # SimulatedCluster.apply checks each line: no node over-committed, no replica twice, at most as many as the gang may have,
+    # SimulatedCluster.apply checks each line: no node over-committed, no replica twice, at most as many as the gang
+    # may have,
     # only its elastic role, selectors and models respected.
     world.policy = replace(world.policy, keeps_for_gpus=True)
     world.apply(plan(world.snapshot(NOW)), NOW)
@@ -76,7 +77,7 @@ def test_no_growth_breaks_a_promise_and_planning_again_grows_nothing_more(world:
 
 @often
 @given(worlds())
-def test_growing_takes_no_place_that_somebody_who_waits_could_ever_use(world: SimulatedCluster) -> None:
+def test_growth_uses_no_node_that_a_waiting_job_could_ever_use(world: SimulatedCluster) -> None:
     snapshot = world.snapshot(NOW)
     made = plan(snapshot)
     least = {job.job_id: {role.role: role.replicas for role in job.gang.roles} for job in snapshot.queued}
@@ -99,7 +100,7 @@ def test_growing_takes_no_place_that_somebody_who_waits_could_ever_use(world: Si
 
 @often
 @given(worlds(with_queue=False))
-def test_where_nobody_waits_every_gang_grows_as_far_as_there_is_place(world: SimulatedCluster) -> None:
+def test_with_an_empty_queue_every_gang_grows_as_far_as_room_allows(world: SimulatedCluster) -> None:
     world.apply(plan(world.snapshot(NOW)), NOW)
     for growing in world.snapshot(NOW).growing:
         role = growing.gang.elastic

@@ -1,4 +1,6 @@
-"""Parts of GPUs, and parameter servers apart or spread: what no plan may do, held against a planner that tries everything."""
+"""Parts of GPUs, and parameter servers apart or spread: what no plan may do, held against a planner that tries
+everything.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.sharing.resources import Amounts
 from scheduler.planning import Plan, ReasonCode, Snapshot, plan
 from scheduler.planning.placement.devices import give_back
+from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.parts_worlds import POLICY, assignment, snapshots
 
 often = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,10 +9,10 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.sharing.resources import Amounts
 from scheduler.planning import NodeSnapshot, Plan, ReasonCode, Snapshot, plan
+from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, assignment, busy_snapshot, gangs, in_order, nodes
 
 often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

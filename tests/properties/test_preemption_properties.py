@@ -219,7 +219,7 @@ def test_by_priority_a_job_is_stopped_at_most_once_for_each_wait_of_a_job_of_lar
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_where_nobody_comes_and_nobody_ends_it_comes_to_rest_and_nobody_is_stopped_by_whom_it_stopped(
+def test_without_arrivals_and_ends_preemption_comes_to_rest_and_is_never_mutual(
     seed: int,
 ) -> None:
     story = Story(seed, policy=any_policy(Random(seed), slices=False), ends=False)
@@ -238,7 +238,7 @@ def test_where_nobody_comes_and_nobody_ends_it_comes_to_rest_and_nobody_is_stopp
     assert not [edge for edge in edges if edge[::-1] in edges], f"seed {seed}"
 
 
-def test_the_one_for_whom_others_are_stopped_starts_when_they_are_gone() -> None:
+def test_a_preemptor_starts_when_its_victims_are_gone() -> None:
     promised = 0
     for seed in range(40):
         story = Story(seed, books=False)
@@ -285,7 +285,7 @@ def test_planning_again_after_applying_says_nothing_new() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_told(seed: int) -> None:
+def test_the_plan_does_not_depend_on_the_order_of_the_snapshot(seed: int) -> None:
     story = told(Story(seed), 5, 8)
     for snapshot, made in story.plans:
 
@@ -328,7 +328,8 @@ def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None
 
 
 def _takable(job: QueuedGang, snapshot: Snapshot) -> Iterator[list[RunningGang]]:
-    """Whom ``job`` could have stopped together, up to three: each must be without its protection once those before it are
+    """Whom ``job`` could have stopped together, up to three: each must be without its protection once those before it
+    are
     gone.
     """
     for count in (1, 2, 3):

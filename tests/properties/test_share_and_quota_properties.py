@@ -9,7 +9,6 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepts
@@ -28,6 +27,7 @@ from scheduler.planning import (
     plan,
     plan_to_apply,
 )
+from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW, first_fit, nodes, queues
 from tests.properties.test_elastic_planner_properties import elastic_jobs
 
@@ -141,7 +141,7 @@ def every_limit(world: SimulatedCluster) -> list[tuple[str, str, str, int]]:
 
 @often
 @given(worlds())
-def test_nobody_ever_holds_more_than_a_quota_neither_by_starting_nor_by_growing(world: SimulatedCluster) -> None:
+def test_neither_starts_nor_growth_exceed_a_quota(world: SimulatedCluster) -> None:
     before = used(world)
     world.apply(plan(world.snapshot(NOW)), NOW)
     after = used(world)
@@ -202,7 +202,7 @@ def test_the_order_of_the_input_does_not_matter_and_the_same_snapshot_gives_the_
 
 @often
 @given(worlds())
-def test_nobody_is_put_on_a_node_that_is_booked_for_another_project_unless_surely_over_before(
+def test_no_job_runs_on_a_node_booked_for_another_project_unless_it_surely_ends_before(
     world: SimulatedCluster,
 ) -> None:
     snapshot = world.snapshot(NOW)

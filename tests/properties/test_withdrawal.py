@@ -1,6 +1,8 @@
-"""What holds when a waiting job is withdrawn: the sentences of docs/planner.md, each a property; and what does not hold.
+"""What holds when a waiting job is withdrawn: the sentences of docs/planner.md, each a property; and what does not
+hold.
 
-All of them are about the same expected demand. What a hole is worth is judged by all that runs and waits, so who leaves may
+All of them are about the same expected demand. What a hole is worth is judged by all that runs and waits, so who
+leaves may
 change where others are put; that is held still here, by telling both plans the demand of the whole queue.
 """
 
@@ -15,7 +17,6 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
@@ -38,6 +39,7 @@ from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.queue.quota import QuotaExcess
 from scheduler.planning.queue.shares import Shares
+from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, busy_snapshot
 from tests.properties.test_share_and_quota_properties import worlds
 
@@ -81,7 +83,9 @@ def with_a_place_kept(made: Plan) -> set[JobId]:
 
 
 def who_may_not_start(snapshot: Snapshot) -> set[JobId]:
-    """Those who could start nowhere, were everything free: their quota, reservations for others or the nodes do not let them."""
+    """Those who could start nowhere, were everything free: their quota, reservations for others or the nodes do not
+    let them.
+    """
     cluster = ClusterIndex(node for node in snapshot.nodes if node.is_schedulable)
     eligibility, empty = Eligibility(snapshot, cluster, Shares(snapshot)), EmptyCluster(cluster)
     found = set()
@@ -110,7 +114,7 @@ def test_without_a_job_that_may_start_nowhere_everybody_starts_and_waits_as_plan
 
 @QUICK
 @given(WORLDS, st.sampled_from(SERVED), st.booleans())
-def test_in_one_line_without_a_job_for_which_no_place_is_kept_everybody_starts_as_planned(
+def test_in_a_single_queue_where_every_job_has_a_reservation_all_start_as_planned(
     snapshot: Snapshot, order: QueueOrder, is_fair: bool
 ) -> None:
     policy = Policy(order=order, is_fair=is_fair, preempts_priority=False, reclaims=False, keeps_for_gpus=False)
@@ -138,7 +142,7 @@ def test_who_stands_before_it_and_next_behind_it_starts_if_that_was_planned(snap
 
 @QUICK
 @given(WORLDS)
-def test_the_first_for_whom_a_place_is_kept_keeps_its_time_whoever_else_leaves(snapshot: Snapshot) -> None:
+def test_the_first_reservation_keeps_its_time_whichever_job_is_withdrawn(snapshot: Snapshot) -> None:
     snapshot = replace(snapshot, policy=IN_LINE)
     with demand_of(snapshot):
         made = plan(snapshot)
@@ -158,8 +162,9 @@ def job(name: str, replicas: int, gpus: int, limit: float | None = None) -> Queu
     return QueuedGang(JobId(name), name, "p", "u", 50, NOW, gang, gang.shape(), limit)
 
 
-def test_but_somebody_further_behind_may_start_later_than_planned() -> None:
-    """``a`` needs both nodes, so ``b``, which may run for ever, may not take the one that is free, and the short ``c`` may: it runs
+def test_a_job_further_behind_may_start_later_than_planned() -> None:
+    """``a`` needs both nodes, so ``b``, which may run for ever, may not take the one that is free, and the short
+    ``c`` may: it runs
     before ``a`` could. Without ``a``, ``b`` takes the node, and ``c`` waits for it.
     """
     whole = Amounts(8, 8, {"H100": 4})
@@ -175,10 +180,12 @@ def test_but_somebody_further_behind_may_start_later_than_planned() -> None:
     assert starts(plan(without(snapshot, JobId("a")))).keys() == {"b"}
 
 
-def test_but_with_several_projects_somebody_without_a_place_has_its_turn_and_those_behind_it_with_it() -> None:
-    """No place is kept for ``old``, as the urgent ``large`` has all nodes; both ``small`` and ``other`` surely end before that starts.
+def test_with_several_projects_a_job_without_room_takes_its_turn_and_delays_those_behind_it() -> None:
+    """No place is kept for ``old``, as the urgent ``large`` has all nodes; both ``small`` and ``other`` surely end
+    before that starts.
 
-    It has starved, so it is its project's turn, and ``small`` comes next in its line. Without it ``other`` waits for longer.
+    It has starved, so it is its project's turn, and ``small`` comes next in its line. Without it ``other`` waits for
+    longer.
     """
     whole = Amounts(8, 8, {"H100": 4})
     nodes = (

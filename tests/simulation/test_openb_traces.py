@@ -38,7 +38,7 @@ def test_a_pod_runs_as_long_as_it_did_there_and_may_ask_for_a_part_of_one_device
     assert (asks[1].cpu_milli, asks[1].memory_bytes) == (8000, 2**30)
 
 
-def test_a_pod_that_nobody_deleted_never_ends(tmp_path: Path) -> None:
+def test_a_pod_without_deletion_time_never_ends(tmp_path: Path) -> None:
     pods, _ = _lists(tmp_path, pods=HEAD + "stays,1000,1024,1,1000,,LS,Running,7,,9\n")
     assert openb.read(pods)[0].duration_s == float("inf")
 
@@ -99,7 +99,7 @@ def test_the_command_runs_pods_on_the_listed_nodes_and_two_halves_share_a_device
     assert figures["gpu_utilisation"] == pytest.approx(busy_s / (3 * figures["makespan_s"]))
 
 
-def test_openb_without_its_nodes_is_told_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_openb_without_a_node_list_names_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pods, _ = _lists(tmp_path)
     assert main([str(pods), "--format", "openb"]) == 2
     assert capsys.readouterr().err.startswith("error: --node-list: openb needs its list of nodes")

@@ -9,11 +9,11 @@ import pytest
 from scheduler.planning import Plan, Snapshot, plan
 from scheduler.simulator.compare import Case, more_like, simulate, table
 from scheduler.simulator.engine import Simulation
-from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
 from scheduler.simulator.metrics import summarise
+from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.scenario import Scenario, parse
 
 NODE = [{"name": "n", "gpus": {"H100": 8}}]
@@ -66,7 +66,7 @@ def test_a_preempted_job_works_on_through_its_grace() -> None:
     assert _ends(outcome) == {"high": 75.0, "low": 120.0}
 
 
-def test_nobody_is_preempted_before_the_guaranteed_time() -> None:
+def test_no_job_is_preempted_before_its_minimum_run_time() -> None:
     outcome = _run(jobs=LOW_AND_HIGH, policy={"min_run_time_s": 70, "grace_s": 0})
     assert _ends(outcome) == {"high": 90.0, "low": 120.0}
 
@@ -94,7 +94,7 @@ def test_what_is_learnt_while_it_runs_gives_the_place_back_to_the_shorter_one() 
     assert _ends(outcome) == {"second": 42.0, "first": 430.0}
 
 
-def test_jobs_that_nobody_knows_give_way_at_the_next_level() -> None:
+def test_jobs_of_unknown_length_are_preempted_at_the_next_level() -> None:
     outcome = _run(
         jobs=[{"name": "a", "gpus": 8, "duration": "100s"}, {"name": "b", "at": "1s", "gpus": 8, "duration": "15s"}],
         policy={**TURNS, "order": "attained-service", "levels_gpu_s": [160]},
@@ -142,7 +142,7 @@ def test_three_users_go_round(is_fair: bool) -> None:
     assert _ends(outcome) == {"ann": 1000.0, "bob": 1100.0, "cid": 1200.0}
 
 
-def test_a_stream_of_new_jobs_starves_nobody_where_equal_jobs_take_turns() -> None:
+def test_rotation_prevents_starvation_by_a_stream_of_new_jobs() -> None:
     # Each new one has had no turn yet, and there are more of them than the place has time for.
     policy = {**TURNS, "order": "fifo", "time_slice_s": None, "rotation_s": "60s", "starvation_s": "600s"}
     jobs = [
@@ -280,7 +280,7 @@ def test_more_nodes_are_tried_on_the_same_history() -> None:
         more_like(scenario.nodes, 1, like="x")
 
 
-def test_allocation_over_time_is_told_in_equal_parts() -> None:
+def test_allocation_over_time_is_resampled_in_equal_intervals() -> None:
     outcome = _run(
         jobs=[{"name": "a", "gpus": 4, "duration": "100s"}, {"name": "b", "at": "50s", "gpus": 4, "duration": "50s"}]
     )

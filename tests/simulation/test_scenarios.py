@@ -23,7 +23,7 @@ def test_everything_a_scenario_expects_holds_and_the_same_seed_gives_the_same_hi
     assert [job.started_s for job in first.jobs.values()] == [job.started_s for job in second.jobs.values()]
 
 
-def test_a_stated_reservation_is_kept_while_small_jobs_stream_in() -> None:
+def test_a_timed_reservation_holds_while_small_jobs_stream_in() -> None:
     # The moment told to the gang never moves back: who backfills cannot delay it.
     told: list[str] = []
 

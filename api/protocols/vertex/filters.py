@@ -22,23 +22,23 @@ _DEEPEST: Final = 20
 _TIMES: Final = frozenset({"create_time", "start_time", "end_time", "update_time"})
 _TEXTS: Final = frozenset({"display_name", "training_task_definition", "name"})
 FieldReader = Callable[[str], Any]  # a field in snake_case -> its value; "labels" -> the map
-Test = Callable[[FieldReader], bool]
-TestFactory = Callable[[str, str, str], Test]  # (what stands behind the field's point, sign, value) -> a test
-FunctionFactory = Callable[[str], Test]  # the argument -> a test
+Predicate = Callable[[FieldReader], bool]
+TestFactory = Callable[[str, str, str], Predicate]  # (what stands behind the field's point, sign, value) -> a test
+FunctionFactory = Callable[[str], Predicate]  # the argument -> a test
 
 
 @dataclass(frozen=True, slots=True)
 class All:
     """Every test holds."""
 
-    tests: tuple[Test, ...]
+    tests: tuple[Predicate, ...]
 
     def __call__(self, look: FieldReader) -> bool:
         return all(test(look) for test in self.tests)
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class FilterVocabulary:
     """What the filters of one kind of resource may ask for, by the names of its fields in snake_case.
 
     ``own``: fields with rules of their own. ``calls``: functions such as ``in_context("…")``. ``longest``: characters.
@@ -55,29 +55,29 @@ class Vocabulary:
         return ", ".join([*names, *(f'{name}("…")' for name in sorted(self.calls)), "labels.<key>"])
 
 
-def words_of_jobs(states: Collection[str]) -> Vocabulary:
+def job_vocabulary(states: Collection[str]) -> FilterVocabulary:
     """``states``: the names of all that such a resource can be in."""
-    return Vocabulary(_TEXTS, _TIMES, {"state": choice_test("state", states)})
+    return FilterVocabulary(_TEXTS, _TIMES, {"state": choice_test("state", states)})
 
 
 # Of what has no state: models and endpoints.
-WORDS: Final = Vocabulary(frozenset({"display_name", "name"}), frozenset({"create_time", "update_time"}))
+DEFAULT_VOCABULARY: Final = FilterVocabulary(frozenset({"display_name", "name"}), frozenset({"create_time", "update_time"}))
 
 
-def parse_filter(text: str, words: Vocabulary = WORDS) -> Test:
+def parse_filter(text: str, vocabulary: FilterVocabulary = DEFAULT_VOCABULARY) -> Predicate:
     """What says whether a resource is meant. Raises ``InvalidRequest``: it cannot be read."""
-    if len(text) > words.longest:
-        raise InvalidRequest(f"Invalid filter: it is longer than {words.longest} characters.", field="filter")
+    if len(text) > vocabulary.longest:
+        raise InvalidRequest(f"Invalid filter: it is longer than {vocabulary.longest} characters.", field="filter")
     if not text.strip():
         return All(())
-    parser = _Parser(_tokens(text), words)
+    parser = _Parser(_tokens(text), vocabulary)
     test = parser.sequence(0)
     if parser.rest:
         raise bad_filter(f"nothing is expected before {parser.rest[-1].text!r}")
     return test
 
 
-def terms_of(text: str) -> int:
+def count_terms(text: str) -> int:
     """How much a filter that can be read asks of each row, at least 1: its values and functions' arguments."""
     return max(1, sum(token.kind != "sign" for token in _tokens(text)) // 2)
 
@@ -103,11 +103,11 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    def __init__(self, rest: list[_Token], words: Vocabulary) -> None:
+    def __init__(self, rest: list[_Token], vocabulary: FilterVocabulary) -> None:
         """``rest``: what is not read yet, the next one last."""
-        self.rest, self.words = rest, words
+        self.rest, self.vocabulary = rest, vocabulary
 
-    def sequence(self, depth: int) -> Test:
+    def sequence(self, depth: int) -> Predicate:
         tests = [self._either(depth)]
         while self.rest and not self._is(")"):
             if self._is("AND"):
@@ -115,14 +115,14 @@ class _Parser:
             tests.append(self._either(depth))
         return tests[0] if len(tests) == 1 else All(tuple(tests))
 
-    def _either(self, depth: int) -> Test:
+    def _either(self, depth: int) -> Predicate:
         tests = [self._term(depth)]
         while self._is("OR"):
             self.rest.pop()
             tests.append(self._term(depth))
         return tests[0] if len(tests) == 1 else lambda look: any(test(look) for test in tests)
 
-    def _term(self, depth: int) -> Test:
+    def _term(self, depth: int) -> Predicate:
         if depth > _DEEPEST:
             raise bad_filter("it is nested too deeply")
         if self._is("NOT") or self._is("-"):
@@ -138,9 +138,9 @@ class _Parser:
             return test
         return self._restriction()
 
-    def _restriction(self) -> Test:
+    def _restriction(self) -> Predicate:
         name = self._take("a field's name")
-        if name.text in self.words.calls and self._is("("):
+        if name.text in self.vocabulary.calls and self._is("("):
             return self._call(name.text)
         if not self.rest or self.rest[-1].kind != "sign" or self.rest[-1].text in "()":
             raise bad_filter(f'{name.text!r} is compared with nothing; write it like display_name="x"')
@@ -150,21 +150,21 @@ class _Parser:
         first = snake(head)
         if first == "labels":
             return _label(key, sign, value)
-        if first in self.words.own:
-            return self.words.own[first](key, sign, value)
-        if not key and first in self.words.times:
+        if first in self.vocabulary.own:
+            return self.vocabulary.own[first](key, sign, value)
+        if not key and first in self.vocabulary.times:
             return _time(first, sign, value)
-        if not key and first in self.words.texts:
+        if not key and first in self.vocabulary.texts:
             return text_test(first, sign, value)
-        raise bad_filter(f"there is no field {name.text!r}; there are {self.words}")
+        raise bad_filter(f"there is no field {name.text!r}; there are {self.vocabulary}")
 
-    def _call(self, name: str) -> Test:
+    def _call(self, name: str) -> Predicate:
         self.rest.pop()
         argument = self._take(f"what {name} asks for").text
         if not self._is(")"):
             raise bad_filter(f"the parenthesis of {name} is not closed")
         self.rest.pop()
-        return self.words.calls[name](argument)
+        return self.vocabulary.calls[name](argument)
 
     def _take(self, what: str) -> _Token:
         if not self.rest or self.rest[-1].kind == "sign":
@@ -175,7 +175,7 @@ class _Parser:
         return bool(self.rest) and self.rest[-1].kind != "text" and self.rest[-1].text == text
 
 
-def _label(key: str, sign: str, value: str) -> Test:
+def _label(key: str, sign: str, value: str) -> Predicate:
     def test(look: FieldReader) -> bool:
         labels: Mapping[str, str] = look("labels")
         if sign == ":":
@@ -186,7 +186,7 @@ def _label(key: str, sign: str, value: str) -> Test:
     return test
 
 
-def text_test(name: str, sign: str, value: str) -> Test:
+def text_test(name: str, sign: str, value: str) -> Predicate:
     """Whether a field's text is so; with ``*`` at its end ``value`` is a beginning."""
 
     def test(look: FieldReader) -> bool:
@@ -203,7 +203,7 @@ def text_test(name: str, sign: str, value: str) -> Test:
 def choice_test(name: str, choices: Collection[str]) -> TestFactory:
     """As :func:`text_test`, of a field that is one of ``choices``: no resource can have another value."""
 
-    def make(key: str, sign: str, value: str) -> Test:
+    def make(key: str, sign: str, value: str) -> Predicate:
         if key:
             raise bad_filter(f"{name} has no part {key!r}")
         begins = value.endswith("*") and sign in ("=", "!=")
@@ -217,14 +217,14 @@ def choice_test(name: str, choices: Collection[str]) -> TestFactory:
     return make
 
 
-def _time(name: str, sign: str, value: str) -> Test:
+def _time(name: str, sign: str, value: str) -> Predicate:
     try:
-        told = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except ValueError:
         raise bad_filter(f"{value[:40]!r} is no time; write it like 2026-01-31T12:00:00Z") from None
-    if told.tzinfo is None:
+    if moment.tzinfo is None:
         raise bad_filter(f"{value[:40]!r} has no zone; write it like 2026-01-31T12:00:00Z")
-    return lambda look: compare(look(name), sign, told)
+    return lambda look: compare(look(name), sign, moment)
 
 
 def compare(own: Any, sign: str, value: Any) -> bool:

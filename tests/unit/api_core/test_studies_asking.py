@@ -12,7 +12,7 @@ from trainmaster.studies import Algorithm
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Scope
 from api.studies.access import StudyAccess
-from api.studies.ask_tell import Answer, Ask, Given, take
+from api.studies.ask_tell import Answer, SuggestionAnswer, SuggestionRequest, take
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Study, Trial
 from core.domain.errors import IdempotencyMismatch
@@ -190,7 +190,7 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 5}})["id"]
     study_loop.reconcile(study)
     used = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers={"Idempotency-Key": "used"}).json()
-    asks = [Ask(), Ask(3, key="used"), Ask(key="fresh"), Ask(2, key="used"), Ask(2, client="program"), Ask()]
+    asks = [SuggestionRequest(), SuggestionRequest(3, key="used"), SuggestionRequest(key="fresh"), SuggestionRequest(2, key="used"), SuggestionRequest(2, client="program"), SuggestionRequest()]
     with unit_of_work(sessions) as session:
         user = session.scalars(select(Study.user_id)).one()
         caller = Caller(user, "admin", True, frozenset({Scope.ADMIN}), "token", {})
@@ -198,7 +198,7 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     one, wrong, fresh, again, fewer, none = given
     assert isinstance(wrong, IdempotencyMismatch)
     assert [_numbers(answer) for answer in (one, fresh, again, fewer, none)] == [[3], [4], [1, 2], [5], []]
-    assert isinstance(none, Given)
+    assert isinstance(none, SuggestionAnswer)
     assert "As many trials as it may have at once" in (none.suggestions.reason or "")
     # What was answered is what was written, and each point was given once.
     trials = client.get(f"{URL}/{study}/trials").json()["items"]
@@ -207,13 +207,13 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     ]
     points = {trial["number"]: trial["parameters"]["x"] for trial in trials}
     assert len(set(points.values())) == 5
-    told = [trial for answer in (one, fresh, fewer) if isinstance(answer, Given) for trial in answer.suggestions.trials]
+    told = [trial for answer in (one, fresh, fewer) if isinstance(answer, SuggestionAnswer) for trial in answer.suggestions.trials]
     assert {trial.number: trial.parameters["x"] for trial in told} == {number: points[number] for number in (3, 4, 5)}
     assert [trial["number"] for trial in used["trials"]] == [1, 2]
 
 
 def _numbers(answer: Answer) -> list[int]:
-    assert isinstance(answer, Given)
+    assert isinstance(answer, SuggestionAnswer)
     return [trial.number for trial in answer.suggestions.trials]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.protocols.vertex.answers import NotServed
-from api.protocols.vertex.filters import parse_filter, words_of_jobs
+from api.protocols.vertex.filters import parse_filter, job_vocabulary
 from api.protocols.vertex.proto import Message, camel, snake
 from api.protocols.vertex.table import Table, environment_entries, table_with
 from api.protocols.vertex.table_entries import read_entries
@@ -24,7 +24,7 @@ JOB: dict[str, Any] = {
     "create_time": datetime(2026, 11, 21, 7, tzinfo=UTC),
     "start_time": None,
 }
-JOBS = words_of_jobs(["JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_FAILED"])
+JOBS = job_vocabulary(["JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_FAILED"])
 
 
 @pytest.mark.parametrize(

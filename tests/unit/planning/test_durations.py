@@ -132,7 +132,9 @@ def test_an_estimate_is_in_order_never_negative_and_its_end_moves_only_later(his
 
 
 def test_on_histories_of_many_users_the_bounds_hold_and_the_middle_is_nearer_than_one_for_all() -> None:
-    """Judged on made-up histories: every (user, name) has its own length, of which single runs stray by a factor of about 1.5."""
+    """Judged on made-up histories: every (user, name) has its own length, of which single runs stray by a factor of
+    about 1.5.
+    """
     chance = Random(6)
     kinds = [(f"u{n % 12}", f"k{'abcdefghijklmnop'[n % 16]}-{{}}", 10 ** chance.uniform(1.5, 5)) for n in range(60)]
 

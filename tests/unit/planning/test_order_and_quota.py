@@ -298,7 +298,7 @@ def test_who_would_fit_but_has_more_than_its_share_reads_whose_jobs_come_first_a
     assert told.numbers["entitled"] == 0.5
 
 
-def test_a_job_that_can_never_run_lends_its_age_to_nobody() -> None:
+def test_an_infeasible_job_lends_its_age_to_no_other_job() -> None:
     hour = 3600
     patient = job("patient", gang(2), "nlp", "bob", age=10 * hour)
     fresh = job("fresh", gang(2), age=10)
@@ -310,7 +310,7 @@ def test_a_job_that_can_never_run_lends_its_age_to_nobody() -> None:
         assert made.order[-1] == "hopeless"
 
 
-def test_a_job_that_waits_for_a_quota_or_for_reserved_nodes_lends_its_age_to_nobody() -> None:
+def test_a_job_blocked_by_quota_or_booking_lends_its_age_to_no_other_job() -> None:
     day = 24 * 3600
     patient = job("patient", gang(2), "nlp", "bob", age=10 * 3600)
     fresh = job("fresh", gang(2), age=10)
@@ -338,10 +338,9 @@ def test_a_job_that_waits_for_a_quota_or_for_reserved_nodes_lends_its_age_to_nob
             assert made.waits[older.job_id].code in (ReasonCode.QUOTA, ReasonCode.BOOKED)
 
 
-def test_where_another_users_start_uses_up_the_quota_of_a_project_nobody_has_its_turn_for_a_job_that_may_not_start() -> (
-    None
-):
-    # ann's job takes what vision may have. bob's, which has starved, would be next, and behind it stands one without GPUs.
+def test_no_user_has_a_turn_after_another_user_s_start_used_up_the_project_quota() -> None:
+    # ann's job takes what vision may have. bob's, which has starved, would be next, and behind it stands one without
+    # GPUs.
     day = 24 * 3600
     accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 1000})),)
     bare = Gang((GangRole("worker", 1, ResourceRequest(400, 2**27)),))

@@ -68,7 +68,7 @@ def test_the_sentence_names_the_largest_hole_and_who_holds_the_rest_until_when()
     assert reason.numbers["until"] == "2026-11-21T14:20:00+00:00"
 
 
-def test_the_date_is_told_when_it_is_not_today_and_an_unknown_end_is_called_so() -> None:
+def test_another_day_has_its_date_and_an_unknown_end_is_named_so() -> None:
     tomorrow = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", 60 * 24)])
     assert "8 of the GPUs of a are held by job long until about 2026-11-22 12:00 UTC" in tomorrow.sentence
     unknown = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", None)])
@@ -85,14 +85,14 @@ def test_several_holders_are_counted_and_only_as_many_named_as_must_end() -> Non
     assert "4 of its GPUs are held by jobs a, b and 1 more until about 12:30 UTC" in reason.sentence
 
 
-def test_the_first_blocked_job_is_told_where_and_when_it_is_to_start() -> None:
+def test_the_first_blocked_job_s_reason_has_the_reserved_nodes_and_start() -> None:
     reason = why([node("n", free=0)], gang(1, 8), [runs("x", 8, "n", 45)])
     assert reason.sentence.endswith("job me, the first that asks for this, is to start on n at about 12:45 UTC")
     assert reason.numbers["expected_start"] == "2026-11-21T12:45:00+00:00"
     assert reason.numbers["on"] == ["n"]
 
 
-def test_who_would_delay_another_is_told_whom_and_how_to_get_in_before() -> None:
+def test_a_job_that_would_delay_another_is_named_that_job_and_how_to_run_first() -> None:
     first = job("big", gang(1, 8), age=10)
     reason = why([node("n", free=4)], gang(1, 2), [runs("x", 4, "n", 45)], [first])
     assert reason.code is ReasonCode.RESERVED
@@ -125,7 +125,8 @@ def test_cpus_and_memory_bind_too() -> None:
     )
     cpu = why([full], gang(1, 0, cpu=32_000), [beside])
     assert cpu.sentence.startswith(
-        "needs 32 CPUs on one node for its worker; the most that is free is 12 CPUs, on n beside job x until about 12:05 UTC"
+        "needs 32 CPUs on one node for its worker; the most that is free is 12 CPUs, on n beside job x until "
+        "about 12:05 UTC"
     )
     both = why([full], gang(1, 1, cpu=32_000), [beside])
     assert both.sentence.startswith(
@@ -139,7 +140,7 @@ def test_cpus_and_memory_bind_too() -> None:
     )
 
 
-def test_a_default_that_binds_is_named_and_that_nobody_stated_it() -> None:
+def test_a_binding_default_is_named_as_unstated() -> None:
     # 10 GiB hold 80 times the memory that is set aside for who states none, and CPUs for ten thousand.
     small = NodeSnapshot(NodeId("n"), {}, Amounts(10_000, 10 * GIB, {}), Amounts(10_000, 10 * GIB, {}))
     never = why([small], gang(200, 0, cpu=1))
@@ -185,7 +186,7 @@ def test_what_can_never_run_says_what_to_ask_for_instead() -> None:
     assert "no node has such a label at all" in other.sentence
 
 
-def test_together_is_told_apart_from_each_alone() -> None:
+def test_a_reason_distinguishes_all_roles_together_from_each_alone() -> None:
     nodes = [node("a", 4), replace(node("b", 0), allocatable=Amounts(128_000, GIB, {}), free=Amounts(128_000, GIB, {}))]
     never = why(nodes, gang(1, 4, cpu=100_000))
     assert never.code is ReasonCode.NEVER_FITS
@@ -204,7 +205,7 @@ def test_a_gpu_model_that_is_not_there() -> None:
     )
 
 
-def test_what_else_is_too_much_is_told_with_gpus_that_are_not_there() -> None:
+def test_other_exceeded_resources_are_named_with_missing_gpus() -> None:
     reason = why([node("a", 0)], gang(1, 1, cpu=128_000))
     assert reason.sentence == (
         "needs 1 GPU for its worker, and no node has a GPU. Ask for no GPUs, or add a node. "
@@ -213,7 +214,7 @@ def test_what_else_is_too_much_is_told_with_gpus_that_are_not_there() -> None:
     assert reason.numbers["largest_cpu_milli"] == 64_000
 
 
-def test_a_gpu_model_is_told_as_the_user_wrote_it_and_those_of_the_nodes_as_they_are() -> None:
+def test_a_reason_names_requested_models_as_written_and_node_models_as_they_are() -> None:
     nodes = [node("a", model="a100-pcie-40gb"), node("b", model="t4")]
     reason = why(nodes, gang(1, 1, "NVIDIA A100-80GB"))
     assert "no node has GPUs of NVIDIA A100-80GB; there are a100-pcie-40gb and t4." in reason.sentence
@@ -246,7 +247,7 @@ def test_equal_members_under_several_roles_are_named_together() -> None:
     assert "for each of 3 replicas (chief, worker)" in why([node("a"), node("b", free=4), node("c")], wanted).sentence
 
 
-def test_all_that_is_too_much_is_told_at_once_with_units() -> None:
+def test_all_exceeded_resources_are_named_at_once_with_units() -> None:
     reason = why([node("a"), node("b", gpus=0)], gang(1, 16, cpu=100_000, memory=1024 * GIB))
     assert reason.code is ReasonCode.NEVER_FITS
     assert reason.sentence == (
@@ -259,13 +260,13 @@ def test_all_that_is_too_much_is_told_at_once_with_units() -> None:
     assert reason.numbers["largest_memory_bytes"] == 256 * GIB
 
 
-def test_that_there_is_no_gpu_at_all_is_said_once() -> None:
+def test_a_cluster_without_gpus_is_mentioned_once() -> None:
     assert why([node("a", gpus=0)], gang(1, 4)).sentence == (
         "needs 4 GPUs for its worker, and no node has a GPU. Ask for no GPUs, or add a node"
     )
 
 
-def test_an_end_that_is_only_estimated_is_told_as_probable_on_a_grid_and_kept_apart_from_what_is_stated() -> None:
+def test_an_estimated_end_is_rounded_and_marked_as_probable_apart_from_stated_ends() -> None:
     guess = Estimate(likely_s=62 * 60, early_s=10 * 60, late_s=5 * 3600)
     learnt = replace(runs("sweep-31", 8, "a", None), estimate=guess)
     reason = why([node("a", free=0)], gang(1, 8), [learnt])
@@ -282,7 +283,7 @@ def test_an_end_that_is_only_estimated_is_told_as_probable_on_a_grid_and_kept_ap
     assert made.waits[JobId("me")].sentence == reason.sentence
 
 
-def test_a_part_of_a_gpu_is_told_as_what_it_is() -> None:
+def test_a_reason_names_a_part_of_a_gpu() -> None:
     def part(milli: int, *models: str) -> Gang:
         return Gang((GangRole("worker", 1, ResourceRequest(100, 2**27, 0, models, milli)),))
 
@@ -374,7 +375,7 @@ def quarantined(name: str, free: int = 8) -> NodeSnapshot:
     )
 
 
-def test_who_could_start_on_a_quarantined_node_is_told_of_it() -> None:
+def test_the_reason_names_quarantined_nodes_that_have_room() -> None:
     alone = why([quarantined("a"), node("b", 1)], gang(1, 8))
     assert alone.code is ReasonCode.NO_NODES
     assert f"take no new work: a {SHUT}" in alone.sentence

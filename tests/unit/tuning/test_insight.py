@@ -79,7 +79,7 @@ def test_the_interval_of_80_percent_holds_about_as_often() -> None:
     assert held >= 0.65 * told
 
 
-def test_nothing_is_told_where_the_past_speaks_against_it() -> None:
+def test_no_forecast_is_given_where_backtests_fail() -> None:
     """Each trial far better than all before: no tail of the old ones tells of that."""
     found = predict([-float(number) for number in range(60)], 10, 1)
     assert "something else came" in found.reason

@@ -17,10 +17,18 @@ from trainmaster.studies import Algorithm, Goal, Parameter, Space
 from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
-from scheduler.tuning import Observation, Proposal, ProposalRequest, choose_algorithm, chosen_algorithm, interleaved, propose
+from scheduler.tuning import (
+    Observation,
+    Proposal,
+    ProposalRequest,
+    choose_algorithm,
+    chosen_algorithm,
+    interleaved,
+    propose,
+)
 from scheduler.tuning.propose import gp_is_there, key_of
-from scheduler.tuning.request import startup_trials
 from scheduler.tuning.proposers import Proposers
+from scheduler.tuning.request import startup_trials
 from scheduler.tuning.shuffle import shuffled
 
 MIN = (Goal.MINIMIZE,)

@@ -17,14 +17,14 @@ from api.http.paging import plain
 from api.protocols.vertex.filters import (
     All,
     FieldReader,
+    FilterVocabulary,
+    Predicate,
     TestFactory,
-    Test,
-    Vocabulary,
     bad_filter,
     choice_test,
     compare,
     parse_filter,
-    terms_of,
+    count_terms,
     text_test,
 )
 from api.protocols.vertex.proto import snake
@@ -90,7 +90,7 @@ class Linked:
         return bool(found) if self.name == "*" else self.name in found
 
 
-def vocabulary(kind: Kind) -> Vocabulary:
+def vocabulary(kind: Kind) -> FilterVocabulary:
     """What its lists may be filtered by."""
     texts = {snake(name) for name, read in kind.fields.items() if not isinstance(read, enum)} - {
         "labels",
@@ -107,12 +107,12 @@ def vocabulary(kind: Kind) -> Vocabulary:
     for name, read in kind.fields.items():
         if isinstance(read, enum):
             own[snake(name)] = choice_test(snake(name), read.names.values())
-    calls: dict[str, Callable[[str], Test]] = {}
+    calls: dict[str, Callable[[str], Predicate]] = {}
     if kind.noun == "contexts":
         own |= {name: _linked(name) for name in ("parent_contexts", "child_contexts")}
     elif kind.noun in ("artifacts", "executions"):
         calls["in_context"] = lambda name: Linked("in_context", name)
-    return Vocabulary({*texts, "name"}, {"create_time", "update_time"}, own, calls, _FILTER_LIMIT)
+    return FilterVocabulary({*texts, "name"}, {"create_time", "update_time"}, own, calls, _FILTER_LIMIT)
 
 
 def list_records(
@@ -135,7 +135,7 @@ def list_records(
         wanted = _behind(wanted, column, *_read_token(query.page_token, order, is_down), is_down=is_down)
     found: list[VertexRecord] = []
     seen: VertexRecord | None = None
-    scanned = max(_LEAST, min(_SCANNED, _COMPARED // terms_of(query.filter)))
+    scanned = max(_LEAST, min(_SCANNED, _COMPARED // count_terms(query.filter)))
     for number, (row, batch) in enumerate(
         _in_batches(room, wanted, column, min(max(limit, _LEAST), scanned), is_down=is_down)
     ):
@@ -258,7 +258,7 @@ def _order(text: str) -> tuple[str, bool]:
 # --- what filters ask for --------------------------------------------------------------------------------------------
 
 
-def _facts(test: Test) -> Iterator[Same | Linked]:
+def _facts(test: Predicate) -> Iterator[Same | Linked]:
     """What holds for all that pass, as far as the database can look for it."""
     if isinstance(test, Same | Linked):
         yield test
@@ -296,7 +296,7 @@ def _has(kind: Kind, name: str) -> bool:
 
 
 def _same(name: str) -> TestFactory:
-    def make(key: str, sign: str, value: str) -> Test:
+    def make(key: str, sign: str, value: str) -> Predicate:
         _demand_no_key(name, key)
         return Same(name, value) if sign == "=" and not value.endswith("*") else text_test(name, sign, value)
 
@@ -304,7 +304,7 @@ def _same(name: str) -> TestFactory:
 
 
 def _linked(name: str) -> TestFactory:
-    def make(key: str, sign: str, value: str) -> Test:
+    def make(key: str, sign: str, value: str) -> Predicate:
         _demand_no_key(name, key)
         if sign not in (":", "="):
             raise bad_filter(f'{name} is asked for as {name}:"<name of a context>"')
@@ -314,7 +314,7 @@ def _linked(name: str) -> TestFactory:
 
 
 def _flag(name: str) -> TestFactory:
-    def make(key: str, sign: str, value: str) -> Test:
+    def make(key: str, sign: str, value: str) -> Predicate:
         _demand_no_key(name, key)
         if sign not in ("=", "!=") or value.lower() not in ("true", "false"):
             raise bad_filter(f"{name} is true or false, as in {name}=true")
@@ -324,7 +324,7 @@ def _flag(name: str) -> TestFactory:
     return make
 
 
-def _metadata(key: str, sign: str, value: str) -> Test:
+def _metadata(key: str, sign: str, value: str) -> Predicate:
     """``metadata.<name>.number_value > 0.9``, and so string_value and bool_value."""
     path = key.split(".")
     kinds: dict[str, Callable[[str], Any]] = {"number_value": float, "string_value": str, "bool_value": _truth}

@@ -16,8 +16,8 @@ from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
-from api.protocols.vertex.error_translation import translated_errors, position_of
-from api.protocols.vertex.filters import parse_filter, words_of_jobs
+from api.protocols.vertex.error_translation import position_of, translated_errors
+from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.table import table_of
@@ -232,7 +232,7 @@ def list_page(
     demand_newest_first(query.order_by)
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
     states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
-    test = parse_filter(query.filter, words_of_jobs(states))
+    test = parse_filter(query.filter, job_vocabulary(states))
     limit = min(query.page_size or PAGE, PAGE_LIMIT)
     wanted = (
         select(VertexResource, Job)

@@ -14,8 +14,8 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs.service import canonical
-from api.protocols.vertex.error_translation import translated_errors, position_of
-from api.protocols.vertex.filters import parse_filter, words_of_jobs
+from api.protocols.vertex.error_translation import position_of, translated_errors
+from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import view_of
 from api.protocols.vertex.proto import Message
@@ -78,7 +78,7 @@ class TuningJobs:
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
         jobs.demand_newest_first(query.order_by)
-        test = parse_filter(query.filter, words_of_jobs(JOB_STATES))
+        test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
             wanted = _wanted(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
@@ -104,7 +104,7 @@ class TuningJobs:
             _lock(work.session, study)
             if StudyState(study.state).is_terminal:
                 raise Conflict(f"The resource {_name(parent, study)} has ended already ({study.state}).")
-            service.ask(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
+            service.request_transition(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
 
     def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         """Done at once. The jobs of its trials stay."""

@@ -170,7 +170,7 @@ def _option(field: str) -> str:
 
 
 def _plain(mistake: FieldMistake) -> str:
-    """pydantic's message in plain English, with both ends of a range."""
+    """The message of pydantic in plain English, with both ends of a range."""
     from trainmaster.wire.automl import AutomlCreate
 
     info = AutomlCreate.model_fields.get(mistake.path)

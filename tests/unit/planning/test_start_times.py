@@ -66,7 +66,7 @@ def test_those_in_line_start_one_after_the_other() -> None:
     assert [one.position for one in found.starts] == [1, 2, 3]
 
 
-def test_what_starts_now_is_told_and_counts_for_those_behind() -> None:
+def test_a_job_that_starts_now_is_forecast_and_counted_for_those_behind() -> None:
     queue = (job("now", gang(1, 8), age=9, limit=600), job("then", gang(1, 8)))
     found = forecast_starts(Snapshot(NOW, (node("a"),), queue))
     first, then = of(found, "now"), of(found, "then")
@@ -75,7 +75,7 @@ def test_what_starts_now_is_told_and_counts_for_those_behind() -> None:
     assert minutes(then) == (1, 10, 10)  # of a job that only states its longest time, one in ten ends in a tenth of it
 
 
-def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> None:
+def test_an_unknown_end_that_blocks_a_start_is_named_with_its_job() -> None:
     found = forecast_starts(
         Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (runs("endless", 8, "a", None),))
     )
@@ -97,7 +97,7 @@ def test_what_serves_has_no_end_and_is_not_asked_to_state_one() -> None:
     )
 
 
-def test_lengths_that_no_calendar_holds_leave_the_starts_of_others_told() -> None:
+def test_run_times_beyond_the_calendar_do_not_affect_other_forecasts() -> None:
     endless = [guessed(job(f"q{n}", gang(1, 8)), *[1e9] * 3) for n in range(6)]
     running = guessed(runs("r", 8, "a", None), *[1e9] * 3)
     short = guessed(runs("s", 8, "b", None), *[10.0] * 3)

@@ -34,7 +34,7 @@ def test_where_it_would_start_is_what_the_plan_says() -> None:
     assert not found.options
 
 
-def test_one_that_would_wait_is_told_why_its_place_and_what_would_start_at_once() -> None:
+def test_a_waiting_job_s_forecast_has_reason_position_and_alternatives() -> None:
     found = asked(
         gang(4, 4, "H100", topology="rack", topology_required=True),
         node("a", free=6, labels={"topology/rack": "x"}),
@@ -53,7 +53,7 @@ def test_one_that_would_wait_is_told_why_its_place_and_what_would_start_at_once(
     }
 
 
-def test_a_question_stops_nobody_and_names_who_would_be() -> None:
+def test_a_what_if_forecast_preempts_nothing_and_names_the_victims() -> None:
     since = {"started_at": NOW - timedelta(hours=1)}
     running = [replace(runs(name, 8, on, None), **since) for name, on in (("r", "a"), ("s", "b"))]
     nodes = (node("a", free=0), node("b", free=0))
@@ -81,7 +81,10 @@ def test_amounts_labels_and_nearness_are_options_too() -> None:
     }
     wide = gang(1, 0, cpu=1000, memory=1000 * GIB)
     assert told(asked(wide, node("a"))) == {
-        AlternativeCode.LESS_MEMORY: ("256Gi", "With 256 GiB of memory for its worker instead of 1000 GiB it would start now, on a.")
+        AlternativeCode.LESS_MEMORY: (
+            "256Gi",
+            "With 256 GiB of memory for its worker instead of 1000 GiB it would start now, on a.",
+        )
     }  # fmt: skip
     near = gang(2, 8, topology="node", topology_required=True)
     assert told(asked(near, node("a"), node("b")))[AlternativeCode.ANYWHERE] == (
@@ -93,13 +96,13 @@ def test_amounts_labels_and_nearness_are_options_too() -> None:
     }
 
 
-def test_nothing_is_told_where_nothing_would_start() -> None:
+def test_no_alternative_is_offered_where_none_would_start() -> None:
     found = asked(gang(4, 4), node("a", free=0), running=[runs("r", 8, "a", None)])
     assert found.reason is not None
     assert found.options == ()
 
 
-def test_what_is_kept_for_a_job_before_it_is_no_room_for_an_option() -> None:
+def test_alternatives_do_not_use_room_reserved_for_a_job_ahead() -> None:
     first = job("first", gang(1, 8), age=9)
     nodes, running = (node("a", free=4),), [runs("r", 4, "a", 60)]
     assert asked(gang(2, 4), *nodes, queued=[first], running=running).options == ()
@@ -140,7 +143,7 @@ def ends(view, early: float, likely: float, late: float):
     return replace(view, estimate=Estimate(likely * 60, early * 60, late * 60, "learnt"))
 
 
-def test_it_is_told_when_it_will_probably_start_and_with_which_changes_sooner() -> None:
+def test_the_forecast_has_the_expected_start_and_changes_that_start_sooner() -> None:
     nodes = (node("a", free=0), node("b", free=0), node("c", free=0, model="A100"))
     running = [ends(runs(name, 8, on, None), *when) for name, on, when in (
         ("r", "a", (20, 30, 60)), ("s", "b", (200, 300, 600)), ("t", "c", (5, 10, 20)))]  # fmt: skip
@@ -187,7 +190,7 @@ def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None
     assert forecast(Snapshot(NOW, (), ()), job("me", gang(1, 1))).start.code is StartCode.NOT_KNOWN
 
 
-def test_of_itself_a_job_is_not_told_as_of_the_one_that_holds_the_place() -> None:
+def test_a_job_s_own_forecast_does_not_mention_itself_by_name() -> None:
     me = job("hog", gang(1, 8))  # who holds the node is not known here
     found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (me,))).of(me.job_id)
     assert found is not None
@@ -198,7 +201,7 @@ def test_of_itself_a_job_is_not_told_as_of_the_one_that_holds_the_place() -> Non
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(any_snapshots(), gangs())
-def test_what_is_said_to_start_is_started_by_the_plan(snapshot: Snapshot, wanted: Gang) -> None:
+def test_a_forecast_start_is_started_by_the_plan(snapshot: Snapshot, wanted: Gang) -> None:
     at = NOW + timedelta(seconds=1)
     me = QueuedGang(JobId("me"), "me", "p", "u", 50, at, wanted, wanted.shape(), 60.0)
     for option in forecast(snapshot, me).options:

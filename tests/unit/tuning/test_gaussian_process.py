@@ -14,7 +14,7 @@ from trainmaster.studies.space import in_order
 
 from scheduler.tuning import Observation, ProposalRequest
 from scheduler.tuning.encoding import UnitCube
-from scheduler.tuning.expected_improvement import _log_expected, _expected_improvement, improving
+from scheduler.tuning.expected_improvement import _expected_improvement, _log_expected, improving
 from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, apart, evened, fitted
 from scheduler.tuning.propose import key_of
 
@@ -70,7 +70,9 @@ def test_the_slopes_of_likelihood_and_expectation_are_those_of_their_values() ->
     _, slope = _unlikely(logs, squares, values)
     assert slope == pytest.approx(approx_fprime(logs, lambda at: _unlikely(at, squares, values)[0], 1e-6), abs=1e-3)
 
-    told = _expected_improvement(GaussianProcess(fitted(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance)
+    told = _expected_improvement(
+        GaussianProcess(fitted(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance
+    )
     for _ in range(4):
         row = np.array([*chance.random(2), 1.0])
         value, slope = told.slope(row)

@@ -73,7 +73,8 @@ def places(made: Plan) -> dict[str, list[str]]:
     return {start.job_id: [placement.node for placement in start.placements] for start in made.starts}
 
 
-# Half of the node's GPUs are taken with 8 CPUs each, as jobs are wont to ask: 32 of the 36 CPUs that are left are for the other four.
+# Half of the node's GPUs are taken with 8 CPUs each, as jobs are wont to ask: 32 of the 36 CPUs that are left are for
+# the other four.
 TAKEN = runs("trains", asks(32, 4), "gpu-07")
 HALF = node("gpu-07", 68, 8, free=Amounts(36_000, 200 * GIB, {"H100": 4}))
 SMALL = node("cpu-1", 16)
@@ -90,11 +91,12 @@ def test_it_leaves_what_the_free_gpus_need_and_takes_what_is_spare() -> None:
     assert not planned([HALF, full], job("me", asks(5)), running=(TAKEN,)).starts
 
 
-def test_the_reason_tells_where_enough_is_free_for_how_many_gpus_it_is_kept_and_what_nodes_without_have() -> None:
+def test_the_headroom_reason_names_node_gpus_and_nodes_without_gpus() -> None:
     why = reason(job("me", asks(8)))
     assert why.code is ReasonCode.GPU_HEADROOM
     assert why.sentence.startswith(
-        "needs 8 CPUs and 1 GiB of memory on one node for its worker; 36 CPUs are free on gpu-07, of which 32 CPUs are kept "
+        "needs 8 CPUs and 1 GiB of memory on one node for its worker; 36 CPUs are free on gpu-07, of which 32 "
+        "CPUs are kept "
         "for its 4 free GPUs; of the nodes without GPUs cpu-1 comes nearest with 2 CPUs free"
     )
     assert why.numbers["kept_cpu_milli"] == 32_000
@@ -102,13 +104,13 @@ def test_the_reason_tells_where_enough_is_free_for_how_many_gpus_it_is_kept_and_
     assert (why.numbers["node"], why.numbers["free_gpu_milli"], why.numbers["binding"]) == ("gpu-07", 4000, ["cpu"])
 
 
-def test_where_all_that_is_free_is_kept_the_reason_says_so() -> None:
+def test_the_reason_says_if_all_free_amounts_are_headroom() -> None:
     free = replace(HALF, free=Amounts(24_000, 200 * GIB, {"H100": 3}))
     why = reason(job("me", asks(8)), nodes=[free, replace(SMALL, free=Amounts(0, 0))])
     assert "24 CPUs are free on gpu-07, but kept for its 3 free GPUs" in why.sentence
 
 
-def test_memory_is_kept_too() -> None:
+def test_headroom_includes_memory() -> None:
     running = runs("trains", asks(1, 4, memory=100 * GIB), "gpu-07")
     free = replace(HALF, free=Amounts(60_000, 156 * GIB, {"H100": 4}))
     full = replace(SMALL, free=Amounts(0, 0))
@@ -119,12 +121,12 @@ def test_memory_is_kept_too() -> None:
     assert why.numbers["binding"] == ["memory"]
 
 
-def test_where_nobody_asks_for_gpus_all_is_for_all() -> None:
+def test_without_gpu_demand_there_is_no_headroom() -> None:
     made = planned([node("gpu-07", 8, 4), replace(SMALL, free=Amounts(0, 0))], job("me", asks(8)))
     assert places(made) == {"me": ["gpu-07"]}
 
 
-def test_for_gpus_of_a_model_that_nobody_asks_for_nothing_is_kept() -> None:
+def test_a_gpu_model_without_demand_has_no_headroom() -> None:
     nodes = [node("a", 8, 4, model="A100"), node("h", 8, 4), replace(SMALL, free=Amounts(0, 0))]
     waits = job("later", asks(4, 2, "H100"), age=9)
     made = planned(
@@ -152,7 +154,7 @@ def test_for_gpus_of_a_model_that_nobody_asks_for_nothing_is_kept() -> None:
         (Quota(limit={model_key("A100"): 0}), True),
     ],
 )
-def test_nothing_is_kept_for_jobs_that_their_quota_never_lets_start(quota: Quota, keeps: bool) -> None:
+def test_jobs_that_their_quota_never_lets_start_are_no_headroom_demand(quota: Quota, keeps: bool) -> None:
     nodes = [
         *(node(f"h-{number}", 64, 8) for number in range(2)),
         node("a-1", 64, 8, model="A100"),
@@ -177,7 +179,7 @@ def test_nothing_is_kept_for_jobs_that_their_quota_never_lets_start(quota: Quota
         (("h-0", "h-1"), 1, 60.0, True),
     ],
 )
-def test_nothing_is_kept_for_jobs_whose_nodes_are_all_reserved_for_others(
+def test_jobs_whose_nodes_are_all_booked_for_others_are_no_headroom_demand(
     booked: tuple[str, ...], in_hours: int, limit_s: float | None, keeps: bool
 ) -> None:
     nodes = [*(node(f"h-{number}", 64, 8) for number in range(2)), node("cpu-1", 64, free=Amounts(0, 0))]
@@ -247,7 +249,7 @@ def test_typical_is_what_three_in_four_of_the_gpus_get_along_with() -> None:
     assert headroom_per_gpu(WorkloadProfile(((usual, 8.0),), 0), "H100") == (0, 0)  # only suspected
 
 
-def test_no_more_is_kept_than_the_gpus_share_of_their_node() -> None:
+def test_headroom_never_exceeds_the_gpus_share_of_their_node() -> None:
     odd = runs("odd", asks(30, 1), "gpu-07")
     free = replace(HALF, free=Amounts(38_000, 200 * GIB, {"H100": 4}))
     # 68 CPUs are 8.5 for each of 8 GPUs: four keep 34.
@@ -255,7 +257,7 @@ def test_no_more_is_kept_than_the_gpus_share_of_their_node() -> None:
     assert places(made) == {"me": ["gpu-07"]}
 
 
-def test_nobody_is_stopped_for_what_is_kept() -> None:
+def test_no_job_is_preempted_for_the_headroom() -> None:
     small = runs("small", asks(2), "gpu-07", started_at=NOW - timedelta(hours=1), is_preemptible=True)
     full = replace(SMALL, free=Amounts(0, 0))
     taken = replace(HALF, free=Amounts(32_000, 200 * GIB, {"H100": 4}))
@@ -273,7 +275,8 @@ def test_nobody_is_stopped_for_what_is_kept() -> None:
 
 
 def behind_a_promise(*queued: QueuedGang) -> Plan:
-    """In five hours ``wide`` has all GPUs and ``large`` the node cpu-1. Who ends later may use 28 CPUs of gpu-1 beside that, but
+    """In five hours ``wide`` has all GPUs and ``large`` the node cpu-1. Who ends later may use 28 CPUs of gpu-1
+    beside that, but
     until then these are kept for the GPUs that are free.
     """
     nodes = [
@@ -295,13 +298,13 @@ def behind_a_promise(*queued: QueuedGang) -> Plan:
     return planned(nodes, wide, large, *queued, running=running)
 
 
-def test_nobody_is_stopped_for_what_is_kept_beside_what_is_held_for_others() -> None:
+def test_no_job_is_preempted_for_the_headroom_next_to_reservations() -> None:
     made = behind_a_promise(job("me", replace(asks(20), replicas=2)))
     assert not made.preempts
     assert made.waits[JobId("me")].code is ReasonCode.GPU_HEADROOM
 
 
-def test_somebody_is_stopped_where_that_helps_beside_what_is_kept_and_held_for_others() -> None:
+def test_a_job_is_preempted_where_that_helps_beyond_headroom_and_reservations() -> None:
     assert [one.job_id for one in behind_a_promise(job("me", asks(20))).preempts] == ["victim"]
 
 
@@ -315,7 +318,7 @@ def test_a_job_with_gpus_takes_the_place_of_one_without_as_ever() -> None:
     assert [one.job_id for one in made.preempts] == ["bare"]
 
 
-def test_room_for_it_is_kept_on_nodes_without_gpus_and_jobs_with_gpus_go_on_starting() -> None:
+def test_its_reservation_is_on_nodes_without_gpus_while_jobs_with_gpus_start() -> None:
     full = replace(SMALL, free=Amounts(2_000, GIB))
     busy = runs("busy", asks(14), "cpu-1", minutes=30)
     first = job("me", asks(8), age=60)
@@ -333,7 +336,7 @@ def test_where_there_are_only_gpu_nodes_its_reservation_leaves_the_gpus_their_cp
     assert "what becomes free on gpu-07 is kept for job me" in made.waits[JobId("me")].sentence
 
 
-def test_elastic_jobs_do_not_grow_into_what_is_kept() -> None:
+def test_elastic_jobs_do_not_grow_into_the_headroom() -> None:
     role = replace(asks(4), most=9)
     wanted = Gang((role,))
     one = QueuedGang(JobId("me"), "me", "p", "u", 50, NOW, wanted, wanted.shape())

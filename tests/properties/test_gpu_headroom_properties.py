@@ -1,4 +1,6 @@
-"""Jobs without GPUs keep off what the free GPUs of a node will need: held against the headroom, written down another way."""
+"""Jobs without GPUs keep off what the free GPUs of a node will need: held against the headroom, written down another
+way.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler.simulator.cluster import SimulatedCluster
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Plan, Policy, QueuedGang, ReasonCode, Snapshot, plan
+from scheduler.simulator.cluster import SimulatedCluster
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
@@ -145,7 +147,7 @@ def applied(snapshot: Snapshot, made: Plan) -> SimulatedCluster:
 
 @often
 @given(worlds)
-def test_no_gang_without_gpus_starts_where_it_leaves_less_than_is_kept_unless_it_could_never_run_otherwise(
+def test_a_gang_without_gpus_leaves_the_headroom_unless_it_could_never_run_otherwise(
     snapshot: Snapshot,
 ) -> None:
     requests = asked(snapshot)
@@ -167,7 +169,7 @@ def test_no_gang_without_gpus_starts_where_it_leaves_less_than_is_kept_unless_it
 
 @often
 @given(worlds)
-def test_who_waits_for_what_is_kept_would_fit_without_that_and_no_other_does(snapshot: Snapshot) -> None:
+def test_exactly_the_jobs_blocked_by_headroom_would_fit_without_it(snapshot: Snapshot) -> None:
     made = plan(snapshot)
     nodes = tuple(applied(snapshot, made).nodes.values())
     requests = asked(snapshot)
@@ -208,7 +210,7 @@ def test_the_order_of_the_input_does_not_matter(snapshot: Snapshot, chance: Rand
 
 @often
 @given(worlds)
-def test_where_nothing_is_kept_the_plan_is_as_without_the_rule(snapshot: Snapshot) -> None:
+def test_without_headroom_the_plan_is_as_without_the_rule(snapshot: Snapshot) -> None:
     # Nobody asks for GPUs: all CPUs are for all.
     bare = replace(
         snapshot,

@@ -1,4 +1,6 @@
-"""Jobs that are alike are taken together where none of them starts: the plan is the same as if each were asked alone."""
+"""Jobs that are alike are taken together where none of them starts: the plan is the same as if each were
+asked alone.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def one_by_one(snapshot: Snapshot) -> Plan:
 
 
 def crowded(seed: int) -> Snapshot:
-    """Many alike that wait for a few GPUs: projects and users with equal shares, guarantees, limits, and some that starve."""
+    """Many alike that wait for a few GPUs: projects and users with equal shares, guarantees, limits, and some that
+    starve.
+    """
     chance = Random(seed)
     whole = Amounts(64, 64, {"h100": chance.randint(1, 8)})
     nodes = [NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole) for number in range(chance.randint(1, 3))]
@@ -92,7 +96,7 @@ def test_a_plan_is_the_same_if_each_job_is_asked_alone(monkeypatch: pytest.Monke
     assert together > 10
 
 
-def test_what_is_said_of_a_kind_is_forgotten_when_its_project_starts_something() -> None:
+def test_a_refusal_of_a_job_class_is_forgotten_when_its_project_starts_a_job() -> None:
     snapshot = crowded(0)
     shares = Shares(snapshot)
     queue = JobQueue(snapshot, shares, lambda _job: True)

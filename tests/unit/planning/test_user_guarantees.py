@@ -61,7 +61,8 @@ def test_a_user_gets_back_what_is_guaranteed_from_users_of_the_project_who_have_
     assert "user bob used more than what is guaranteed inside project vision, and user ann gets back" in (
         made.preempts[0].sentence
     )
-    # Beyond the guarantee, without one, from a larger priority, from another project, or if nothing is given back: nobody.
+    # Beyond the guarantee, without one, from a larger priority, from another project, or if nothing is given back:
+    # nobody.
     assert stopped(planned(full, waits("mine", 5, "ann"), accounts=OF_ANN)) == []
     assert stopped(planned(full, waits("mine", 4, "cat"), accounts=OF_ANN)) == []
     assert stopped(planned(full, waits("mine", 4, "ann"))) == []
@@ -103,7 +104,8 @@ def test_beside_another_project_no_users_exchange_makes_the_share_of_theirs_larg
 
 
 def test_shares_are_compared_with_the_gpus_that_would_be_taken_of_which_there_may_be_few() -> None:
-    # The two A100s are all that there are: with them nlp would have a larger share than vision has, and so on in a circle.
+    # The two A100s are all that there are: with them nlp would have a larger share than vision has, and so on in a
+    # circle.
     running = [runs("o", 8, "eve", 90, "other"), runs("v", 2, "ann", 50, "vision", "n1")]
     job = waits("mine", 2, "bob", project="nlp")
     accounts = (Account("vision", weight=2.0),)

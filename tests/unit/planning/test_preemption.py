@@ -85,7 +85,7 @@ def snapshot(nodes: int, running: list[RunningGang], queued: list[QueuedGang], *
     return Snapshot(NOW, views, tuple(queued), tuple(running), **more)  # type: ignore[arg-type]
 
 
-def test_the_one_that_loses_the_least_is_stopped_and_both_are_told() -> None:
+def test_the_cheapest_victim_is_stopped_and_both_jobs_have_messages() -> None:
     made = planned(
         2,
         [runs("dear", gang(8), "n0", lost_gpu_s=9000.0), runs("cheap", gang(8), "n1")],
@@ -94,7 +94,8 @@ def test_the_one_that_loses_the_least_is_stopped_and_both_are_told() -> None:
     (preemption,) = made.preempts
     assert (preemption.job_id, preemption.for_job, preemption.code) == ("cheap", "urgent", PreemptCode.PRIORITY)
     assert preemption.sentence == (
-        "stopped for job urgent of larger priority (90 against 50); when there is room it goes on from its last complete "
+        "stopped for job urgent of larger priority (90 against 50); when there is room it goes on from its last "
+        "complete "
         "checkpoint, or begins anew if it has none"
     )
     reason = made.waits[JobId("urgent")]
@@ -111,7 +112,7 @@ def test_several_small_ones_go_only_if_that_is_cheaper_than_one_large_one() -> N
     assert {preemption.job_id for preemption in made.preempts} < {"s0", "s1", "s2", "s3"}
 
 
-def test_nobody_is_stopped_before_its_guaranteed_time_nor_for_an_equal_nor_in_vain() -> None:
+def test_no_preemption_before_the_minimum_run_time_nor_for_an_equal_job_nor_without_effect() -> None:
     short = [runs("short", gang(8), "n0", ran_s=299.0)]
     assert planned(1, short, [waits("urgent", gang(4), 90)]).preempts == ()
     assert planned(1, [runs("equal", gang(8), "n0")], [waits("q", gang(4))]).preempts == ()
@@ -125,7 +126,7 @@ def test_a_gang_of_several_nodes_clears_the_cheapest_nodes() -> None:
     assert {preemption.job_id for preemption in made.preempts} == {"r0", "r3"}
 
 
-def test_room_that_is_being_made_for_one_is_nobody_elses_until_it_starts() -> None:
+def test_room_freed_for_a_nominated_job_is_held_until_it_starts() -> None:
     stopping = replace(
         runs("r", gang(8), "n0"),
         is_stopping=True,
@@ -144,7 +145,7 @@ def test_room_that_is_being_made_for_one_is_nobody_elses_until_it_starts() -> No
     assert [start.job_id for start in made.starts] == ["another"]
 
 
-def test_what_is_guaranteed_is_given_back_whatever_the_priority_and_taken_by_nobody() -> None:
+def test_a_guarantee_is_reclaimed_whatever_the_priority_and_never_preempted() -> None:
     accounts = (Account("owner", quota=Quota(guaranteed={"gpu_milli": 4000})), Account("guest"))
     borrows = runs("guest", gang(8), "n0", priority=90, project="guest")
     made = planned(1, [borrows], [waits("mine", gang(4), 10, "owner")], accounts=accounts)
@@ -160,7 +161,9 @@ def model_key(name: str, model: str, gpus: int, project: str, priority: int = 50
 
 
 def with_models(h100: dict[str, int], a100: dict[str, int], job: QueuedGang, guaranteed: dict[str, int]) -> Plan:
-    """Sixteen GPUs of each model, all taken by gangs of two and by fillers. ``h100``, ``a100``: project -> GPUs that it has there."""
+    """Sixteen GPUs of each model, all taken by gangs of two and by fillers. ``h100``, ``a100``: project -> GPUs that
+    it has there.
+    """
     nodes, running = [], []
     for model, held in (("h100", h100), ("a100", a100)):
         whole = Amounts(64_000, 64 << 30, {model: 16})
@@ -404,7 +407,8 @@ def test_a_plan_has_others_stopped_for_so_many_jobs_and_the_next_one_for_the_res
 
 
 def kinds_in_vain(number: int) -> tuple[list[NodeSnapshot], list[RunningGang], list[QueuedGang]]:
-    """Gangs, each of another kind, for which stopping the only one that may be stopped on n1 is not enough; behind them one
+    """Gangs, each of another kind, for which stopping the only one that may be stopped on n1 is not enough; behind
+    them one
     that is preemptors on n0.
     """
     queued = []
@@ -450,7 +454,8 @@ def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_
     made = plan(given)
     assert [(p.job_id, p.for_job, p.code) for p in made.preempts] == [("low", "urgent", PreemptCode.PRIORITY)]
     assert made.waits[JobId("urgent")].code is ReasonCode.PREEMPTING
-    # Though n2 is free it does not start before the limit lets it; nobody else is stopped, and nobody takes what is given back.
+    # Though n2 is free it does not start before the limit lets it; nobody else is stopped, and nobody takes what is
+    # given back.
     later = apply_plan(given, made)
     assert (plan(later).preempts, plan(later).starts) == ((), ())
     gone = [gang for gang in later.running if gang.job_id != "low"]
@@ -460,7 +465,7 @@ def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_
     assert made.waits[JobId("third")].code is ReasonCode.QUOTA
 
 
-def test_what_a_limit_leaves_is_kept_while_the_last_of_several_stops() -> None:
+def test_quota_is_held_for_a_nominated_job_while_its_last_victim_stops() -> None:
     running = [runs(f"low{n}", gang(4), f"n{n}", priority=10) for n in range(2)]
     given = snapshot(4, running, [waits("urgent", gang(8), 90)], accounts=(LIMITED,))
     later = apply_plan(given, plan(given))
@@ -470,7 +475,7 @@ def test_what_a_limit_leaves_is_kept_while_the_last_of_several_stops() -> None:
     assert (made.starts, made.waits[JobId("third")].code) == ((), ReasonCode.QUOTA)
 
 
-def test_nobody_is_stopped_for_a_limit_in_vain() -> None:
+def test_no_preemption_for_a_quota_without_effect() -> None:
     # A user's own limit, which the jobs of others do not free; a limit below what the job needs; no place in the end.
     mine = Account("p", quota=Quota(user_limit={"gpu_milli": 4000}))
     theirs = [

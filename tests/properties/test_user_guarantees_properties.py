@@ -66,7 +66,7 @@ def arrive(story: Story, *, is_one_project: bool) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
-def test_for_one_wait_of_a_job_another_is_stopped_once_at_most_and_only_by_the_right_that_is_told(chunk: int) -> None:
+def test_a_waiting_job_preempts_another_at_most_once_and_only_for_the_stated_reason(chunk: int) -> None:
     for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
         story = story_of(seed)
         for _ in range(story.chance.randint(4, 10)):
@@ -121,7 +121,9 @@ def shrunk_by_equals(snapshot: Snapshot, made: Plan) -> dict[tuple[str, str], tu
 
 
 def any_elastic_world(chance: Random) -> Snapshot:
-    """A node full of the elastic jobs of three users of a project, some with guarantees, and some of theirs that wait."""
+    """A node full of the elastic jobs of three users of a project, some with guarantees, and some of
+    theirs that wait.
+    """
     gpus = 12
     users = ("ann", "bob", "cat")
     guaranteed = {user: {GPUS: 1000 * chance.randint(1, 6)} for user in users if chance.random() < 0.6}
@@ -158,7 +160,7 @@ def test_no_equal_user_of_the_project_gets_a_replica_that_is_guaranteed_to_anoth
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_where_nobody_comes_and_nobody_ends_users_come_to_rest_too(seed: int) -> None:
+def test_without_arrivals_and_ends_preemption_between_users_comes_to_rest(seed: int) -> None:
     story = story_of(seed, ends=False)
     for _ in range(14):
         arrive(story, is_one_project=seed % 2 == 0)
