@@ -41,7 +41,8 @@ def main(argv: list[str] | None = None) -> None:
         # Streams end at once; this waits for uploads and slow readers.
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace_s),
     )
-    # Not Config(fd=…): uvicorn would take the socket for a Unix one, and each small answer would wait for Nagle's timer.
+    # Not Config(fd=…): uvicorn would take the socket for a Unix one, and each small answer would wait for Nagle's
+    # timer.
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
     server = DrainingServer(config, app.state.shutdown)
     # Routes and their models, some 270,000 objects, live for ever: each full collection would stop the process 0.13 s.

@@ -2,8 +2,9 @@
 
 ``caller: Reader`` (any valid token), ``caller: Writer``, ``caller: PlatformAdmin``;
 ``project: Annotated[ProjectAccess, Depends(project_of("admin"))]`` for routes with ``{project}``, and
-``job: Annotated[JobAccess, Depends(job_of("member"))]`` for routes with ``{job}``: their ``load`` is the only way to the
-row, and checks the role in the same transaction. A resource that the caller may not see is answered with 404, not 403.
+``job: Annotated[JobAccess, Depends(job_of("member"))]`` for routes with ``{job}``: their ``load`` is the only way to
+the row, and checks the role in the same transaction. A resource that the caller may not see is answered with 404, not
+403.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The OpenAPI document. ``python -m api.openapi`` writes ``api/openapi.json``; ``--check`` fails when it is outdated."""
+"""The OpenAPI document. ``python -m api.openapi`` writes ``api/openapi.json``; ``--check`` fails when it is
+outdated.
+"""
 
 from __future__ import annotations
 

@@ -196,13 +196,13 @@ def train_both(running: Platform) -> list[Outcome]:
     console.print(f"  {train} images to train on and {test} to test with, in data/digits.")
     with Client(running.url, running.token) as client:
         return [
-            train_one(
+            train_example(
                 client,
                 "allreduce",
                 "Training with allreduce",
                 "Two workers hold the whole model; torch's DistributedDataParallel averages their gradients (gloo).",
             ),
-            train_one(
+            train_example(
                 client,
                 "parameter_server",
                 "Training with a parameter server",
@@ -211,7 +211,7 @@ def train_both(running: Platform) -> list[Outcome]:
         ]
 
 
-def train_one(client: Client, folder: str, title: str, explanation: str) -> Outcome:
+def train_example(client: Client, folder: str, title: str, explanation: str) -> Outcome:
     step(title, explanation)
     code = EXAMPLES / folder
     job = client.submit(code / "job.yaml", code=code)

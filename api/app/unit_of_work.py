@@ -1,7 +1,7 @@
 """The unit of work of a request, and the application context that handlers share.
 
-The edge commits: a handler opens ``context.read()`` or ``context.write()`` once, passes the unit of work to its service,
-and the block's end commits. Services never commit. Wake-ups of the scheduler are sent after the commit.
+The edge commits: a handler opens ``context.read()`` or ``context.write()`` once, passes the unit of work to its
+service, and the block's end commits. Services never commit. Wake-ups of the scheduler are sent after the commit.
 """
 
 from __future__ import annotations

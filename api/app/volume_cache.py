@@ -31,7 +31,9 @@ class VolumeCache:
         self._until: datetime | None = None
 
     def find(self, name: str, now: datetime) -> CachedVolume | None:
-        """The volume of this name. A removed volume may be found for ``VOLUME_TTL`` more; a new one is found at once."""
+        """The volume of this name. A removed volume may be found for ``VOLUME_TTL`` more; a new one is found at
+        once.
+        """
         with self._lock:
             if self._until is None or self._until <= now or name not in self._volumes:
                 with unit_of_work(self._sessions, read_only=True) as session:

@@ -78,8 +78,8 @@ def profile_data(tree: Tree, path: str, *, kind: str | None, target: str | None)
         if not name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)):
             raise _invalid(
                 "data",
-                f"{name} is not a table; supported are {', '.join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))}. For images, name "
-                "their folder.",
+                f"{name} is not a table; supported are {', '.join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))}. For images, "
+                "name their folder.",
             )
         return _table(tree, [path], folder, name, target, kind)
     names = sorted(name for name in _entries(tree, path) if not name.startswith("."))
@@ -231,8 +231,8 @@ def _parsed(lines: io.StringIO, name: str) -> tuple[tuple[str, ...], Iterator[li
     if len(columns) < 2:
         raise _invalid(
             "data",
-            f"the first line of {name}, {first.strip()[:50]!r}, names fewer than two columns; a target and at least one "
-            "feature are needed, separated by commas, semicolons, tabs or bars.",
+            f"the first line of {name}, {first.strip()[:50]!r}, names fewer than two columns; a target and at least "
+            "one feature are needed, separated by commas, semicolons, tabs or bars.",
         )
     blank = [str(place) for place, column in enumerate(columns, start=1) if not column]
     if blank:

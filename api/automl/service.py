@@ -65,8 +65,8 @@ def plan(context: AppContext, caller: Caller, body: AutomlCreate) -> AutomlPlan:
         and find_spec("pyarrow") is None
     ):
         raise InvalidRequest(
-            "data: trials read Parquet with pyarrow, which is not installed in the platform's Python; install it there, "
-            "or use CSV.",
+            "data: trials read Parquet with pyarrow, which is not installed in the platform's Python; install it "
+            "there, or use CSV.",
             field="data",
         )
     target = _target(profile, body)
@@ -180,8 +180,8 @@ def _target(profile: DataProfile, body: AutomlCreate) -> TargetProfile | None:
         )
     if profile.is_whole and target.has_many_strays:
         raise InvalidRequest(
-            f"task: {body.target} must be a number for regression, but {target.strays} rows have another value, such as "
-            f"{target.stray[:50]!r}. State task classification, or fix them.",
+            f"task: {body.target} must be a number for regression, but {target.strays} rows have another value, such "
+            f"as {target.stray[:50]!r}. State task classification, or fix them.",
             field="task",
         )
     if profile.is_whole and target.rows < MIN_ROWS:
@@ -224,8 +224,9 @@ def _demand_left(classes: Sequence[tuple[str, int]], fraction: float, what: str)
     ]
     if rare:
         raise InvalidRequest(
-            f"test_fraction: with {fraction:g} of the {what} in the test set, too few are left of {', '.join(rare[:10])}; "
-            f"each class needs {_MIN_TRAINING_ROWS_PER_CLASS} more. Make it smaller, or add {what} of these classes.",
+            f"test_fraction: with {fraction:g} of the {what} in the test set, too few are left of "
+            f"{', '.join(rare[:10])}; each class needs {_MIN_TRAINING_ROWS_PER_CLASS} more. Make it smaller, or add "
+            f"{what} of these classes.",
             field="test_fraction",
         )
 
@@ -357,8 +358,8 @@ def _notes(profile: DataProfile, target: TargetProfile | None, task: str, metric
     if target is not None and target.is_imbalanced and body.metric is None:
         most, least = target.classes[0], target.classes[-1]
         notes.append(
-            f"Models are compared by {metric}: {most[0]} is {most[1] / least[1]:.0f} times as frequent as {least[0]}, so "
-            "accuracy would be misleading."
+            f"Models are compared by {metric}: {most[0]} is {most[1] / least[1]:.0f} times as frequent as {least[0]}, "
+            "so accuracy would be misleading."
         )
     if target is not None and target.strays:
         notes.append(
@@ -369,8 +370,8 @@ def _notes(profile: DataProfile, target: TargetProfile | None, task: str, metric
             notes.append(f"Column {name} numbers the rows; it is used as `keep` names it.")
         else:
             notes.append(
-                f"Column {name} is left out: it numbers the rows, which does not generalise to new rows. To use it as a "
-                f"feature, keep it (`--keep {name}`)."
+                f"Column {name} is left out: it numbers the rows, which does not generalise to new rows. To use it as "
+                f"a feature, keep it (`--keep {name}`)."
             )
     if profile.about is not None:
         out = set(profile.counters) - set(body.keep)

@@ -26,8 +26,8 @@ _NOTE: Final = "train.note"  # event kind of notes that the job's own program re
 _NOTE_LIMIT: Final = 20
 _TEST_PREFIX: Final = "test_"
 _NO_INTERVAL: Final = (
-    "There is no 95 % confidence interval: all bootstrap samples of the test rows have the same score, or no score. The "
-    "score is not certain; test with more rows."
+    "There is no 95 % confidence interval: all bootstrap samples of the test rows have the same score, or no score. "
+    "The score is not certain; test with more rows."
 )
 
 
@@ -177,6 +177,6 @@ def _significance_hint(nearest: float, baseline: float | None, goal: str) -> str
     if baseline is None or (nearest > baseline if goal == "maximize" else nearest < baseline):
         return ""
     return (
-        f"Not significantly better than the baseline, which predicts the same for every row and scores {baseline:.4g} on "
-        "the test rows: the confidence interval includes that. More data would narrow it."
+        f"Not significantly better than the baseline, which predicts the same for every row and scores {baseline:.4g} "
+        "on the test rows: the confidence interval includes that. More data would narrow it."
     )

@@ -21,7 +21,9 @@ from core.storage.tree import Tree
 
 
 def find(session: Session, job: Job, path: str) -> tuple[Tree, CheckpointFiles]:
-    """A checkpoint in the job's output. Raises ``NotFound``, or ``Conflict`` if the control plane cannot read the volume."""
+    """A checkpoint in the job's output. Raises ``NotFound``, or ``Conflict`` if the control plane cannot read the
+    volume.
+    """
     tree = job_output(session, job)
     return tree, checkpoint_at(tree, path)
 

@@ -105,8 +105,8 @@ def list_tensor_statistics(
 def diff_checkpoints(
     request: Request, job: JobViewer, context: AppContextDep, query: Annotated[DifferenceQuery, Query()]
 ) -> DifferencePage:
-    """From `path` to `other`: tensors that were added, removed or changed in shape come first, then the distances of the
-    others. A page has what can be computed in about two seconds. `layers` are on the last page.
+    """From `path` to `other`: tensors that were added, removed or changed in shape come first, then the distances of
+    the others. A page has what can be computed in about two seconds. `layers` are on the last page.
     """
     inspector = inspector_of(request)
     before = inspector.open(context, job, query.path)

@@ -44,7 +44,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_environment(folder: str) -> str:
-    """Make the environment; return its interpreter, which can import all that this interpreter can. Pip is not in it."""
+    """Make the environment; return its interpreter, which can import all that this interpreter can. Pip is not in
+    it.
+    """
     made = subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", folder], check=False
     )

@@ -1,8 +1,8 @@
 """Admission control: limits the open prediction requests of an API process, and shares the limit among endpoints.
 
 One limit for all endpoints would be used up by the first slow model. Here an endpoint may have as many open requests as
-remain free: one slow endpoint takes half of the limit at most, two take a third each, and a further endpoint still finds
-capacity. This needs no configuration, and an endpoint alone is not restricted by a static per-endpoint limit.
+remain free: one slow endpoint takes half of the limit at most, two take a third each, and a further endpoint still
+finds capacity. This needs no configuration, and an endpoint alone is not restricted by a static per-endpoint limit.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Admission:
         own = self.open_of(endpoint_id)
         if own >= self.limit - self._total:
             raise Unavailable(
-                f"Endpoint {name!r} has {own} open requests at this API process, its part of the limit: its replicas are "
-                "slower than the requests arrive. Send fewer requests at once, or scale the endpoint up.",
+                f"Endpoint {name!r} has {own} open requests at this API process, its part of the limit: its replicas "
+                "are slower than the requests arrive. Send fewer requests at once, or scale the endpoint up.",
                 retry_after_s=_RETRY_AFTER_S,
             )
         self._open[endpoint_id] = own + 1

@@ -1,4 +1,5 @@
-"""Load balancing: choose a deployed model at random by its traffic share, then its replica with the fewest open requests.
+"""Load balancing: choose a deployed model at random by its traffic share, then its replica with the fewest open
+requests.
 
 Each API process counts only its own requests (least connections per process): with equal processes that is nearly as
 good as a shared count, and there is no shared store that could fail.

@@ -24,7 +24,8 @@ _DIRECTORY_LIMIT_BYTES: Final = 2 * 2**20
 def check_model_files(
     context: AppContext, location: str, file: str, *, label: str, framework: str, trusts_code: bool
 ) -> None:
-    """Refuse a model that the platform's own server would refuse at once. Does nothing if its volume cannot be read here.
+    """Refuse a model that the platform's own server would refuse at once. Does nothing if its volume cannot be read
+    here.
 
     The caller's right to read the location must have been checked.
 
@@ -146,16 +147,16 @@ def demand_own_output(
         return
     if made_by != digest and (digest or not made_by.startswith(_CONTENT_DIGEST)):
         raise Conflict(
-            f"output: {body.output} has predictions of model {manifest.get('model')!s:.200}, but this is {model}; choose "
-            "another output, or delete this one first.",
+            f"output: {body.output} has predictions of model {manifest.get('model')!s:.200}, but this is {model}; "
+            "choose another output, or delete this one first.",
             field="output",
         )
     for field, option in _OPTIONS:
         own = getattr(body, field)
         if manifest.get(field) != own:
             raise Conflict(
-                f"output: {body.output} has predictions made with {option} {manifest.get(field)!s:.50}, not {own}: use that "
-                "value to resume, or choose another output.",
+                f"output: {body.output} has predictions made with {option} {manifest.get(field)!s:.50}, not {own}: use "
+                "that value to resume, or choose another output.",
                 field=field,
             )
 

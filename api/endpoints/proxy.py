@@ -33,8 +33,8 @@ from core.domain.errors import (
     Unavailable,
 )
 
-# How long a process caches an endpoint's replicas. A draining replica gets its last new request at most this much later,
-# which is less than the shortest `drain_s`.
+# How long a process caches an endpoint's replicas. A draining replica gets its last new request at most this much
+# later, which is less than the shortest `drain_s`.
 TARGETS_TTL: Final = timedelta(seconds=0.5)
 # While the database is away, requests are sent to the last known replicas.
 _STALE_TTL: Final = timedelta(seconds=60)
@@ -168,8 +168,8 @@ class Proxy:
             # The database still has these replicas as ready, so it has no better reason.
             replicas = "a replica that was ready" if len(tried) == 1 else f"{len(tried)} replicas that were ready"
             raise Unavailable(
-                f"Endpoint {known.name!r}: {replicas} refused the connection, and there is no other replica; try again in "
-                f"a moment, or see `trainmaster endpoint show {known.name}`.",
+                f"Endpoint {known.name!r}: {replicas} refused the connection, and there is no other replica; try again "
+                f"in a moment, or see `trainmaster endpoint show {known.name}`.",
                 retry_after_s=_RETRY_AFTER_S,
             )
         words = await run_in_threadpool(self._not_ready_reason, known, deployment)
@@ -206,8 +206,8 @@ class Proxy:
                     f"{target.deployment!r} with a larger timeout_s."
                 ) from error
             raise ModelTooSlow(
-                f"The model {target.deployment!r} did not answer within {target.timeout_s:g} s; send fewer instances at "
-                "once, or deploy it with a larger timeout_s."
+                f"The model {target.deployment!r} did not answer within {target.timeout_s:g} s; send fewer instances "
+                "at once, or deploy it with a larger timeout_s."
             ) from error
         except httpx.InvalidURL as error:
             raise InvalidRequest(f"The predict route of {target.deployment!r} is not a path.") from error

@@ -108,8 +108,8 @@ def delete_endpoint(endpoint: EndpointMember, context: AppContextDep) -> None:
 
 @router.post(f"{_ENDPOINT}/deployments", operation_id="deploy_model", summary="Deploy a model, or a new revision of it")
 def deploy_model(body: DeployRequest, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
-    """A new revision of an existing deployment replaces the previous one by a rolling update: an old replica ends when a
-    new one is ready. A revision that never becomes ready fails, and the previous one continues to serve.
+    """A new revision of an existing deployment replaces the previous one by a rolling update: an old replica ends when
+    a new one is ready. A revision that never becomes ready fails, and the previous one continues to serve.
     """
     draft = service.check_deploy(context, endpoint, body)
     with context.write() as work:
@@ -175,7 +175,9 @@ async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: De
 def batch_predict(
     body: BatchPredictRequest, project: ProjectMember, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """Creates a job whose replicas share the instances. A restarted replica resumes after its last complete output file."""
+    """Creates a job whose replicas share the instances. A restarted replica resumes after its last complete output
+    file.
+    """
     with context.read() as work:
         member = project.caller.member_of(work.session, project.name, project.role)
     submission = service.check_batch(context, project.caller, member, body)

@@ -355,8 +355,8 @@ def _demand_free_traffic(others: list[Deployment], own: Deployment | None, traff
     taken = sum(other.traffic for other in others if other is not own)
     if taken + traffic > 100:
         raise InvalidRequest(
-            f"traffic: {traffic} % is more than the {100 - taken} % that the other models leave; set all shares at once "
-            "with `trainmaster endpoint traffic`.",
+            f"traffic: {traffic} % is more than the {100 - taken} % that the other models leave; set all shares at "
+            "once with `trainmaster endpoint traffic`.",
             field="traffic",
         )
 

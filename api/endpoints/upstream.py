@@ -133,8 +133,8 @@ class ProxiedResponse(StreamingResponse):
             except httpx.HTTPError as error:
                 self._outcome.broke_off()
                 raise ModelUnreachable(
-                    "A replica broke the connection in the middle of its response. If repeating the request is harmless, "
-                    "try again."
+                    "A replica broke the connection in the middle of its response. If repeating the request is "
+                    "harmless, try again."
                 ) from error
         return bytes(found)
 

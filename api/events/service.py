@@ -64,7 +64,9 @@ class EventStream:
     _sent: dict[int, datetime] = field(default_factory=dict)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` after the last event of an ended job."""
+        """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` after the last event of an ended
+        job.
+        """
         async with self.watch.following():
             async for chunk in guarded(self._follow()):
                 yield chunk

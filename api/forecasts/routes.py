@@ -26,9 +26,9 @@ _CLOCKS_DIFFER: Final = timedelta(minutes=1)  # the client's clock and the serve
 )
 async def forecast_spec(body: ForecastRequest, caller: Writer, context: AppContextDep) -> ForecastView:
     """The planner's forecast: nodes for the replicas, or the reason to wait, the expected start, and changes with which
-    the job would start now. Nothing is submitted; the spec is checked like a submission. With `job`, the forecast is for a
-    queued job at its position in the queue, with `changes` to its spec; with `cluster`, for a hypothetical cluster. Needs
-    the role `member` in the project.
+    the job would start now. Nothing is submitted; the spec is checked like a submission. With `job`, the forecast is
+    for a queued job at its position in the queue, with `changes` to its spec; with `cluster`, for a hypothetical
+    cluster. Needs the role `member` in the project.
     """
     return await forecast(context, caller, await context.run_bounded(_checked, body, caller, context))
 
@@ -61,8 +61,8 @@ def _changed(body: ForecastRequest, ref: str, caller: Caller, context: AppContex
     summary="When a queued job starts, and what would start it sooner",
 )
 async def forecast_job(job: JobViewer, context: AppContextDep) -> ForecastView:
-    """The reason to wait, the position in the queue, the expected start, and changes with which a clone of the job would
-    start now or sooner.
+    """The reason to wait, the position in the queue, the expected start, and changes with which a clone of the job
+    would start now or sooner.
     """
     return await forecast(context, job.caller, await context.run_bounded(_waiting, job, context))
 

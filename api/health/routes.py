@@ -16,7 +16,9 @@ router = new_router("health")
 
 @router.get("/live", operation_id="get_liveness", summary="Liveness of the process", openapi_extra={"security": []})
 async def get_liveness() -> Alive:
-    """200 while the process can answer. Other parts that are away do not matter: a restart would not bring them back."""
+    """200 while the process can answer. Other parts that are away do not matter: a restart would not bring them
+    back.
+    """
     return Alive(version=VERSION)
 
 

@@ -1,4 +1,6 @@
-"""ASGI middleware of every request. Plain ASGI, since the framework's ``BaseHTTPMiddleware`` costs a task per request."""
+"""ASGI middleware of every request. Plain ASGI, since the framework's ``BaseHTTPMiddleware`` costs a task per
+request.
+"""
 
 from __future__ import annotations
 

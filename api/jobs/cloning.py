@@ -34,7 +34,8 @@ def free_name(session: Session, caller: Caller, original: Job) -> str:
 
 
 def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest replaces.
+    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest
+    replaces.
 
     Shorthands apply, too: ``workers: 4`` replaces the replicas of the role. The original's ``output`` is dropped, since
     the clone would overwrite its checkpoints; ``changes`` may state any output, also the original's.

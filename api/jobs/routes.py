@@ -150,8 +150,8 @@ def pause_job(job: JobMember, context: AppContextDep, body: ReasonRequest | None
 
 @router.post("/{job}/resume", operation_id="resume_job", summary="Resume a paused job", response_model=JobDetail)
 def resume_job(job: JobMember, context: AppContextDep, body: ResumeRequest | None = None) -> Response:
-    """The job is queued behind jobs of equal priority. With `checkpoint` it resumes from that checkpoint; it may then also
-    be queued or running: a running job is stopped and started again.
+    """The job is queued behind jobs of equal priority. With `checkpoint` it resumes from that checkpoint; it may then
+    also be queued or running: a running job is stopped and started again.
     """
     if body is None or body.checkpoint is None:
         return _apply(context, job, verbs.Verb.RESUME, body)

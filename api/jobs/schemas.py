@@ -31,7 +31,8 @@ _PLANNED_WITHIN: Final = timedelta(seconds=10)
 
 def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]:
     """The fields of a ``JobView`` from a view row."""
-    # core.domain.sharing.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and an elastic role's maximum.
+    # core.domain.sharing.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and an elastic role's
+    # maximum.
     roles = row.gang["roles"]
     return {
         "id": row.id,

@@ -86,7 +86,8 @@ def _request(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str
 def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, reason: str) -> None:
     """Resume the job from one of its checkpoints; a running job is stopped and started again.
 
-    Attempts after the next one resume from checkpoints written from now on. ``job`` must be locked for this transaction.
+    Attempts after the next one resume from checkpoints written from now on. ``job`` must be locked for this
+    transaction.
 
     Raises:
         IllegalTransition: the job has ended, or is being cancelled.

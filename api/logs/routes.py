@@ -150,8 +150,8 @@ def read_log(
 ) -> Response:
     """The bytes as they were written, of the newest attempt unless `attempt` is given.
 
-    `X-Next-Offset` is the offset to continue from. `Range` counts from `offset`. `tail_lines` starts so many lines before
-    the end.
+    `X-Next-Offset` is the offset to continue from. `Range` counts from `offset`. `tail_lines` starts so many lines
+    before the end.
     """
     if tail_lines is not None and offset:
         raise InvalidRequest("State offset or tail_lines, not both.", field="tail_lines")

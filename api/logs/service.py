@@ -111,8 +111,8 @@ def demand_rank(view: LogView, rank: int) -> None:
     if rank >= count:
         has = "no ranks" if not count else "1 rank" if count == 1 else f"{count} ranks"
         raise InvalidRequest(
-            f"rank: the job has {has}, from 0; processes that the command itself starts (torchrun, mpirun) count as one "
-            "per replica.",
+            f"rank: the job has {has}, from 0; processes that the command itself starts (torchrun, mpirun) count as "
+            "one per replica.",
             field="rank",
         )
 

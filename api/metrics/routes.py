@@ -159,8 +159,8 @@ def compare_metrics(
     summary="A job's new points, as server-sent events",
     response_class=Response,
     responses=stream_document(
-        "`points` (a MetricView with `points`, columns of the new points), `error` (a problem), `end` (the job has ended). "
-        "Resume with the last `id` as Last-Event-ID; begin with a chart's `cursor`."
+        "`points` (a MetricView with `points`, columns of the new points), `error` (a problem), `end` (the job has "
+        "ended). Resume with the last `id` as Last-Event-ID; begin with a chart's `cursor`."
     ),
 )
 async def stream_metrics(
@@ -205,7 +205,9 @@ async def stream_metrics(
 def list_metric_objects(
     job: JobViewer, context: AppContextDep, query: Annotated[ObjectQuery, Query()]
 ) -> Page[MetricObjectView]:
-    """Oldest first, of the newest attempt that has any. About a hundred objects per series are stored, evenly thinned."""
+    """Oldest first, of the newest attempt that has any. About a hundred objects per series are stored, evenly
+    thinned.
+    """
     only = _only([query.name], "", query.attempt, query.role, query.index, system=True, kind=query.kind)
     return Page[MetricObjectView](**service.objects(context, job, only, limit=query.limit, cursor=query.cursor))
 

@@ -27,8 +27,8 @@ _POLL_POINTS: Final = 100_000  # of one poll: a client that was away for long ge
 class MetricStreamer:
     """One client's stream.
 
-    ``look``: whether the job has ended; raises when the caller has lost access. ``counts``: the number of points that the
-    client has, by series; ``None``: only points from now on. ``run``: calls a function in a thread.
+    ``look``: whether the job has ended; raises when the caller has lost access. ``counts``: the number of points that
+    the client has, by series; ``None``: only points from now on. ``run``: calls a function in a thread.
     """
 
     context: AppContext
@@ -42,7 +42,9 @@ class MetricStreamer:
     _has_more: bool = field(default=False, init=False)
 
     def events(self) -> AsyncIterator[bytes]:
-        """Chunks of the stream. Ends with ``end`` when the job has ended, when the server shuts down, or with ``error``."""
+        """Chunks of the stream. Ends with ``end`` when the job has ended, when the server shuts down, or with
+        ``error``.
+        """
         return guarded(self._events())
 
     async def _events(self) -> AsyncIterator[bytes]:

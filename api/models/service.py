@@ -99,8 +99,8 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
     volume = context.volumes.find(context.settings.default_volume, context.clock())
     if volume is None or volume.root is None or volume.is_read_only:
         raise Conflict(
-            f"The registry's volume {context.settings.default_volume!r} is not registered, read-only, or not accessible to "
-            "the control plane; an admin can change that."
+            f"The registry's volume {context.settings.default_volume!r} is not registered, read-only, or not "
+            "accessible to the control plane; an admin can change that."
         )
     if has_ended or source.checkpoint is not None:
         found = find_source(

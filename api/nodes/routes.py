@@ -44,9 +44,9 @@ def cordon_node(
 
 @router.post("/nodes/{node}/drain", operation_id="drain_node", summary="Drain a node")
 def drain_node(node: str, caller: PlatformAdmin, context: AppContextDep, body: ReasonRequest | None = None) -> NodeView:
-    """Closes the node to new replicas. Its running jobs are stopped with their grace period and resume elsewhere from their
-    last checkpoint, which does not count as a restart. Jobs that are not preemptible run to their end. `uncordon` opens the
-    node again.
+    """Closes the node to new replicas. Its running jobs are stopped with their grace period and resume elsewhere from
+    their last checkpoint, which does not count as a restart. Jobs that are not preemptible run to their end.
+    `uncordon` opens the node again.
     """
     with context.write() as work:
         return service.drain(work, caller, node, body.reason if body else "")
@@ -78,6 +78,8 @@ def set_node_labels(node: str, body: NodeLabelsSet, caller: PlatformAdmin, conte
 
 @router.delete("/nodes/{node}", operation_id="delete_node", summary="Remove a node that is gone", status_code=204)
 def delete_node(node: str, caller: PlatformAdmin, context: AppContextDep) -> None:
-    """Refused while it is ready or has replicas. A node that returns is added again, without cordon, quarantine and labels."""
+    """Refused while it is ready or has replicas. A node that returns is added again, without cordon, quarantine and
+    labels.
+    """
     with context.write() as work:
         service.remove(work, caller, node)

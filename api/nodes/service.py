@@ -22,8 +22,8 @@ from core.domain.errors import Conflict, NotFound
 from core.domain.jobs.states import ReplicaState
 from core.domain.sharing.resources import Amounts
 
-# The scheduler observes nodes every few seconds. A ready node that it has not observed for so long belongs to an executor
-# no longer in use; or the scheduler is down, and adds the node again when it is back.
+# The scheduler observes nodes every few seconds. A ready node that it has not observed for so long belongs to an
+# executor no longer in use; or the scheduler is down, and adds the node again when it is back.
 UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
@@ -59,8 +59,8 @@ def uncordon(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeVi
 
 def release(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
     """Lift the node's quarantine or suspicion, and forget its failures. Idempotent."""
-    # Locked: the scheduler's decision is applied wholly before or after this. A mixture would leave the node closed without
-    # a quarantine count.
+    # Locked: the scheduler's decision is applied wholly before or after this. A mixture would leave the node closed
+    # without a quarantine count.
     node = _load(work, name, is_locked=True)
     if node.quarantined_at is not None or node.suspicion is not None:
         quarantines.lift(node, work.now)

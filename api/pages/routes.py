@@ -26,7 +26,8 @@ PAGE_PATHS: Final = (
 # No inline scripts or styles, nothing from other origins, and no embedding in other sites' frames.
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "font-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "font-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors "
+    "'none'",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -41,8 +42,8 @@ _ENCODINGS: Final = (("br", ".br"), ("gzip", ".gz"))  # the better compression f
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _UNBUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Trainmaster</title>
 <h1>The web pages are not built yet</h1>
-<p>The platform runs: the command line, the SDK and the API work. To have the pages, run <code>python3 dev.py web</code> in
-the checkout, on a machine that reaches the npm registry, and load this page again.</p></html>
+<p>The platform runs: the command line, the SDK and the API work. To have the pages, run <code>python3 dev.py
+web</code> in the checkout, on a machine that reaches the npm registry, and load this page again.</p></html>
 """
 
 
@@ -77,8 +78,8 @@ def icon(request: Request) -> Response:
 
 @router.get("/start.js", include_in_schema=False)
 def start(request: Request) -> Response:
-    """Sets the colour scheme before the first paint, and reloads a page with a missing chunk. Its name is fixed, so it is
-    revalidated.
+    """Sets the colour scheme before the first paint, and reloads a page with a missing chunk. Its name is fixed, so it
+    is revalidated.
     """
     return _file("start.js", "start.js", request, "no-cache")
 

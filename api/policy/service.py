@@ -80,8 +80,8 @@ def _of_turns(name: str, turn_s: float, policy: Policy) -> list[str]:
         )
     if turn_s < 10 * (policy.restart_cost_s + policy.grace_s):
         found.append(
-            f"{name} is less than ten times restart_cost plus grace: jobs would spend much of their turns on stopping and "
-            "starting."
+            f"{name} is less than ten times restart_cost plus grace: jobs would spend much of their turns on stopping "
+            "and starting."
         )
     return found
 
@@ -98,24 +98,25 @@ def warnings_of(policy: Policy) -> list[str]:
     rotates = _rotates_every(policy)
     if policy.time_slice_s is not None and policy.rotation_s is None and policy.order is QueueOrder.FIFO:
         found.append(
-            "with order fifo, time_slice does not rotate jobs: only an older waiting job replaces a younger running one. "
-            f"{rotates}"
+            "with order fifo, time_slice does not rotate jobs: only an older waiting job replaces a younger running "
+            f"one. {rotates}"
         )
     if policy.time_slice_s is not None and policy.rotation_s is None and policy.order is QueueOrder.ATTAINED_SERVICE:
         widest = max(after - before for before, after in pairwise((0.0, *policy.levels_gpu_s)))
         if widest > _MANY_SLICES * policy.time_slice_s:
             found.append(
-                "with order attained-service, a running job is replaced when it drops a level, not at every time_slice: it "
-                f"stays while it is on the same level as the waiting jobs. {rotates}"
+                "with order attained-service, a running job is replaced when it drops a level, not at every "
+                f"time_slice: it stays while it is on the same level as the waiting jobs. {rotates}"
             )
     if policy.rotation_s is not None and policy.time_slice_s is not None and policy.time_slice_s > policy.rotation_s:
         found.append(
-            "time_slice is longer than rotation and has no effect: after rotation, the first job by order is placed anyway."
+            "time_slice is longer than rotation and has no effect: after rotation, the first job by order is placed "
+            "anyway."
         )
     if policy.rotation_s is not None and policy.rotation_s >= policy.starvation_s:
         found.append(
-            "rotation is not shorter than starvation: a job that waits for one turn counts as starved, so jobs rotate by "
-            "age alone."
+            "rotation is not shorter than starvation: a job that waits for one turn counts as starved, so jobs rotate "
+            "by age alone."
         )
     if not policy.is_fair and policy.preempts_shares:
         found.append("preempts_shares has no effect while fair is off.")

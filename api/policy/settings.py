@@ -37,13 +37,14 @@ SETTINGS: Final = (
     PolicySetting(
         "order", "choice",
         "Queue order among jobs of equal priority and equal share: fifo, the oldest first; shortest-first, the least "
-        "remaining GPU time first; fair-finish, the least remaining time first, with the longest jobs started in time for "
-        "an early finish of all; attained-service, the least GPU time used so far first.",
+        "remaining GPU time first; fair-finish, the least remaining time first, with the longest jobs started in time "
+        "for an early finish of all; attained-service, the least GPU time used so far first.",
         tuple(QueueOrder),
     ),
     PolicySetting(
         "is_fair", "switch",
-        "Fair queueing among projects, and among users of a project, by their shares and weights; off: one queue for all.",
+        "Fair queueing among projects, and among users of a project, by their shares and weights; off: one queue for "
+        "all.",
     ),
     PolicySetting("usage_weight", "number", "Weight of past usage relative to current usage in a share, from 0 to 1."),
     PolicySetting("usage_half_life_s", "duration", "Half-life of past usage."),
@@ -62,16 +63,17 @@ SETTINGS: Final = (
     PolicySetting("preempts_shares", "switch", "Projects below their share may preempt jobs of projects above their share."),
     PolicySetting(
         "time_slice_s", "duration",
-        "Time slicing among jobs of equal priority: a job that has run for so long may be preempted by the first job by "
-        "order (attained-service: one on an earlier level of levels_gpu; fifo: one that was queued earlier); off: running "
-        "jobs stay.",
+        "Time slicing among jobs of equal priority: a job that has run for so long may be preempted by the first job "
+        "by order (attained-service: one on an earlier level of levels_gpu; fifo: one that was queued earlier); off: "
+        "running jobs stay.",
         can_be_off=True,
     ),
     PolicySetting(
         "rotation_s", "duration",
-        "Round robin among jobs of equal priority that order treats as equal (attained-service: on one level of levels_gpu; "
-        "fifo: all; else jobs of unknown duration): a job that has run for so long may be preempted by a job with fewer "
-        "turns, by an older one with as many, or by the first one by order; off: equal jobs are not rotated.",
+        "Round robin among jobs of equal priority that order treats as equal (attained-service: on one level of "
+        "levels_gpu; fifo: all; else jobs of unknown duration): a job that has run for so long may be preempted by a "
+        "job with fewer turns, by an older one with as many, or by the first one by order; off: equal jobs are not "
+        "rotated.",
         can_be_off=True,
     ),
     PolicySetting("min_run_time_s", "duration", "No job is preempted, for any reason, before it has run for so long."),
@@ -92,8 +94,8 @@ SETTINGS: Final = (
     ),
     PolicySetting(
         "quarantine_failures", "number",
-        "Number of suspicious failures of different jobs on one node, without a success in between, that quarantine it; one "
-        "definite hardware fault is enough.",
+        "Number of suspicious failures of different jobs on one node, without a success in between, that quarantine "
+        "it; one definite hardware fault is enough.",
     ),
     PolicySetting(
         "quarantine_window_s", "duration",
@@ -106,13 +108,14 @@ SETTINGS: Final = (
     ),
     PolicySetting(
         "quarantine_share", "number",
-        "The fraction, from 0 to 1, of nodes of one kind that may be quarantined at once; one node always may, but never the "
-        "last one that takes jobs.",
+        "The fraction, from 0 to 1, of nodes of one kind that may be quarantined at once; one node always may, but "
+        "never the last one that takes jobs.",
     ),
     PolicySetting(
         "keeps_for_gpus", "switch",
-        "Headroom for idle GPUs: jobs without GPUs leave the CPUs and memory on each node that its free GPUs will need, judged "
-        "by running and queued jobs, unless they could never run otherwise; off: they only prefer other nodes.",
+        "Headroom for idle GPUs: jobs without GPUs leave the CPUs and memory on each node that its free GPUs will "
+        "need, judged by running and queued jobs, unless they could never run otherwise; off: they only prefer other "
+        "nodes.",
     ),
 )  # fmt: skip
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {setting.field: setting for setting in SETTINGS}

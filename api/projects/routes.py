@@ -44,8 +44,8 @@ def update_project(project: ProjectAdmin, body: ProjectUpdate, context: AppConte
 
 @router.delete("/{project}", operation_id="delete_project", summary="Delete a project", status_code=204)
 def delete_project(project: ProjectAdmin, context: AppContextDep, request: Request) -> None:
-    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay; studies
-    in its Optuna storage are deleted.
+    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay;
+    studies in its Optuna storage are deleted.
     """
     with context.write() as work:
         row = project.load(work.session)

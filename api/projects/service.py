@@ -75,8 +75,8 @@ def update(work: UnitOfWork, caller: Caller, project: Project, body: ProjectUpda
 
 
 def remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
-    """Delete a project. Its ended jobs stay in the database, but are no longer visible; their files stay. Its quota and its
-    reservations are deleted: other projects may use the nodes at once.
+    """Delete a project. Its ended jobs stay in the database, but are no longer visible; their files stay. Its quota
+    and its reservations are deleted: other projects may use the nodes at once.
 
     Raises:
         Conflict: jobs or studies have not ended, models are being registered, or there are endpoints.
@@ -85,8 +85,8 @@ def remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     if found:
         listed = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
         raise Conflict(
-            f"Project {project.name} has {listed}; cancel, stop or delete these, or wait for their end, then delete the "
-            "project."
+            f"Project {project.name} has {listed}; cancel, stop or delete these, or wait for their end, then delete "
+            "the project."
         )
     reserved = list(
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))

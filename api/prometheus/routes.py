@@ -23,7 +23,9 @@ _authenticate = require(Scope.READ)
 
 
 async def _scraper(request: Request, context: AppContextDep) -> Caller | None:
-    """A platform admin, with a token of scope read; ``None`` for a scraper on this machine, if the settings allow it."""
+    """A platform admin, with a token of scope read; ``None`` for a scraper on this machine, if the settings allow
+    it.
+    """
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in _FORWARDED)
     if context.settings.metrics_open_on_loopback and is_here and is_direct and "authorization" not in request.headers:

@@ -21,8 +21,8 @@ from core.domain.jobs.states import JobState, ReplicaState
 def render(context: AppContext) -> bytes:
     """The exposition text. While the database is away: the process's own metrics, and ``database_up 0``.
 
-    This process's counters have the label ``process``: behind a load balancer each scrape may reach another process, and
-    without the label their counters would seem to jump.
+    This process's counters have the label ``process``: behind a load balancer each scrape may reach another process,
+    and without the label their counters would seem to jump.
     """
     try:
         with context.read() as work:

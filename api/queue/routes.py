@@ -18,7 +18,9 @@ router = new_router("queue")
 
 @router.get("/queue", operation_id="list_queue", summary="The queued jobs, in the planner's order")
 def list_queue(caller: Reader, context: AppContextDep, query: Annotated[QueueQuery, Query()]) -> QueuePage:
-    """The next job first, with wait reasons and expected starts. Jobs of projects that you may not see are not named."""
+    """The next job first, with wait reasons and expected starts. Jobs of projects that you may not see are not
+    named.
+    """
     with context.read() as work:
         return service.waiting(work, caller, query)
 
@@ -32,6 +34,8 @@ def list_running(caller: Reader, context: AppContextDep, page: PageParams) -> Pa
 
 @router.get("/shares", operation_id="get_shares", summary="The projects' shares of the cluster")
 def get_shares(caller: Reader, context: AppContextDep) -> SharesView:
-    """For each project: usage, demand, fair share by weight, and recent usage. Projects that you may not see are one item."""
+    """For each project: usage, demand, fair share by weight, and recent usage. Projects that you may not see are one
+    item.
+    """
     with context.read() as work:
         return shares.view(work, caller)

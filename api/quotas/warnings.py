@@ -70,9 +70,9 @@ def _users_together(project: str, quota: Quota) -> list[str]:
         for key, amount in of_user.items():
             together[key] = together.get(key, 0) + amount
     return [
-        f"{written_name(key)}: the guarantees of {project}'s users add up to {in_words(key, amount)}, but the project is "
-        f"guaranteed {in_words(key, quota.guaranteed[key]) if key in quota.guaranteed else 'nothing'}; beyond that they "
-        "reclaim only from other users of the project."
+        f"{written_name(key)}: the guarantees of {project}'s users add up to {in_words(key, amount)}, but the project "
+        f"is guaranteed {in_words(key, quota.guaranteed[key]) if key in quota.guaranteed else 'nothing'}; beyond that "
+        "they reclaim only from other users of the project."
         for key, amount in sorted(together.items())
         if amount > quota.guaranteed.get(key, 0)
     ]
@@ -86,7 +86,8 @@ def _without_effect(quota: Quota, capacity: Mapping[str, int], policy: Policy) -
         if key != JOBS and amount > capacity.get(key, amount)
     ]
     found += [
-        f"{written_name(key)}: with a limit of 0 no job {'with GPUs ' if key.startswith(GPUS) else ''}of this project can start."
+        f"{written_name(key)}: with a limit of 0 no job {'with GPUs ' if key.startswith(GPUS) else ''}of this project "
+        "can start."
         for key, amount in quota.limit.items()
         if amount == 0
     ]

@@ -21,8 +21,8 @@ def list_reservations(caller: Reader, context: AppContextDep, page: PageParams) 
 
 @router.post("", operation_id="create_reservation", summary="Reserve nodes for a project", status_code=201)
 def create_reservation(body: ReservationCreate, caller: PlatformAdmin, context: AppContextDep) -> ReservationView:
-    """From `begins_at` to `ends_at` only this project's jobs may use the nodes; jobs of other projects that run there at the
-    beginning are preempted. Until then, jobs that surely end before may start there.
+    """From `begins_at` to `ends_at` only this project's jobs may use the nodes; jobs of other projects that run there
+    at the beginning are preempted. Until then, jobs that surely end before may start there.
     """
     with context.write() as work:
         return service.create(work, caller, body)

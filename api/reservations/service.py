@@ -126,7 +126,8 @@ def _demand_window(begins_at: datetime, ends_at: datetime, now: datetime) -> Non
         )
     if ends_at - begins_at > _MAX_DURATION:
         raise InvalidRequest(
-            f"ends_at: a reservation is for at most {_MAX_DURATION.days} days; for longer give the project a guarantee.",
+            f"ends_at: a reservation is for at most {_MAX_DURATION.days} days; for longer give the project a "
+            "guarantee.",
             field="ends_at",
         )
 
@@ -141,7 +142,8 @@ def _nodes(work: UnitOfWork, body: ReservationCreate) -> list[Node]:
         unknown = [name for name in dict.fromkeys(body.nodes) if name not in known]
         if unknown:
             raise InvalidRequest(
-                f"nodes: there {'is' if len(unknown) == 1 else 'are'} no {_few(unknown)}; `trainmaster nodes` lists them.",
+                f"nodes: there {'is' if len(unknown) == 1 else 'are'} no {_few(unknown)}; `trainmaster nodes` lists "
+                "them.",
                 field="nodes",
             )
         return [node for node in every if node.name in body.nodes]

@@ -26,7 +26,9 @@ _ARCHIVE: Final[dict[str, Any]] = {
 
 @router.post("/report", operation_id="report", summary="A replica's heartbeats, progress, checkpoints and events")
 async def report(body: Report, attempt: AttemptCaller, context: AppContextDep) -> ReportAnswer:
-    """With the attempt's token. Items with known numbers are dropped; items up to `acked` may be removed from the spool."""
+    """With the attempt's token. Items with known numbers are dropped; items up to `acked` may be removed from the
+    spool.
+    """
     return await context.run_bounded(_ingest_report, body, attempt, context)
 
 

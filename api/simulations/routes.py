@@ -20,8 +20,8 @@ router = new_router("simulations")
     summary="Simulate another policy or other nodes with recent jobs",
 )
 def begin_simulation(body: SimulationRequest, caller: PlatformAdmin, context: AppContextDep) -> SimulationStatusView:
-    """What-if simulation: replays recently ended jobs through the planner in simulated time, with the current and with the
-    changed settings. It takes seconds to minutes; get the result by its id. The cluster is not affected.
+    """What-if simulation: replays recently ended jobs through the planner in simulated time, with the current and with
+    the changed settings. It takes seconds to minutes; get the result by its id. The cluster is not affected.
     """
     with context.write() as work:
         return service.begin(work, caller, body)

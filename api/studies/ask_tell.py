@@ -72,7 +72,8 @@ Answer = SuggestionAnswer | IdempotencyMismatch | None
 
 
 async def suggest(context: AppContext, access: StudyAccess, request: SuggestionRequest) -> SuggestionAnswer:
-    """Up to ``asked.count`` trials: new ones from the points that were drawn ahead. Waits a while when there is none yet.
+    """Up to ``asked.count`` trials: new ones from the points that were drawn ahead. Waits a while when there is none
+    yet.
 
     Raises:
         IdempotencyMismatch: the key came before with another request.
@@ -286,6 +287,7 @@ def _demand_external(row: Study) -> StudySpec:
     spec = StudySpec.model_validate(row.spec)
     if spec.template is not None:
         raise Conflict(
-            f"Study {row.name!r} has a template, so the platform runs its trials; omit the template to run trials yourself."
+            f"Study {row.name!r} has a template, so the platform runs its trials; omit the template to run trials "
+            "yourself."
         )
     return spec

@@ -41,7 +41,8 @@ def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyCl
 
 
 def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest replaces.
+    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest
+    replaces.
 
     Shorthands apply, too: those of jobs below ``template``, and ``metric`` and ``goal``. The template's name and output
     are dropped: the clone's trials would write to the original's output. ``changes`` may state an output.

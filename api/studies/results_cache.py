@@ -44,7 +44,9 @@ _results: Final = _ResultsCache()
 
 
 class _Fronts:
-    """A cache of each study's Pareto front by its number of results: with thousands of trials it takes long to compute."""
+    """A cache of each study's Pareto front by its number of results: with thousands of trials it takes long to
+    compute.
+    """
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, tuple[int, list[TrialResult]]] = OrderedDict()

@@ -109,7 +109,9 @@ def get_trial_columns(
         datetime | None, Query(description="`until` of an earlier response: only changes since then.")
     ] = None,
 ) -> TrialColumns:
-    """Ended trials never change: with the last `until` as `since`, the response has running and newly ended trials only."""
+    """Ended trials never change: with the last `until` as `since`, the response has running and newly ended trials
+    only.
+    """
     with context.read() as work:
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
@@ -227,8 +229,8 @@ async def suggest_trials(
     body: SuggestRequest | None = None,
     key: IdempotencyKey = None,
 ) -> Suggestions:
-    """For a study without a template. Each trial runs until it is completed, or until it gets no heartbeat for the study's
-    `lost_after`.
+    """For a study without a template. Each trial runs until it is completed, or until it gets no heartbeat for the
+    study's `lost_after`.
     """
     request = ask_tell.SuggestionRequest(key=key)
     if body is not None:
@@ -243,7 +245,9 @@ async def suggest_trials(
     "/{study}/trials/{number}/heartbeat", operation_id="heartbeat_trial", summary="Send a heartbeat of a trial"
 )
 def heartbeat_trial(number: TrialNumber, study: StudyMember, context: AppContextDep) -> TrialView:
-    """For a study without a template. Restarts the trial's timeout (`lost_after`); `state` says whether it still runs."""
+    """For a study without a template. Restarts the trial's timeout (`lost_after`); `state` says whether it still
+    runs.
+    """
     with context.write() as work:
         return ask_tell.heartbeat(work, study, number)
 

@@ -231,7 +231,8 @@ def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
 
     Raises:
         IllegalTransition: the study is being stopped.
-        InvalidRequest: nothing is added, the limit does not exist, or the sum is too large; or the study would end again at
+        InvalidRequest: nothing is added, the limit does not exist, or the sum is too large; or the study would end
+            again at
             once, since too many trials failed or another part of the budget is spent.
     """
     row, _ = access.load(work.session)
@@ -267,8 +268,8 @@ def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
         failed = counts.get(TrialState.FAILED, 0)
         if changed.failed_trials is not None and failed > changed.failed_trials:
             raise InvalidRequest(
-                f"failed_trials: {failed} trials failed, but the budget allows {changed.failed_trials}: the study would end "
-                "again at once; add to failed_trials as well.",
+                f"failed_trials: {failed} trials failed, but the budget allows {changed.failed_trials}: the study "
+                "would end again at once; add to failed_trials as well.",
                 field="failed_trials",
             )
         values["spec"][FORGIVEN] = failed
@@ -291,8 +292,8 @@ def _demand_left(work: UnitOfWork, row: Study, budget: Budget, made: int) -> Non
         )
     if budget.gpu_hours is not None and gpu_seconds(work.session, row.id) >= budget.gpu_hours * 3600:
         raise InvalidRequest(
-            f"gpu_hours: all {budget.gpu_hours:g} GPU-hours are spent: the study would end again at once; add to gpu_hours as "
-            "well.",
+            f"gpu_hours: all {budget.gpu_hours:g} GPU-hours are spent: the study would end again at once; add to "
+            "gpu_hours as well.",
             field="gpu_hours",
         )
 
@@ -360,7 +361,9 @@ def _combined(mistakes: Sequence[InvalidSpec]) -> InvalidSpec:
 
 
 def _prior_trials(session: Session, caller: Caller, spec: StudySpec) -> tuple[list[dict[str, Any]], list[InvalidSpec]]:
-    """For the warm start: the best trials of earlier studies whose points are in this study's space; and the mistakes."""
+    """For the warm start: the best trials of earlier studies whose points are in this study's space; and the
+    mistakes.
+    """
     space = Space.of(spec)
     found: list[dict[str, Any]] = []
     mistakes: list[InvalidSpec] = []

@@ -132,7 +132,7 @@ class _ProxiedResponse(StreamingResponse):
 
 
 def _isolation_headers(request: Request, view: TensorBoardView | None) -> dict[str, str]:
-    """What keeps the page from the platform's own, whatever is in it. ``sight``: only below its address it may load."""
+    """Headers that isolate the page from the platform's. ``view``: the page may only load from its address."""
     host = request.headers.get("host", "")
     own = f"{request.url.scheme}://{host}{PREFIX}/{view.secret}/" if view is not None and _HOST.match(host) else ""
     policy = (

@@ -83,8 +83,8 @@ def _end_with_input(socket: str) -> None:
 
 def _make_app(outputs: list[dict[str, str]]) -> _Wsgi:
     """``outputs``: the name, the volume's root and the path there of each job's output."""
-    # With this module, TensorBoard uses its own TensorFlow stub, even if TensorFlow is installed: the stub's file system can
-    # be replaced, and it starts in a tenth of the time.
+    # With this module, TensorBoard uses its own TensorFlow stub, even if TensorFlow is installed: the stub's file
+    # system can be replaced, and it starts in a tenth of the time.
     sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
     from tensorboard import default, program
     from tensorboard.backend import application

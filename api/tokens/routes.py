@@ -33,6 +33,8 @@ def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, resp
 
 @router.delete("/{token_id}", operation_id="revoke_token", summary="Revoke a token", status_code=204)
 def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
-    """Takes effect at once on this API process, within seconds on others. The caller's own token may be revoked, too."""
+    """Takes effect at once on this API process, within seconds on others. The caller's own token may be revoked,
+    too.
+    """
     with context.write() as work:
         service.revoke(work, caller, token_id)

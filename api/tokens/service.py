@@ -32,7 +32,8 @@ class TokenQuery(PageQuery):
 
 
 def list_tokens(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> Page[TokenView]:
-    """The caller's tokens, or for a platform admin those of another user or of all; newest first, revoked ones included.
+    """The caller's tokens, or for a platform admin those of another user or of all; newest first, revoked ones
+    included.
 
     Raises:
         Forbidden: tokens of other users, but the caller is not a platform admin.

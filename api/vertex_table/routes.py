@@ -17,8 +17,8 @@ router = new_router("vertex-table", "/vertex-table")
 
 @router.get("", operation_id="get_vertex_table", summary="The mapping of Vertex AI's names")
 def get_vertex_table(caller: Reader, context: AppContextDep) -> VertexTableView:
-    """Entries for Google's machine types, accelerators, images, locations, projects and buckets that differ from the built-in
-    ones.
+    """Entries for Google's machine types, accelerators, images, locations, projects and buckets that differ from the
+    built-in ones.
     """
     with context.read() as work:
         return service.get(work, context.settings, caller)

@@ -89,8 +89,8 @@ def _conflict(current: StoredVertexTable, generation: int) -> str:
         return f"No table is stored yet, so its generation is 0, not {generation}; read it again."
     at = f" at {current.updated_at:%Y-%m-%d %H:%M:%S} UTC" if current.updated_at is not None else ""
     return (
-        f"{current.updated_by or 'Another user'} stored another table{at}: its generation is {current.generation}, but yours "
-        f"is based on {generation}. Read it again (`trainmaster vertex-table`), repeat your change, and store it."
+        f"{current.updated_by or 'Another user'} stored another table{at}: its generation is {current.generation}, but "
+        f"yours is based on {generation}. Read it again (`trainmaster vertex-table`), repeat your change, and store it."
     )
 
 
@@ -115,7 +115,8 @@ def _warnings(work: UnitOfWork, table: Table) -> list[str]:
 
 def _unreadable(wrong: Iterable[InvalidRequest]) -> list[str]:
     return [
-        f"{mistake.sentence.removesuffix('.')}: another version stored it. It has no effect; the next change removes it."
+        f"{mistake.sentence.removesuffix('.')}: another version stored it. It has no effect; the next change removes "
+        "it."
         for mistake in wrong
     ]
 

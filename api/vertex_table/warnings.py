@@ -45,7 +45,9 @@ class ClusterInventory:
         return sorted({model for node in self.nodes for model in node.models})
 
     def lack(self, resources: Mapping[str, Any], selector: Mapping[str, str]) -> str:
-        """Why no node can run a replica with these resources, as the end of a sentence; empty if one can, or without nodes."""
+        """Why no node can run a replica with these resources, as the end of a sentence; empty if one can, or without
+        nodes.
+        """
         if not self.nodes:
             return ""
         labels = ", ".join(f"{key}={value}" for key, value in selector.items())

@@ -22,9 +22,9 @@ def list_volumes(caller: Reader, context: AppContextDep, page: PageParams) -> Pa
 
 @router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)
 def create_volume(body: VolumeCreate, caller: PlatformAdmin, context: AppContextDep) -> VolumeView:
-    """`root` is the volume's folder on the control plane: required for a local volume; without it files and logs are not
-    served. `config` is how containers mount it: `nfs` takes `server` and `path`, `pvc` a `claim`, `csi` a `driver` with its
-    `attributes`, `local` a `path` if the folder is elsewhere on the nodes.
+    """`root` is the volume's folder on the control plane: required for a local volume; without it files and logs are
+    not served. `config` is how containers mount it: `nfs` takes `server` and `path`, `pvc` a `claim`, `csi` a `driver`
+    with its `attributes`, `local` a `path` if the folder is elsewhere on the nodes.
     """
     root = service.check_root(body, context.settings)
     service.demand_no_models(body, root, context.volumes.find(context.settings.default_volume, context.clock()))

@@ -98,8 +98,8 @@ def demand_no_models(body: VolumeCreate, root: str | None, shared: CachedVolume 
     models = Path(shared.root).resolve() / MODELS
     if models.is_relative_to(root) or Path(root).is_relative_to(models):
         raise InvalidRequest(
-            f"root {body.root} overlaps the registered models of volume {shared.name!r}, which are immutable: choose another "
-            "folder, or register it with is_read_only.",
+            f"root {body.root} overlaps the registered models of volume {shared.name!r}, which are immutable: choose "
+            "another folder, or register it with is_read_only.",
             field="root",
         )
 
@@ -128,7 +128,8 @@ def remove(work: UnitOfWork, caller: Caller, name: str, settings: Settings) -> N
     volume = load(work, name)
     if name == settings.default_volume:
         raise Conflict(
-            f"Volume {name} is the default volume for outputs (TRAINMASTER_DEFAULT_VOLUME); choose another default first."
+            f"Volume {name} is the default volume for outputs (TRAINMASTER_DEFAULT_VOLUME); choose another default "
+            "first."
         )
     users = list(_live_users(work, name))
     if users:

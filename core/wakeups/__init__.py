@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.settings import Settings
 from core.wakeups.base import (
     TOPIC_ENDPOINT,
     TOPIC_FORECAST,
@@ -13,7 +14,6 @@ from core.wakeups.base import (
     ReportsProblem,
     Wakeup,
 )
-from core.wakeups.factory import make_wakeup
 from core.wakeups.socket import SocketWakeup, WakeupSocket, wakeup_socket_path
 
 __all__ = [
@@ -31,3 +31,13 @@ __all__ = [
     "make_wakeup",
     "wakeup_socket_path",
 ]
+
+
+def make_wakeup(settings: Settings) -> Wakeup:
+    """The wake-up channel to this platform's scheduler."""
+    if settings.is_embedded_broker:
+        return SocketWakeup(wakeup_socket_path(settings.run_dir))
+    # Importing Celery takes a quarter of a second: only processes that send through it pay for that.
+    from core.wakeups.celery import CeleryWakeup
+
+    return CeleryWakeup(settings.broker_url)

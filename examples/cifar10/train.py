@@ -116,16 +116,16 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
             schedule.step()
         if rank == 0:
             done = (epoch + 1) * steps
-            told = {
+            metrics = {
                 "epoch": epoch + 1,
                 "loss": loss.item(),
                 "images_per_s": steps * share * world / (time.monotonic() - began_s),
             }
-            tm.progress(done, options.epochs * steps, **told)
-            write_log(options.log_dir, told)
+            tm.progress(done, options.epochs * steps, **metrics)
+            write_log(options.log_dir, metrics)
             state = {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
             state |= {"schedule": schedule.state_dict(), "epoch": epoch + 1}
-            tm.save_checkpoint(state, done, {"loss": told["loss"]}, directory=options.output_dir / "checkpoints")
+            tm.save_checkpoint(state, done, {"loss": metrics["loss"]}, directory=options.output_dir / "checkpoints")
 
     if rank == 0:
         accuracy = test(network, read_all([folder_of(options.data_dir) / "test_batch.bin"]), device)
@@ -196,12 +196,12 @@ def test(network: nn.Module, pictures: Pictures, device: torch.device) -> float:
     return right / len(pictures.labels)
 
 
-def write_log(folder: Path, told: dict[str, float]) -> None:
+def write_log(folder: Path, metrics: dict[str, float]) -> None:
     """One JSON line for each epoch."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "train.jsonl").open("a") as log:
-        log.write(json.dumps(told) + "\n")
-    print(" ".join(f"{name} {value:.4g}" for name, value in told.items()), flush=True)
+        log.write(json.dumps(metrics) + "\n")
+    print(" ".join(f"{name} {value:.4g}" for name, value in metrics.items()), flush=True)
 
 
 if __name__ == "__main__":

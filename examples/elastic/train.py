@@ -98,8 +98,8 @@ def evaluate(model: nn.Module, file: Path) -> float:
 
 
 def save(state: elastic.State, **metrics: float) -> None:
-    kept = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}
-    tm.save_checkpoint(kept, state.step, metrics)
+    checkpoint = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}
+    tm.save_checkpoint(checkpoint, state.step, metrics)
 
 
 def note(file: Path, **facts: float) -> None:

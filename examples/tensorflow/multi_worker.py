@@ -77,8 +77,8 @@ def main() -> None:
     )
     accuracy = float(model.evaluate(*load("test"), batch_size=360, verbose=0)[1])
     # All workers have to save, for it is an operation of the whole gang; the chief's file is the one to keep.
-    with tempfile.TemporaryDirectory() as aside:
-        model.save((OUTPUT if is_chief else Path(aside)) / "model.keras")
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save((OUTPUT if is_chief else Path(scratch)) / "model.keras")
     if is_chief:
         result = {"accuracy": accuracy, "world": world, "first_epoch": started[0] if started else options.epochs}
         (OUTPUT / "result.json").write_text(json.dumps(result))

@@ -56,7 +56,7 @@ def fit(cluster: Any, options: argparse.Namespace) -> None:
     creator = tf.keras.utils.experimental.DatasetCreator(batches)
 
     def report(epoch: int, logs: dict[str, Any] | None) -> None:
-        told(epoch + 1, options, steps, (logs or {})["loss"])
+        report(epoch + 1, options, steps, (logs or {})["loss"])
 
     model.fit(
         creator,
@@ -104,7 +104,7 @@ def coordinate(cluster: Any, options: argparse.Namespace) -> None:
         coordinator.join()  # a worker that dies meanwhile has its steps done by the others
         checkpoint.epoch.assign(epoch + 1)
         manager.save()
-        told(epoch + 1, options, steps, float(losses[-1].fetch()))
+        report(epoch + 1, options, steps, float(losses[-1].fetch()))
     finish(model, options)
 
 
@@ -112,11 +112,11 @@ def evaluate_beside(options: argparse.Namespace) -> None:
     """The evaluator: waits for ever for the chief's next checkpoint, and the platform ends it after the chief."""
     model = make_model(options)
     model.build((None, 8, 8))
-    seen = None
+    evaluated = None
     while True:
         newest = tf.train.latest_checkpoint(str(OUTPUT / "checkpoints"))
-        if newest is not None and newest != seen:
-            seen = newest
+        if newest is not None and newest != evaluated:
+            evaluated = newest
             if options.loop == "fit":
                 model.load_weights(newest).expect_partial()
             else:
@@ -160,7 +160,7 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
         return arrays["images"], arrays["labels"]
 
 
-def told(epoch: int, options: argparse.Namespace, steps: int, loss: float) -> None:
+def report(epoch: int, options: argparse.Namespace, steps: int, loss: float) -> None:
     """Print how far the training is, tell the platform, and rest."""
     print(f"epoch {epoch}/{options.epochs}: loss {loss:.4f}", flush=True)
     if "TRAINMASTER_REPORT_FILE" in os.environ:

@@ -6,14 +6,15 @@ acknowledged before the work, have no results, and expire rather than pile up.
 
 from __future__ import annotations
 
-from typing import Final
+import socket
+from typing import Any, Final
 
 from celery import Celery
+from kombu.connection import Connection
 
 from core.settings import Settings
 from core.wakeups import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.wakeups.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
-from scheduler.messaging.broker import REDIS_OPTIONS, QuickConnection
 
 TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
 FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
@@ -42,6 +43,34 @@ _SWEEP_S: Final = 30.0
 # The registrar polls by itself; this starts it in a process that has received no wake-up yet.
 _MODELS_S: Final = 10.0
 _HOUSEKEEP_S: Final = 300.0
+
+# Seconds. A broker that is up answers within milliseconds; longer waiting is in vain.
+_CONNECT_S: Final = 2.0
+_ANSWER_S: Final = 2.0
+_RETRY_FIRST_S: Final = 0.2
+_RETRY_LAST_S: Final = 2.0
+
+# What kombu's Redis transport hands to the client. Keep-alive lets the kernel find a peer that vanished silently.
+REDIS_OPTIONS: Final[dict[str, Any]] = {
+    "socket_timeout": _ANSWER_S,
+    "socket_connect_timeout": _CONNECT_S,
+    "socket_keepalive": True,
+    "socket_keepalive_options": {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 3, socket.TCP_KEEPCNT: 3},
+    # How often, in seconds, a worker that waits for messages checks its connection.
+    "health_check_interval": 5,
+}
+
+
+class QuickConnection(Connection):
+    """Reconnects every two seconds at most; the library's own back-off grows to half a minute."""
+
+    def _ensure_connection(self, *args: Any, **options: Any) -> Any:
+        options |= {
+            "interval_start": _RETRY_FIRST_S,
+            "interval_step": _RETRY_FIRST_S,
+            "interval_max": _RETRY_LAST_S,
+        }
+        return super()._ensure_connection(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def make_app(settings: Settings) -> Celery:

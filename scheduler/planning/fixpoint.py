@@ -56,49 +56,49 @@ class Planning(Protocol):
         ...
 
 
-def plan_to_fixpoint(snapshot: Snapshot, walk: Callable[[Snapshot], Planning]) -> Plan:
+def plan_to_fixpoint(snapshot: Snapshot, start_pass: Callable[[Snapshot], Planning]) -> Plan:
     """Plan, apply, and plan again until the plan preempts nothing.
 
     No victim is stopped for a job that would not get the room afterwards because another job has the better claim to
     it.
     """
-    first = walk(snapshot)  # does not depend on ``hopeless``
+    first = start_pass(snapshot)  # does not depend on ``hopeless``
     hopeless: frozenset[JobId] = frozenset()
     for _ in range(_MOST_TRIES):
-        made, more = _plan_rounds(snapshot, first, walk, hopeless)
-        if not more:
-            return made
-        hopeless |= more
-    return _plan_rounds(snapshot, first, walk, hopeless | {job.job_id for job in snapshot.queued})[0]
+        total, found = _plan_rounds(snapshot, first, start_pass, hopeless)
+        if not found:
+            return total
+        hopeless |= found
+    return _plan_rounds(snapshot, first, start_pass, hopeless | {job.job_id for job in snapshot.queued})[0]
 
 
 def _plan_rounds(
-    snapshot: Snapshot, first: Planning, walk: Callable[[Snapshot], Planning], hopeless: frozenset[JobId]
+    snapshot: Snapshot, first: Planning, start_pass: Callable[[Snapshot], Planning], hopeless: frozenset[JobId]
 ) -> tuple[Plan, frozenset[JobId]]:
     """The plan, and the jobs for which victims were stopped in vain."""
     last = first
-    made = newest = first.build_plan(hopeless)
+    total = newest = first.build_plan(hopeless)
     for _ in range(_MOST_ROUNDS):
         if not newest.preempts and not newest.shrinks:
             break
-        for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
+        for_jobs = {preempt.for_job for preempt in total.preempts} | {shrink.for_job for shrink in total.shrinks}
         snapshot = apply_plan(snapshot, newest)
-        last = walk(snapshot)
+        last = start_pass(snapshot)
         newest = last.build_plan(hopeless, len(for_jobs))
-        made = _both(made, newest)
+        total = _combined(total, newest)
         # A preemptor that starts already only needed the room that its nomination held.
-        lost = {job_id for job_id in for_jobs if job_id is not None and not _is_promised(newest, job_id)}
+        lost = {job_id for job_id in for_jobs if job_id is not None and not _is_nominated(newest, job_id)}
         if lost:
-            return made, frozenset(lost)
-    return replace(made, waits={**last.reasons(), **made.waits}), frozenset()
+            return total, frozenset(lost)
+    return replace(total, waits={**last.reasons(), **total.waits}), frozenset()
 
 
-def _is_promised(made: Plan, job_id: JobId) -> bool:
-    reason = made.waits.get(job_id)
+def _is_nominated(plan: Plan, job_id: JobId) -> bool:
+    reason = plan.waits.get(job_id)
     return reason is not None and reason.code is ReasonCode.PREEMPTING
 
 
-def _both(first: Plan, second: Plan) -> Plan:
+def _combined(first: Plan, second: Plan) -> Plan:
     grown: dict[JobId, tuple[Placement, ...]] = {grow.job_id: grow.placements for grow in first.grows}
     for grow in second.grows:
         grown[grow.job_id] = (*grown.get(grow.job_id, ()), *grow.placements)
@@ -106,7 +106,10 @@ def _both(first: Plan, second: Plan) -> Plan:
     return Plan(
         starts=(*first.starts, *second.starts),
         # Which victims stop, and which only give replicas back, is known best by the round that decided it.
-        waits={**second.waits, **{who: first.waits[who] for who in second.waits if _is_promised(first, who)}},
+        waits={
+            **second.waits,
+            **{job_id: first.waits[job_id] for job_id in second.waits if _is_nominated(first, job_id)},
+        },
         grows=tuple(Grow(job_id, placements) for job_id, placements in sorted(grown.items())),
         preempts=(*first.preempts, *second.preempts),
         shrinks=(*first.shrinks, *second.shrinks),
@@ -115,35 +118,33 @@ def _both(first: Plan, second: Plan) -> Plan:
     )
 
 
-def apply_plan(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """The snapshot in the moment after ``made`` was applied: nobody who is stopped, or goes, has given anything back
-    yet.
-    """
+def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot just after ``plan`` was applied: stopping jobs and leaving replicas still hold their resources."""
     waiting = {job.job_id: job for job in snapshot.queued}
     # Replicas that leave a job are listed as a separate gang that stops.
     running = {gang.job_id: gang for gang in sorted(snapshot.running, key=lambda gang: not gang.is_stopping)}
     others = [gang for gang in snapshot.running if running[gang.job_id] is not gang]
     taken: list[_Taken] = []
-    for start in made.starts:
+    for start in plan.starts:
         job = waiting.pop(start.job_id)
         running[job.job_id] = _started(job, start, snapshot)
         taken += _taken(job.gang.roles, start.placements)
-    for preempt in made.preempts:
+    for preempt in plan.preempts:
         running[preempt.job_id] = _stopping(running[preempt.job_id], preempt, snapshot)
-    for shrink in made.shrinks:
+    for shrink in plan.shrinks:
         staying, leaving = _divided(running[shrink.job_id], shrink, snapshot)
         running[shrink.job_id] = staying
         others.append(leaving)
-    for grow in made.grows:
+    for grow in plan.grows:
         gang = running[grow.job_id]
         running[grow.job_id] = _grown(gang, grow)
         taken += _taken(gang.gang.roles, grow.placements)
-    for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
+    for_jobs = {preempt.for_job for preempt in plan.preempts} | {shrink.for_job for shrink in plan.shrinks}
     for job in list(waiting.values()):
         if job.job_id in for_jobs and job.room_since is None:
             waiting[job.job_id] = replace(job, room_since=snapshot.now)
-    changed = {preempt.job_id for preempt in made.preempts} | {shrink.job_id for shrink in made.shrinks}
-    changed |= {grow.job_id for grow in made.grows}
+    changed = {preempt.job_id for preempt in plan.preempts} | {shrink.job_id for shrink in plan.shrinks}
+    changed |= {grow.job_id for grow in plan.grows}
     return replace(
         snapshot,
         nodes=_less(snapshot.nodes, taken),

@@ -178,7 +178,7 @@ class SimulatedCluster:
         for grow in plan.grows:
             self.grow(grow)
         if plan.waits.keys() != self.queued.keys():
-            raise WrongPlan("every job that is not started has a reason, and nobody else has one")
+            raise WrongPlan("exactly the jobs that are not started must have a wait reason")
 
     def start(self, start: Start, now: datetime) -> None:
         job = self.queued.pop(start.job_id, None)
@@ -326,9 +326,9 @@ class SimulatedCluster:
         servers = [placement.node for placement in placements if placement.role == "ps"]
         others = {placement.node for placement in placements if placement.role != "ps"}
         if gang.servers == "apart" and not others.isdisjoint(servers):
-            raise WrongPlan(f"{job_id}: a parameter server stands beside another replica, and is to be apart")
+            raise WrongPlan(f"{job_id}: a parameter server shares a node with another replica, though it must be apart")
         if gang.spread_servers and len(set(servers)) < len(servers):
-            raise WrongPlan(f"{job_id}: two parameter servers on one node, and they are to be spread")
+            raise WrongPlan(f"{job_id}: two parameter servers share a node, though they must be spread")
 
 
 def _moved(free: Amounts, request: ResourceRequest, placement: Placement, sign: int) -> Amounts:

@@ -28,13 +28,13 @@ FunctionFactory = Callable[[str], Predicate]  # the argument -> a test
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class AllOf:
     """Every test holds."""
 
     tests: tuple[Predicate, ...]
 
-    def __call__(self, look: FieldReader) -> bool:
-        return all(test(look) for test in self.tests)
+    def __call__(self, read: FieldReader) -> bool:
+        return all(test(read) for test in self.tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def parse_filter(text: str, vocabulary: FilterVocabulary = DEFAULT_VOCABULARY) -
     if len(text) > vocabulary.longest:
         raise InvalidRequest(f"Invalid filter: it is longer than {vocabulary.longest} characters.", field="filter")
     if not text.strip():
-        return All(())
+        return AllOf(())
     parser = _Parser(_tokens(text), vocabulary)
     test = parser.sequence(0)
     if parser.rest:
@@ -113,14 +113,14 @@ class _Parser:
             if self._is("AND"):
                 self.rest.pop()
             tests.append(self._either(depth))
-        return tests[0] if len(tests) == 1 else All(tuple(tests))
+        return tests[0] if len(tests) == 1 else AllOf(tuple(tests))
 
     def _either(self, depth: int) -> Predicate:
         tests = [self._term(depth)]
         while self._is("OR"):
             self.rest.pop()
             tests.append(self._term(depth))
-        return tests[0] if len(tests) == 1 else lambda look: any(test(look) for test in tests)
+        return tests[0] if len(tests) == 1 else lambda read: any(test(read) for test in tests)
 
     def _term(self, depth: int) -> Predicate:
         if depth > _DEEPEST:
@@ -128,7 +128,7 @@ class _Parser:
         if self._is("NOT") or self._is("-"):
             self.rest.pop()
             test = self._term(depth + 1)
-            return lambda look: not test(look)
+            return lambda read: not test(read)
         if self._is("("):
             self.rest.pop()
             test = self.sequence(depth + 1)
@@ -176,8 +176,8 @@ class _Parser:
 
 
 def _label(key: str, sign: str, value: str) -> Predicate:
-    def test(look: FieldReader) -> bool:
-        labels: Mapping[str, str] = look("labels")
+    def test(read: FieldReader) -> bool:
+        labels: Mapping[str, str] = read("labels")
         if sign == ":":
             # `labels:key` and `labels.key:*` ask whether it is there.
             return (key or value) in labels if value == "*" or not key else value in labels.get(key, "")
@@ -189,8 +189,8 @@ def _label(key: str, sign: str, value: str) -> Predicate:
 def text_test(name: str, sign: str, value: str) -> Predicate:
     """Whether a field's text is so; with ``*`` at its end ``value`` is a beginning."""
 
-    def test(look: FieldReader) -> bool:
-        own = look(name)
+    def test(read: FieldReader) -> bool:
+        own = read(name)
         if sign == ":":
             return own is not None and (value == "*" or value in own)
         if value.endswith("*") and sign in ("=", "!="):
@@ -224,7 +224,7 @@ def _time(name: str, sign: str, value: str) -> Predicate:
         raise bad_filter(f"{value[:40]!r} is no time; write it like 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         raise bad_filter(f"{value[:40]!r} has no zone; write it like 2026-01-31T12:00:00Z")
-    return lambda look: compare(look(name), sign, moment)
+    return lambda read: compare(read(name), sign, moment)
 
 
 def compare(own: Any, sign: str, value: Any) -> bool:

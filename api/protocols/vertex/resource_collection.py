@@ -30,7 +30,7 @@ class Collection(Protocol):
         """Gives an operation. Raises ``Conflict``: it has not ended."""
         ...
 
-    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         """The operation of its deletion as it is now. Raises ``NotFound``: nobody began one."""
         ...
 

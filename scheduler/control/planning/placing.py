@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import Table, insert, null, select, tuple_, update
 from sqlalchemy.orm import Session
@@ -235,19 +235,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
     if any(placement.node not in capacities for placement in grow_.placements):
         raise StaleWrite("a node of the plan is gone")
     requests = {role.role: role.request for role in gang.roles}
-    known = {
-        (row.role, row.number): row
-        for row in session.execute(
-            select(
-                Replica.id,
-                Replica.role,
-                Replica.index.label("number"),
-                Replica.state,
-                Replica.memory_bytes,
-                Replica.rank,
-            ).where(Replica.attempt_id == attempt_id)
-        )
-    }
+    known = _replicas_of(session, attempt_id)
     # It ranks last until the next world.
     last = max((row.rank for row in known.values()), default=-1)
     for number, placement in enumerate(grow_.placements, start=1):
@@ -277,6 +265,20 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         data={"attempt": attempt.number, "replicas": names[:100], "count": len(names)},
     )
     return attempt_id
+
+
+def _replicas_of(session: Session, attempt_id: AttemptId) -> dict[tuple[str, int], Any]:
+    """The rows of the attempt's replicas, by (role, index)."""
+    columns = (
+        Replica.id,
+        Replica.role,
+        Replica.index.label("number"),
+        Replica.state,
+        Replica.memory_bytes,
+        Replica.rank,
+    )
+    rows = session.execute(select(*columns).where(Replica.attempt_id == attempt_id))
+    return {(row.role, row.number): row for row in rows}
 
 
 def _replica(

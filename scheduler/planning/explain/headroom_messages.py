@@ -49,9 +49,9 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     if not fits_now:
         rest = _without_gpus(demand, group, free, holders)
     elif fits_now < group.count:
-        rest = f"; there is room for {fits_now} of them beside that now"
+        rest = f"; there is room for {fits_now} of them beyond that now"
     else:
-        rest = "; beside that there is room for each of its roles alone, but not for all together"
+        rest = "; beyond that there is room for each of its roles alone, but not for all together"
     sentence = (
         f"needs {phrases.request(request, short)} on one node {phrases.each(group)}; {there} "
         f"{_is(short, free.cpu[number])} free "

@@ -158,16 +158,16 @@ class GpuOccupancy:
         return None
 
     def beside_phrase(self, number: int) -> str:
-        """The other jobs on the node, for the end of a sentence: `` beside job a until about 14:20 UTC``."""
+        """The other jobs on the node, for the end of a sentence: `` next to job a until about 14:20 UTC``."""
         holders = self.holders_on(number)
         if not holders:
             return ""
         names = list(dict.fromkeys(holder.job for holder in holders))
         if len(names) == 1:
             until = phrases.until(holders[0].until, self._now, is_single=True, is_likely=holders[0].is_guess)
-            return f" beside {phrases.jobs(names)}{until}"
+            return f" next to {phrases.jobs(names)}{until}"
         first = holders[0]
         if first.until is None:
-            return f" beside {phrases.jobs(names)}"
+            return f" next to {phrases.jobs(names)}"
         until = phrases.until(first.until, self._now, is_single=True, is_likely=first.is_guess)
-        return f" beside {phrases.jobs(names)} ({first.job}{until})"
+        return f" next to {phrases.jobs(names)} ({first.job}{until})"

@@ -11,7 +11,7 @@ from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, R
 from scheduler.planning.queue.policy_key import CLOCK_S
 
 # Whether the job has a checkpoint is not read here, and it may still write one while it stops.
-_GOES_ON: Final = "when there is room it goes on from its last complete checkpoint, or begins anew if it has none"
+_GOES_ON: Final = "when there is room it resumes from its last complete checkpoint, or starts over if it has none"
 _NAMED_JOBS: Final = 2  # jobs listed by name; the others by number
 
 

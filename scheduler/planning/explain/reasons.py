@@ -99,7 +99,7 @@ class Explainer:
                 return _nodes_away(demand, self._everywhere.cluster, twin)
         return explain_infeasible(demand, refusal, self.empty)
 
-    # ---- would fit, but somebody is before it ----
+    # ---- would fit, but would delay a job ahead ----
 
     def _held_back(self, demand: Demand) -> Reason:
         binding = self._binding(demand)

@@ -123,7 +123,7 @@ class GpuHeadroom:
         twin.__dict__["per_gpu"] = self.per_gpu
         return twin
 
-    # ---- whom it binds ----
+    # ---- bound gangs ----
 
     def bind(self, demand: Demand) -> Demand:
         """``demand``, bound by the headroom if it asks for no GPUs and could ever run so."""
@@ -146,7 +146,7 @@ class GpuHeadroom:
         there = replace(demand, pool=bare)
         return there if bare.members and self.empty.refusal(there) is None else demand
 
-    # ---- what it keeps ----
+    # ---- reserved amounts ----
 
     def capacity_beyond(self, capacity: Capacity) -> Capacity:
         """The part of ``capacity`` that bound gangs may use; it follows later changes."""

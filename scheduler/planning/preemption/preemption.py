@@ -208,21 +208,21 @@ class Preemption:
             for reservation in self.ledger.reservations
         )
 
-    # ---- who may be stopped ----
+    # ---- evictable units ----
 
     def _whole(self) -> list[Evictable]:
         """All gangs that may be stopped."""
         if self._all is None:
-            self._list_pieces()
+            self._list_evictables()
         return self._all or []
 
     def _growth(self) -> list[Evictable]:
         """Every replica of gangs above their minimum."""
         if self._all is None:
-            self._list_pieces()
+            self._list_evictables()
         return self._more
 
-    def _list_pieces(self) -> None:
+    def _list_evictables(self) -> None:
         self._all = []
         # A gang that is giving up replicas is left alone until they are gone; they are listed as a separate stopping
         # gang.

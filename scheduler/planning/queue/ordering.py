@@ -31,7 +31,7 @@ from scheduler.planning.queue.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.queue.shares import Shares
 
 _EVERYBODY: Final = ("", "")
-# Beyond this many jobs the exact position in the queue matters to no one.
+# Beyond this many jobs the exact position in the queue matters to no user.
 _LOOKED_AHEAD: Final = 1000
 
 

@@ -1,6 +1,5 @@
-"""Vertex AI's gRPC services, behind TLS, handed on to the platform's REST routes.
+"""A stateless gateway from Vertex AI's gRPC services (with TLS) to the platform's REST routes.
 
-Google's SDK speaks gRPC unless it is told otherwise, and gRPC there means TLS. The bridge is a process of its own with nothing
-but the platform's address: it keeps no state, has no token, and hands on the one that each call brings. Needs the extra
-``trainmaster[vertex-bridge]``.
+Google's SDK uses gRPC by default, and gRPC with TLS. The bridge is a separate process that only knows the platform's URL:
+it has no state and no token, and forwards the token of each call. Needs the extra ``trainmaster[vertex-bridge]``.
 """

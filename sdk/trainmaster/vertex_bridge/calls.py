@@ -1,4 +1,4 @@
-"""One call: from a message of gRPC to the platform's REST routes and back."""
+"""Translates a gRPC call to a request of the platform's REST routes, and the response back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from google.protobuf.json_format import Error as JsonError
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from trainmaster.vertex_bridge.methods import OPERATIONS, PACKAGE, SERVICES, Method
+from trainmaster.vertex_bridge.methods import OPERATIONS, PACKAGE, SERVICES, RpcMethod
 
-# Handed on from a call's metadata: who asks, and how the request is named in logs.
+# Forwarded call metadata: the caller's token, and the request's ID for logs.
 _FORWARDED: Final = ("authorization", "x-request-id")
-_LONGEST_S: Final = 3600.0  # of a call whose client sets no deadline
-# A status travels percent-encoded in one header, and clients take 8 KiB of headers.
+_LONGEST_S: Final = 3600.0  # timeout of a call without a deadline
+# A status message is percent-encoded in one header, and clients accept 8 KiB of headers.
 _WORDS_BYTES: Final = 6 * 2**10
-# What an answer without Google's error stands for, such as one of a proxy before the API.
+# HTTP status -> gRPC status, for responses without Google's error format, such as those of a proxy.
 _STATUSES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -40,8 +40,8 @@ _STATUSES: Final = {
 _log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
-    """The call ends with a status of gRPC."""
+class RpcError(Exception):
+    """Ends the call with a gRPC status."""
 
     def __init__(self, status: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
@@ -49,10 +49,10 @@ class Refused(Exception):
         self.words = words
 
 
-class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers every method there is: by the platform, or with what is not served, by its name."""
+class CallHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Handles all methods: forwards them to the platform, or reports by name that they are not served."""
 
-    def __init__(self, methods: Mapping[str, Method], url: str) -> None:
+    def __init__(self, methods: Mapping[str, RpcMethod], url: str) -> None:
         self._methods = methods
         self._url = url
 
@@ -66,28 +66,28 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
         def refuse(_requests: Any, context: grpc.ServicerContext) -> None:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, words)
 
-        # On the wire the four kinds of methods differ in nothing but how many messages come.
+        # On the wire, the four kinds of methods differ only in the number of messages.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
-    def _handler(self, method: Method) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    def _handler(self, method: RpcMethod) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def handle(raw: bytes, context: grpc.ServicerContext) -> bytes:
             try:
                 return self._call(method, raw, context)
-            except Refused as error:
+            except RpcError as error:
                 status, words = error.status, cut(error.words)
-            except Exception:  # noqa: BLE001 (the edge: a bug of ours ends one call)
+            except Exception:  # noqa: BLE001 (the boundary: a bug ends only this call)
                 _log.exception("%s failed", method.name)
-                status, words = grpc.StatusCode.INTERNAL, "The bridge failed; its log has more."
+                status, words = grpc.StatusCode.INTERNAL, "Internal error of the bridge; see its log."
             context.abort(status, words)
             return b""  # never: it raises
 
         return handle
 
-    def _call(self, method: Method, raw: bytes, context: grpc.ServicerContext) -> bytes:
+    def _call(self, method: RpcMethod, raw: bytes, context: grpc.ServicerContext) -> bytes:
         assert method.call is not None  # noqa: S101 (others are refused before)
         request = read(method.request, raw)
-        if not context.is_active():  # cancelled while it waited for its turn: nothing must happen any more
-            raise Refused(grpc.StatusCode.CANCELLED, "The client cancelled the call.")
+        if not context.is_active():  # cancelled while it waited for a worker
+            raise RpcError(grpc.StatusCode.CANCELLED, "The client cancelled the call.")
         given = dict(context.invocation_metadata())
         headers = [(name, given[name]) for name in _FORWARDED if isinstance(given.get(name), str)]
         remaining_s = context.time_remaining()
@@ -98,41 +98,41 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise _refused(error) from error
         except requests.Timeout as error:
             words = f"The platform did not answer within {timeout_s:.1f} s."
-            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, words) from error
+            raise RpcError(grpc.StatusCode.DEADLINE_EXCEEDED, words) from error
         except requests.RequestException as error:
             words = f"The bridge cannot reach the platform at {self._url}: {type(error).__name__}."
-            raise Refused(grpc.StatusCode.UNAVAILABLE, words) from error
+            raise RpcError(grpc.StatusCode.UNAVAILABLE, words) from error
         except GoogleAuthError as error:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "The platform wants a token with this call.") from error
+            raise RpcError(grpc.StatusCode.UNAUTHENTICATED, "The call needs a token.") from error
         except JsonError as error:
-            words = f"{method.name}: the platform answered what Google's package cannot read."
-            raise Refused(grpc.StatusCode.INTERNAL, words) from error
+            words = f"{method.name}: Google's package cannot parse the platform's response."
+            raise RpcError(grpc.StatusCode.INTERNAL, words) from error
         except ValueError as error:  # of path_template.transcode
-            words = f"{method.name}: the resource names in the request are not as Vertex AI's are."
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, words) from error
+            words = f"{method.name}: the request has resource names in another format than Vertex AI's."
+            raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, words) from error
 
 
 def read(kind: Any, raw: bytes) -> Any:
-    """A request. Raises ``Refused``: it is none, or has fields that this version of Google's package does not know.
+    """Parse a request. Raises ``RpcError``: invalid, or with fields unknown to this version of Google's package.
 
-    Those would be lost on the way: JSON has no place for them.
+    Unknown fields have no JSON name and would be lost in the translation.
     """
     try:
         request = kind.deserialize(raw) if hasattr(kind, "deserialize") else kind.FromString(raw)
     except DecodeError as error:
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "The request is not of this method's type.") from error
+        raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, "The request is not of this method's type.") from error
     unknown = next(unknown_fields(kind.pb(request) if hasattr(kind, "pb") else request), None)
     if unknown is not None:
         words = (
-            f"Unknown field {unknown}: the bridge's google-cloud-aiplatform does not know it. Update it there, or leave "
-            "the field out."
+            f"Unknown field {unknown}: the bridge's google-cloud-aiplatform does not know it. Update the package, or omit "
+            "the field."
         )
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, words)
+        raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, words)
     return request
 
 
 def unknown_fields(message: Message, path: str = "") -> Iterator[str]:
-    """Where ``message`` holds what its type does not declare: ``custom_job.job_spec.7``, with the number on the wire."""
+    """Paths of undeclared fields in ``message``: ``custom_job.job_spec.7``, with the field number."""
     for field in UnknownFieldSet(message):
         yield f"{path}{field.field_number}"
     for field, value in message.ListFields():
@@ -151,7 +151,7 @@ def unknown_fields(message: Message, path: str = "") -> Iterator[str]:
 
 
 def written(answer: Any) -> bytes:
-    """An answer of the package's REST transport on the wire; it gives ``None`` for an empty one."""
+    """Serialize a result of the package's REST transport; ``None`` is an empty message."""
     if answer is None:
         return b""
     plain = answer if isinstance(answer, Message) else type(answer).pb(answer)
@@ -159,7 +159,7 @@ def written(answer: Any) -> bytes:
 
 
 def cut(words: str) -> str:
-    """``words``, as far as they fit into a status."""
+    """``words``, truncated to fit into a status."""
     if len(quote(words)) <= _WORDS_BYTES:
         return words
     while len(quote(words)) > _WORDS_BYTES:
@@ -167,18 +167,19 @@ def cut(words: str) -> str:
     return f"{words}…"
 
 
-def _refused(error: GoogleAPICallError) -> Refused:
-    """What the API says, with its own code; all that Google's exception adds is the address."""
+def _refused(error: GoogleAPICallError) -> RpcError:
+    """The API's message and code, without the URL that Google's exception adds."""
     try:
-        told = json.loads(error.response.content)["error"]
-        return Refused(grpc.StatusCode[told["status"]], str(told["message"]))
+        problem = json.loads(error.response.content)["error"]
+        return RpcError(grpc.StatusCode[problem["status"]], str(problem["message"]))
     except (AttributeError, KeyError, TypeError, ValueError):
-        return Refused(_STATUSES.get(error.code or 0, grpc.StatusCode.UNKNOWN), error.message)
+        return RpcError(_STATUSES.get(error.code or 0, grpc.StatusCode.UNKNOWN), error.message)
 
 
-def _not_served(path: str, method: Method | None) -> str:
+def _not_served(path: str, method: RpcMethod | None) -> str:
     if method is not None:
-        return f"{method.name} streams, and is not served by this platform."
+        return f"{method.name} is a streaming method, which this platform does not serve."
     service, _, name = path.lstrip("/")[:200].rpartition("/")
     served = ", ".join([*(name for name, _ in SERVICES), OPERATIONS])
-    return f"{service.removeprefix(f'{PACKAGE}.')}.{name} is not served by this platform; served are {served} of {PACKAGE}."
+    name = f"{service.removeprefix(f'{PACKAGE}.')}.{name}"
+    return f"{name} is not served by this platform; served are {served} of {PACKAGE}."

@@ -1,4 +1,4 @@
-"""A certificate of the bridge's own, for whoever has none: for development, and for networks of one's own."""
+"""A self-made certificate for the bridge, for development and private networks."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SKEW: Final = timedelta(hours=1)  # of the clocks of clients
 
 
 def default_names() -> list[str]:
-    """What this machine is called by those on it, and by others."""
+    """Host names and addresses of this machine."""
     return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", socket.gethostname()]))
 
 
 def ensure(folder: Path, names: Sequence[str], now: datetime) -> bool:
-    """Have in ``folder`` a certificate for ``names`` that is valid for a month more; whether a new one was made.
+    """Ensure that ``folder`` has a certificate for ``names`` valid for another month; returns whether it is new.
 
-    A new one comes with a new authority, whose key is thrown away: who trusts it trusts this one certificate, and nobody can
-    ever make another. Raises ``OSError``.
+    A new certificate has a new authority, whose key is discarded: trusting the authority means trusting only this
+    certificate, since no other can be issued. Raises ``OSError``.
     """
     if _is_good(folder, names, now):
         return False
@@ -71,12 +71,12 @@ def _is_good(folder: Path, names: Sequence[str], now: datetime) -> bool:
         authority = x509.load_pem_x509_certificate((folder / CA).read_bytes())
         found.verify_directly_issued_by(authority)
         key = serialization.load_pem_private_key((folder / KEY).read_bytes(), password=None)
-        told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names_in_certificate = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
     return (
         key.public_key() == found.public_key()
-        and set(told) == {_general(name) for name in names}
+        and set(names_in_certificate) == {_general(name) for name in names}
         and found.not_valid_after_utc - now > _RENEWED_BEFORE
     )
 
@@ -117,7 +117,7 @@ def _general(name: str) -> x509.GeneralName:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all, and never readable to more than ``mode`` says."""
+    """Write atomically, never with more permissions than ``mode``."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         file.write(content)

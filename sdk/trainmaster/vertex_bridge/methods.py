@@ -1,7 +1,7 @@
-"""Which methods there are, and what they take and give: as Google's own package declares them.
+"""The RPC methods with their message types, as declared by Google's package.
 
-The package holds each service twice, as a gRPC transport and as a REST transport, with the same methods. What the first would
-send over a channel is what arrives here; the second knows the address, query and body of the same call over REST.
+The package has each service as a gRPC transport and as a REST transport with the same methods. The bridge receives what
+the first sends; the second knows path, query and body of the same call over REST.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.longrunning import operations_pb2  # pyright: ignore[reportMissingIm
 from requests.adapters import HTTPAdapter
 
 PACKAGE: Final = "google.cloud.aiplatform.v1"
-# (its name on the wire, its module in the package): those of which the platform serves anything.
+# Services of which the platform serves any method: (name on the wire, module in the package).
 SERVICES: Final = (
     ("JobService", "job_service"),
     ("PipelineService", "pipeline_service"),
@@ -39,7 +39,7 @@ _OPERATIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method. ``request``: the class of its messages; ``call``: the same method over REST, ``None`` where it streams."""
+    """A method. ``request``: its message class; ``call``: the method over REST, ``None`` for a streaming method."""
 
     path: str
     request: Any
@@ -52,7 +52,7 @@ class Method:
 
 
 def methods_of(url: str, *, connections: int) -> Mapping[str, Method]:
-    """All methods by path; their calls go to ``url``, over as many connections for each service at most."""
+    """All methods by path; their calls go to ``url``, with at most ``connections`` connections per service."""
     found: dict[str, Method] = {}
     for service, module in SERVICES:
         transports = import_module(f"google.cloud.aiplatform_v1.services.{module}.transports")
@@ -78,19 +78,19 @@ class _Declared:
 
 
 class _Recorder(grpc.Channel):  # type: ignore[misc]
-    """A channel that nothing is sent over: it notes which methods are asked of it."""
+    """A channel that sends nothing, but records the methods that are requested from it."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[str, Any, bool]] = []
 
     def asked(self) -> list[tuple[str, Any, bool]]:
-        """(path, class of the requests, is it unary) of what was asked for since the last look."""
+        """(path, request class, whether unary) of the methods requested since the last call."""
         asked, self._asked = self._asked, []
         return asked
 
     def _note(self, *, is_unary: bool) -> Callable[..., Callable[..., None]]:
         def note(path: str, request_serializer: Any = None, *_: Any, **__: Any) -> Callable[..., None]:
-            # Of the messages that the package generates it is the class's own method.
+            # For the package's generated messages, the serializer is a method of the request class.
             self._asked.append((path, getattr(request_serializer, "__self__", None), is_unary))
             return lambda *_, **__: None
 
@@ -121,10 +121,10 @@ class _Recorder(grpc.Channel):  # type: ignore[misc]
 
 
 def _declared(kind: Any) -> list[_Declared]:
-    """The service's own methods that a gRPC transport of the package has."""
+    """The service's methods that a gRPC transport of the package declares."""
     recorder = _Recorder()
     transport = kind(channel=recorder)
-    # It puts a logging interceptor in front of the channel, which would ask it only when a method is called.
+    # The transport's logging interceptor would request methods from the channel only when they are called.
     transport._logged_channel = recorder
     transport._stubs.clear()
     recorder.asked()

@@ -1,1 +1,1 @@
-"""The folder that ``trainmaster vertex-env`` puts on ``PYTHONPATH``: Python reads its ``sitecustomize`` at every start."""
+"""The folder that ``trainmaster vertex-env`` adds to ``PYTHONPATH``; Python imports its ``sitecustomize`` at startup."""

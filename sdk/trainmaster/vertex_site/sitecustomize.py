@@ -1,8 +1,8 @@
-"""Points Google's SDK for Vertex AI at Trainmaster, by environment variables alone: it has none of its own for that.
+"""Configures Google's SDK for Vertex AI for Trainmaster by environment variables; the SDK itself has none for that.
 
-Nothing is imported that a program does not import itself: when it comes to ``google.auth`` and to the SDK's settings, they
-get other defaults. What the program says itself, as in ``aiplatform.init(api_endpoint=…)``, still wins. And where the SDK
-prints a link to Google's console (`View Custom Job:`), it is that of the page here.
+Import hooks change the defaults of ``google.auth`` and of the SDK when a program imports them; nothing else is imported.
+Explicit settings such as ``aiplatform.init(api_endpoint=…)`` still win. The SDK's links to Google's console
+(`View Custom Job:`) become links to the web interface.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _settings_of_the_sdk(module: ModuleType) -> None:
     config._api_transport = "grpc" if _BRIDGE else "rest"
     config._credentials = _credentials()
     config._staging_bucket = os.environ.get("TRAINMASTER_VERTEX_STAGING") or None
-    # It would look for the project at Google's for a minute before it took the environment's.
+    # Otherwise the SDK would look up the project at Google for a minute before using the environment.
     config._project = os.environ.get("GOOGLE_CLOUD_PROJECT") or None
     config._location = os.environ.get("GOOGLE_CLOUD_REGION") or None
     if _BRIDGE:
@@ -37,21 +37,21 @@ def _settings_of_the_sdk(module: ModuleType) -> None:
 
 
 def _init_over_grpc(init: Callable[..., None]) -> Callable[..., None]:
-    """``aiplatform.init`` takes REST by itself where a script names no project, and the bridge speaks gRPC alone."""
+    """``aiplatform.init`` switches to REST if a script names no project, but the bridge only supports gRPC."""
 
     @functools.wraps(init)
-    def wrapped(**told: Any) -> None:
-        if told.get("api_transport") == "rest":
-            told = {"api_endpoint": _URL, **told}
-        elif not told.get("api_key"):
-            told["api_transport"] = told.get("api_transport") or "grpc"
-        init(**told)
+    def wrapped(**arguments: Any) -> None:
+        if arguments.get("api_transport") == "rest":
+            arguments = {"api_endpoint": _URL, **arguments}
+        elif not arguments.get("api_key"):
+            arguments["api_transport"] = arguments.get("api_transport") or "grpc"
+        init(**arguments)
 
     return wrapped
 
 
 def _default_credentials(module: ModuleType) -> None:
-    """For clients that the SDK makes without those of ``aiplatform.init``."""
+    """Default credentials for clients that the SDK creates without those of ``aiplatform.init``."""
 
     def default(*_: Any, **__: Any) -> tuple[Any, str | None]:
         return _credentials(), os.environ.get("GOOGLE_CLOUD_PROJECT")
@@ -63,7 +63,7 @@ def _credentials() -> Any:
     return importlib.import_module("google.oauth2.credentials").Credentials(token=_TOKEN)
 
 
-# By the collection in a resource's name. Of a training pipeline and of its custom job it is the same page.
+# By the collection in a resource name. A training pipeline and its custom job have the same page.
 _PAGES = {
     "customJobs": "jobs/{}",
     "trainingPipelines": "jobs/{}",
@@ -73,14 +73,14 @@ _PAGES = {
 
 
 def _page_of(name: str, otherwise: Callable[[], str | None]) -> str | None:
-    """``name``: of a resource."""
+    """The page of the resource ``name``."""
     *_, collection, own = ["", *name.split("/")]
     page = _PAGES.get(collection)
     return f"{_URL}/{page.format(own)}" if page is not None else otherwise()
 
 
 def _links_of(kind: str) -> Callable[[ModuleType], None]:
-    """``kind``: the class of all of a module's jobs, which tells where each is seen."""
+    """``kind``: the base class of a module's jobs, which builds their links."""
 
     def after(module: ModuleType) -> None:
         found: Any = getattr(module, kind, None)
@@ -107,7 +107,7 @@ _AFTER: dict[str, Callable[[ModuleType], None]] = {
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what the others find, and has more done once it is loaded."""
+    """Adds a post-import hook to the modules in ``_AFTER``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -127,7 +127,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _next_sitecustomize() -> None:
-    """The one that this one stands before: Python reads the first alone."""
+    """Run the ``sitecustomize`` that this one shadows; Python imports only the first."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [path for path in sys.path if os.path.abspath(path or ".") != here]
     spec = PathFinder.find_spec("sitecustomize", others)

@@ -94,9 +94,8 @@ def test_the_cheapest_victim_is_stopped_and_both_jobs_have_messages() -> None:
     (preemption,) = made.preempts
     assert (preemption.job_id, preemption.for_job, preemption.code) == ("cheap", "urgent", PreemptCode.PRIORITY)
     assert preemption.sentence == (
-        "stopped for job urgent of larger priority (90 against 50); when there is room it goes on from its last "
-        "complete "
-        "checkpoint, or begins anew if it has none"
+        "stopped for job urgent of larger priority (90 against 50); when there is room it resumes from its last "
+        "complete checkpoint, or starts over if it has none"
     )
     reason = made.waits[JobId("urgent")]
     assert reason.code is ReasonCode.PREEMPTING

@@ -125,7 +125,7 @@ def test_cpus_and_memory_bind_too() -> None:
     )
     cpu = why([full], gang(1, 0, cpu=32_000), [beside])
     assert cpu.sentence.startswith(
-        "needs 32 CPUs on one node for its worker; the most that is free is 12 CPUs, on n beside job x until "
+        "needs 32 CPUs on one node for its worker; the most that is free is 12 CPUs, on n next to job x until "
         "about 12:05 UTC"
     )
     both = why([full], gang(1, 1, cpu=32_000), [beside])

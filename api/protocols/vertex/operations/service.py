@@ -51,7 +51,7 @@ def look(
     collection, _, resource_id = resource.partition("/")
     if collection in collections and "/" not in resource_id:
         if operation == DELETION:
-            return collections[collection].look(context, caller, parent, resource_id)
+            return collections[collection].poll_deletion(context, caller, parent, resource_id)
         if collection == models.COLLECTION and (found := _UPLOAD.fullmatch(operation)):
             return uploads.look(context, caller, parent, resource_id, int(found["number"]))
         if collection == endpoints.COLLECTION and (found := _DEPLOYMENT.fullmatch(operation)):

@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from api.http.paging import plain
 from api.protocols.vertex.filters import (
-    All,
+    AllOf,
     FieldReader,
     FilterVocabulary,
     Predicate,
@@ -262,7 +262,7 @@ def _facts(test: Predicate) -> Iterator[Same | Linked]:
     """What holds for all that pass, as far as the database can look for it."""
     if isinstance(test, Same | Linked):
         yield test
-    elif isinstance(test, All):
+    elif isinstance(test, AllOf):
         for part in test.tests:
             yield from _facts(part)
 

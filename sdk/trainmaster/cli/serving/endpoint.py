@@ -29,7 +29,6 @@ Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the e
 Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is ready or has failed.")]
 _WATCH_S: Final = 0.5
-_SETTLED: Final = frozenset({"ready", "failed"})
 
 
 def register(root: typer.Typer) -> None:
