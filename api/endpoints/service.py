@@ -143,8 +143,8 @@ def deploy(
         _demand_free_traffic(others, None, traffic)
         found = Deployment(
             id=new_id("deployment"), endpoint_id=endpoint.id, name=body.deployment, state=DeploymentState.ACTIVE.value,
-            generation=1, replicas=body.replicas or 1, traffic=traffic, target_revision=1, stable_revision=None, created_at=work.now,
-            updated_at=work.now, split_when_ready=split_when_ready,
+            generation=1, replicas=body.replicas or 1, traffic=traffic, target_revision=1, stable_revision=None,
+            created_at=work.now, updated_at=work.now, split_when_ready=split_when_ready,
         )  # fmt: skip
         work.session.add(found)
         work.session.flush()
@@ -165,8 +165,8 @@ def deploy(
     if number > 1:
         _forget_failures(work, found)
         _change(
-            work, found, target_revision=number, state=DeploymentState.ACTIVE.value, replicas=body.replicas or found.replicas,
-            traffic=found.traffic if body.traffic is None else body.traffic,
+            work, found, target_revision=number, state=DeploymentState.ACTIVE.value,
+            replicas=body.replicas or found.replicas, traffic=found.traffic if body.traffic is None else body.traffic,
         )  # fmt: skip
     record_event(
         work, access.caller, endpoint, "deployment.deployed", body.reason, deployment=found.name, revision=number

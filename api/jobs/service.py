@@ -97,7 +97,8 @@ def _check_images(context: AppContext, spec: JobSpec) -> None:
     mistakes: list[dict[str, str | None]] = [
         {
             "path": field,
-            "message": f"this platform runs plain processes (TRAINMASTER_EXECUTOR=process) and cannot run image {image}",
+            "message": "this platform runs plain processes (TRAINMASTER_EXECUTOR=process) and cannot run "
+            f"image {image}",
             "hint": "omit `image`, or use a platform that runs containers",
         }
         for field, image in images
@@ -201,7 +202,8 @@ def _check_priority(work: UnitOfWork, submission: Submission) -> None:
     own = submission.spec.priority
     if maximum is None or own <= maximum:
         return
-    message = f"jobs of project {submission.member.project} may have {priority_words(maximum)} at most, not {priority_words(own)}"
+    project = submission.member.project
+    message = f"jobs of project {project} may have {priority_words(maximum)} at most, not {priority_words(own)}"
     hint = "a platform admin can change the limit"
     error: dict[str, str | None] = {"path": "priority", "message": message, "hint": hint}
     raise InvalidSpec(f"priority: {message}; {hint}.", field="priority", errors=[error])

@@ -68,7 +68,7 @@ async def open_session(
         max_age=int(left.total_seconds()),
         path="/",
         httponly=True,
-        samesite="strict",  # a link from another site opens the page without the cookie; the page's own requests have it
+        samesite="strict",  # other sites' links open the page without the cookie; its own requests have it
         secure=context.settings.api_url.startswith("https://"),
     )
     return service.identity(caller)

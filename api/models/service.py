@@ -138,8 +138,8 @@ def register(
     if before is not None:
         return _made(work.session, before)
     row = versions.register_from_job(
-        work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller), draft.source,
-        volume=volume, metadata=VersionMetadata(body.description, body.labels, body.aliases, Stage(body.stage)),
+        work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller),
+        draft.source, volume=volume, metadata=VersionMetadata(body.description, body.labels, body.aliases, Stage(body.stage)),
         when_done=body.when_done, version_id=version_id,
     )  # fmt: skip
     work.notify(TOPIC_MODELS)
@@ -253,8 +253,8 @@ def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.Alia
         return model
     before = models.point_alias(work.session, model, alias, row, work.now)
     versions.record_change(
-        work.session, work.now, model, by_of(access.caller), "alias.moved", version=row.number, name=alias, before=before,
-        after=row.number, reason=body.reason,
+        work.session, work.now, model, by_of(access.caller), "alias.moved", version=row.number, name=alias,
+        before=before, after=row.number, reason=body.reason,
     )  # fmt: skip
     work.session.flush()
     return model

@@ -18,9 +18,9 @@ def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[HolderV
     """In order of the replicas' ids. Replicas of projects hidden from the caller have no names."""
     query = (
         select(
-            Replica.node, Replica.gpus, Replica.gpu_model, Replica.gpu_milli, Replica.cpu_milli, Replica.memory_bytes, Replica.role,
-            Replica.index.label("replica_index"), Replica.state, Job.id.label("job_id"), Job.name.label("job"), Job.project_id,
-            Project.name.label("project"),
+            Replica.node, Replica.gpus, Replica.gpu_model, Replica.gpu_milli, Replica.cpu_milli, Replica.memory_bytes,
+            Replica.role, Replica.index.label("replica_index"), Replica.state, Job.id.label("job_id"),
+            Job.name.label("job"), Job.project_id, Project.name.label("project"),
         )
         .join(Job, Job.id == Replica.job_id)
         .join(Project, Project.id == Job.project_id)

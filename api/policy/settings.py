@@ -60,7 +60,7 @@ SETTINGS: Final = (
         "reclaims", "switch",
         "Projects reclaim their guaranteed resources by preempting jobs of projects that borrow them.",
     ),
-    PolicySetting("preempts_shares", "switch", "Projects below their share may preempt jobs of projects above their share."),
+    PolicySetting("preempts_shares", "switch", "Projects below their share may preempt jobs of projects above theirs."),
     PolicySetting(
         "time_slice_s", "duration",
         "Time slicing among jobs of equal priority: a job that has run for so long may be preempted by the first job "

@@ -20,11 +20,10 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from scheduler.simulator.cluster import SimulatedCluster
-
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Plan, QueuedGang, RunningGang, Snapshot, plan
+from scheduler.simulator.cluster import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30

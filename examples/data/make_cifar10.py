@@ -2,8 +2,9 @@
 
     python examples/data/make_cifar10.py FOLDER [--images 2000]
 
-The format: each file is a row of records, one byte of label (0 to 9) and 3,072 bytes of picture: 1,024 red, 1,024 green,
-1,024 blue, each row by row. ``data_batch_1.bin`` to ``data_batch_5.bin`` are to train on, ``test_batch.bin`` to test with.
+The format: each file is a row of records, one byte of label (0 to 9) and 3,072 bytes of picture: 1,024 red, 1,024
+green, 1,024 blue, each row by row. ``data_batch_1.bin`` to ``data_batch_5.bin`` are to train on, ``test_batch.bin`` to
+test with.
 https://www.cs.toronto.edu/~kriz/cifar.html
 """
 

@@ -56,7 +56,8 @@ def train(state: elastic.State, options: argparse.Namespace) -> None:
     while state.step < options.steps:
         batch = choose(len(labels), state.step, options.seed).chunk(size)[rank]
         state.optimizer.zero_grad()
-        # The mean over all images of the step, however unevenly they are dealt out (DDP divides by the number of ranks).
+        # The mean over all images of the step, however unevenly they are dealt out (DDP divides by the number of
+        # ranks).
         loss = nn.functional.cross_entropy(ddp(images[batch]), labels[batch], reduction="sum") * size / BATCH
         loss.backward()  # allreduce happens in here
         state.optimizer.step()

@@ -1,4 +1,5 @@
-"""Trains a network on the digits that is cut into stages, one for each process: pipeline parallelism (PipeDream's 1F1B).
+"""Trains a network on the digits that is cut into stages, one for each process: pipeline parallelism (PipeDream's
+1F1B).
 
 Each process holds only its stage. A batch is cut into microbatches; while a later stage works on one, the earlier
 stages work on those behind it, and torch's schedule "one forward, one backward" keeps few of them in memory. Started by

@@ -1,4 +1,5 @@
-"""Trains on the digits with TensorFlow's ParameterServerStrategy: asynchronous, one chief, any number of workers and ps.
+"""Trains on the digits with TensorFlow's ParameterServerStrategy: asynchronous, one chief, any number of workers and
+ps.
 
 One script for all roles; TF_CONFIG says which one this process has. ``--loop fit`` trains with Keras, ``--loop
 coordinator`` with a loop of one's own. An evaluator, if the job has one, looks at every checkpoint beside the training.
@@ -56,7 +57,7 @@ def fit(cluster: Any, options: argparse.Namespace) -> None:
     creator = tf.keras.utils.experimental.DatasetCreator(batches)
 
     def report(epoch: int, logs: dict[str, Any] | None) -> None:
-        report(epoch + 1, options, steps, (logs or {})["loss"])
+        report_progress(epoch + 1, options, steps, (logs or {})["loss"])
 
     model.fit(
         creator,
@@ -104,7 +105,7 @@ def coordinate(cluster: Any, options: argparse.Namespace) -> None:
         coordinator.join()  # a worker that dies meanwhile has its steps done by the others
         checkpoint.epoch.assign(epoch + 1)
         manager.save()
-        report(epoch + 1, options, steps, float(losses[-1].fetch()))
+        report_progress(epoch + 1, options, steps, float(losses[-1].fetch()))
     finish(model, options)
 
 
@@ -160,7 +161,7 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
         return arrays["images"], arrays["labels"]
 
 
-def report(epoch: int, options: argparse.Namespace, steps: int, loss: float) -> None:
+def report_progress(epoch: int, options: argparse.Namespace, steps: int, loss: float) -> None:
     """Print how far the training is, tell the platform, and rest."""
     print(f"epoch {epoch}/{options.epochs}: loss {loss:.4f}", flush=True)
     if "TRAINMASTER_REPORT_FILE" in os.environ:

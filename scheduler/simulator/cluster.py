@@ -154,7 +154,7 @@ class SimulatedCluster:
             policy=self.policy,
         )
 
-    def tell(self, view: RunningGang) -> None:
+    def update_view(self, view: RunningGang) -> None:
         """Update what is known of a running job: attained service, estimate, work since its last checkpoint."""
         self._views[view.job_id] = view
 

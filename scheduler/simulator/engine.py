@@ -17,7 +17,7 @@ from scheduler.simulator.progress import Progress
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.usage_history import UsageHistory
-from scheduler.simulator.wakeups import next_look_s
+from scheduler.simulator.wakeups import next_change_s
 
 Planner = Callable[[Snapshot], Plan]
 
@@ -69,7 +69,7 @@ class Simulation:
         self._is_dirty = False  # something changed since the last plan
         self._job_seconds = 0.0  # integral of the number of jobs over time
         self._jobs_there = 0
-        self._came: dict[str, float] = {}  # ``_job_seconds`` at the job's arrival
+        self._job_seconds_before: dict[str, float] = {}  # ``_job_seconds`` at the job's arrival
 
     def run(self) -> SimulationOutcome:
         """Run until no event is left, or the scenario's ``until``. A job that can never run waits for ever."""
@@ -87,7 +87,7 @@ class Simulation:
                 raise WrongPlan(f"plans go in circles at {now_s:g} s")
             self._pass(now_s, happens_s)
             now_s = max(now_s, happens_s)
-            self._let_happen(now_s)
+            self._process_events(now_s)
             if self._is_dirty and now_s >= last_plan_s + self.scenario.tick_s:
                 self._plan(now_s)
                 last_plan_s = now_s
@@ -108,7 +108,7 @@ class Simulation:
         self.outcome.usage.advance(to_s, waiting=len(self.world.queued))
         self._past.advance(to_s, self.world.running)
 
-    def _let_happen(self, now_s: float) -> None:
+    def _process_events(self, now_s: float) -> None:
         while self._ends and self._ends[0][0] <= now_s + _SOON_S:
             _, version, name = heapq.heappop(self._ends)
             if self._version.get(name) == version:
@@ -118,16 +118,16 @@ class Simulation:
             if JobId(name) in self.world.running:
                 self._release(name, now_s)
         while self._next < len(self._arrivals) and self._arrivals[self._next].at_s <= now_s:
-            self._come(self._arrivals[self._next], now_s)
+            self._arrive(self._arrivals[self._next], now_s)
             self._next += 1
         if self._look_s <= now_s + _SOON_S:
             self._look_s = math.inf
             self._is_dirty = True
 
-    def _come(self, arrival: Arrival, now_s: float) -> None:
+    def _arrive(self, arrival: Arrival, now_s: float) -> None:
         progress = Progress(arrival, self.scenario.checkpoint_every_s, now_s=now_s)
         self._progress[arrival.name] = progress
-        self._came[arrival.name] = self._job_seconds
+        self._job_seconds_before[arrival.name] = self._job_seconds
         self._jobs_there += 1
         self.world.enqueue(self._queued(progress, now_s))
         self._is_dirty = True
@@ -138,7 +138,7 @@ class Simulation:
         history = self.outcome.jobs[name]
         history.ended_s = now_s
         there_s = now_s - history.arrival.at_s
-        meanwhile = self._job_seconds - self._came.pop(name)
+        meanwhile = self._job_seconds - self._job_seconds_before.pop(name)
         history.jobs_meanwhile = meanwhile / there_s if there_s > 0 else 1.0
         self._jobs_there -= 1
         self.outcome.usage.end(ended)
@@ -183,7 +183,7 @@ class Simulation:
         for job_id, running in self.world.running.items():
             progress = self._progress[job_id]
             progress.advance(now_s)
-            self.world.tell(
+            self.world.update_view(
                 replace(
                     self.world.view(job_id),
                     attained_gpu_s=progress.attained_gpu_s,
@@ -264,7 +264,7 @@ class Simulation:
     def _next_look_s(self, now_s: float) -> float:
         if not self.world.queued:
             return math.inf
-        look_s = next_look_s(
+        look_s = next_change_s(
             now_s,
             policy=self.scenario.policy,
             estimator=self.estimator,

@@ -20,7 +20,7 @@ from scheduler.simulator.progress import Progress
 _SOON_S = 1e-6  # moments closer than this are simultaneous: sums of floats are not exact
 
 
-def next_look_s(
+def next_change_s(
     now_s: float,
     *,
     policy: Policy,

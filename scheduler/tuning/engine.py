@@ -25,7 +25,7 @@ _HISTORY_LIMIT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.
 _WHENEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # no sampler uses trial times
 
 
-def sampled(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
+def sample_points(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
     """An endless stream of points; each counts as pending for the next ones.
 
     Args:

@@ -19,12 +19,12 @@ from scipy.special import erfcx
 from trainmaster.studies import Goal
 
 from scheduler.tuning.encoding import Rows, UnitCube
-from scheduler.tuning.gaussian_process import GaussianProcess, evened, fitted
+from scheduler.tuning.gaussian_process import GaussianProcess, normalised
 from scheduler.tuning.request import Proposal, ProposalRequest, thinned
 
 # The cost grows with the cube of this number.
 _HISTORY_LIMIT: Final = 200
-_STORIES: Final = 16
+_FANTASIES: Final = 16
 _ANYWHERE: Final = 1_500
 # Candidates near each of the best results, and their distance along each axis.
 _NEAR: Final = 40
@@ -38,7 +38,7 @@ _LOG_ROOT_2PI: Final = 0.5 * math.log(2 * math.pi)
 _FAR: Final = -1e4
 
 
-def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
+def improvement_points(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
     """An endless stream of points; each counts as pending for the next ones. One goal; at least two results.
 
     Args:
@@ -49,8 +49,8 @@ def improving(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iter
     known = thinned(request.finished, request.goals, _HISTORY_LIMIT)
     sign = 1.0 if request.goals[0] is Goal.MINIMIZE else -1.0
     rows = cube.rows([trial.parameters for trial in known])
-    values = evened(np.array([sign * trial.values[0] for trial in known]))
-    kernel = fitted(rows, values, cube.is_categorical)
+    values = normalised(np.array([sign * trial.values[0] for trial in known]))
+    kernel = fit_kernel(rows, values, cube.is_categorical)
     alone = GaussianProcess(kernel, rows, values)
     drawn: list[Proposal] = []
     while True:
@@ -67,8 +67,8 @@ def _expected_improvement(
     least = float(values.min())
     if not len(pending):
         return _ExpectedImprovement(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
-    stories = alone.stories(pending, chance.standard_normal((len(pending), _STORIES)))
-    known = np.repeat(values[:, None], _STORIES, axis=1)
+    fantasies = alone.fantasies(pending, chance.standard_normal((len(pending), _FANTASIES)))
+    known = np.repeat(values[:, None], _FANTASIES, axis=1)
     process = GaussianProcess(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, stories]))
     return _ExpectedImprovement(process, np.minimum(least, stories.min(axis=0)))
 

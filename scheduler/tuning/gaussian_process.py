@@ -35,7 +35,7 @@ _WORST: Final = 5.0
 _SQRT5: Final = math.sqrt(5)
 
 
-def evened(costs: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Transform the costs for a Gaussian process: outliers clipped, skewness removed, mean 0, variance 1."""
     costs = costs / max(float(np.abs(costs).max()), 1e-300)  # avoids overflow of squares
     middle, best = float(np.median(costs)), float(costs.min())
@@ -70,7 +70,7 @@ class Kernel:
         """Covariance matrix, shape (left, right)."""
         return self.variance * _matern(self._squares(left, right))
 
-    def turning(self, row: NDArray[np.float64], others: Rows) -> tuple[NDArray[np.float64], Rows]:
+    def covariance_gradient(self, row: NDArray[np.float64], others: Rows) -> tuple[NDArray[np.float64], Rows]:
         """Covariances of ``row`` with ``others``, shape (others,), and their gradients by ``row``, shape (others,
         parameters).
 
@@ -83,7 +83,7 @@ class Kernel:
         return (1 + root + root * root / 3) * fall, np.asarray(slopes, dtype=np.float64)
 
     def _squares(self, left: Rows, right: Rows) -> NDArray[np.float64]:
-        """Squared scaled distances: :func:`apart` times the weights, without its third dimension."""
+        """Squared scaled distances: :func:`squared_differences` times the weights, without its third dimension."""
         is_number = ~self.is_categorical
         scale = np.sqrt(self.weights[is_number])
         found = cdist(left[:, is_number] * scale, right[:, is_number] * scale, "sqeuclidean")
@@ -92,7 +92,7 @@ class Kernel:
         return np.asarray(found, dtype=np.float64)
 
 
-def apart(left: Rows, right: Rows, is_categorical: NDArray[np.bool_]) -> NDArray[np.float64]:
+def squared_differences(left: Rows, right: Rows, is_categorical: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Squared differences, shape (left, right, parameters); 0 or 1 between two categorical values."""
     steps = left[:, None, :] - right[None, :, :]
     squares = steps * steps
@@ -106,10 +106,10 @@ def _matern(squares: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((1 + root + root * root / 3) * np.exp(-root), dtype=np.float64)
 
 
-def fitted(rows: Rows, values: NDArray[np.float64], is_categorical: NDArray[np.bool_]) -> Kernel:
+def fit_kernel(rows: Rows, values: NDArray[np.float64], is_categorical: NDArray[np.bool_]) -> Kernel:
     """The maximum a posteriori kernel for ``values`` (mean 0, variance 1) at ``rows``."""
     count = rows.shape[1]
-    squares = apart(rows, rows, is_categorical)
+    squares = squared_differences(rows, rows, is_categorical)
     length = _LENGTH[0] + 0.5 * math.log(count)
     means = np.array([length] * count + [_VARIANCE[0], _NOISE[0]])
     deviations = np.array([_LENGTH[1]] * count + [_VARIANCE[1], _NOISE[1]])
@@ -179,12 +179,12 @@ class GaussianProcess:
 
         Shapes (fantasies,), scalar, (parameters, fantasies) and (parameters,).
         """
-        near, turns = self.kernel.turning(row, self.rows)
+        near, turns = self.kernel.covariance_gradient(row, self.rows)
         solved = cho_solve((self._factor, True), near, check_finite=False)
         deviation = math.sqrt(max(1e-12, self.kernel.variance - float(near @ solved)))
         return near @ self._pulled, deviation, turns.T @ self._pulled, -(turns.T @ solved) / deviation
 
-    def stories(self, rows: Rows, draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    def fantasies(self, rows: Rows, draws: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sampled values at ``rows``, one column per column of ``draws`` (rows, fantasies), standard normal numbers."""
         near = self.kernel.between(rows, self.rows)
         half = solve_triangular(self._factor, near.T, lower=True, check_finite=False)

@@ -10,8 +10,8 @@ from typing import Final
 
 from trainmaster.studies import Algorithm
 
-from scheduler.tuning.engine import sampled
-from scheduler.tuning.expected_improvement import improving
+from scheduler.tuning.engine import sample_points
+from scheduler.tuning.expected_improvement import improvement_points
 from scheduler.tuning.request import Proposal, ProposalRequest
 
 # Golden-ratio steps fall on both halves of a circle evenly, also if only every n-th is used: some prefetched points
@@ -19,7 +19,7 @@ from scheduler.tuning.request import Proposal, ProposalRequest
 _STEP: Final = (sqrt(5) - 1) / 2
 
 
-def in_turns(request: ProposalRequest, offset: int = 0) -> Iterator[Proposal]:
+def interleave(request: ProposalRequest, offset: int = 0) -> Iterator[Proposal]:
     """An endless stream of points; each counts as pending for the next ones of either algorithm.
 
     The proposal number determines the algorithm. A point that may not be tried uses up the turn: what one algorithm
@@ -27,8 +27,8 @@ def in_turns(request: ProposalRequest, offset: int = 0) -> Iterator[Proposal]:
     """
     by_tpe: list[Proposal] = []
     by_process: list[Proposal] = []
-    tpe = sampled(replace(request, algorithm=Algorithm.TPE), by_process)
-    process = improving(request, by_tpe)
+    tpe = sample_points(replace(request, algorithm=Algorithm.TPE), by_process)
+    process = improvement_points(request, by_tpe)
     for place in count(request.index + offset):
         drawn, source = (by_tpe, tpe) if place * _STEP % 1.0 < 0.5 else (by_process, process)
         drawn.append(next(source))

@@ -146,17 +146,17 @@ def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
         case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(request.finished) < startup_trials(request.space):
             return _spread(request, offset)
         case Algorithm.AUTO:
-            from scheduler.tuning.interleaved import in_turns
+            from scheduler.tuning.interleaved import interleave
 
-            return in_turns(request, offset)
+            return interleave(request, offset)
         case Algorithm.GP if len(request.goals) == 1 and not gp_may_draw(request.space):
-            from scheduler.tuning.expected_improvement import improving
+            from scheduler.tuning.expected_improvement import improvement_points
 
-            return improving(request)
+            return improvement_points(request)
         case _:
-            from scheduler.tuning.engine import sampled
+            from scheduler.tuning.engine import sample_points
 
-            return sampled(request)
+            return sample_points(request)
 
 
 def _spread(request: ProposalRequest, offset: int) -> Iterator[Proposal]:

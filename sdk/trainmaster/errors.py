@@ -1,7 +1,7 @@
 """The exception hierarchy of this package.
 
-The server answers with a stable error code; :data:`EXCEPTION_BY_CODE` maps it to a class. ``str(error)`` is the server's
-message, followed by one line per invalid field.
+The server answers with a stable error code; :data:`EXCEPTION_BY_CODE` maps it to a class. ``str(error)`` is the
+server's message, followed by one line per invalid field.
 """
 
 from __future__ import annotations

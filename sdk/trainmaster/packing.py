@@ -109,8 +109,8 @@ def pack_folder(
 ) -> PackedFolder:
     """Pack ``folder``, without ignored files, into a ``.tar.gz``.
 
-    Names are sorted; times, owners and all permissions except "executable" are left out: the same content gives the same
-    digest on every machine. Links are stored as links; their targets must be inside the folder.
+    Names are sorted; times, owners and all permissions except "executable" are left out: the same content gives the
+    same digest on every machine. Links are stored as links; their targets must be inside the folder.
 
     Args:
         limit_bytes: maximum size of the archive. Packing stops when it is exceeded, and does not start if the

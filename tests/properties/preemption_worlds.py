@@ -116,7 +116,7 @@ class Story:
                 estimate = Estimate(left, left, left)
             attained = (life.had_s + ran_s) * gpus_of(running.job.gang)
             lost = (ran_s % 500) * gpus_of(running.job.gang)  # it saves every 500 s
-            self.world.tell(replace(view, attained_gpu_s=attained, estimate=estimate, lost_gpu_s=lost))
+            self.world.update_view(replace(view, attained_gpu_s=attained, estimate=estimate, lost_gpu_s=lost))
         return self.world.snapshot(self.now)
 
     def plan(self) -> Plan:

@@ -37,7 +37,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
             {"node_selector": dict(selector), "known": known},
         )
     group = next(g for g in demand.merged if g.request.uses_gpu and not empty.has_model(g, demand.pool))
-    present = sorted({model for whole, _, _ in empty.kinds(demand.pool) for model in whole.gpus})
+    present = sorted({model for whole, _, _ in empty.node_sizes(demand.pool) for model in whole.gpus})
     models = group.request.gpu_models
     where = f"no node with {label}" if selector else "no node"
     lack = (
@@ -70,7 +70,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
     """No empty node holds even one member of some group."""
     group = next(g for g in demand.merged if not empty.members(g, demand.pool))
     request = group.request
-    kinds = empty.kinds(demand.pool)
+    kinds = empty.node_sizes(demand.pool)
     nodes = empty.cluster.nodes
     needs = f"on one node {phrases.each(group)}"
     numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
@@ -109,7 +109,7 @@ class _Short:
 
 def _short_of_others(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
     """Resources other than GPUs that exceed every node, with their numbers."""
-    request, kinds, nodes = group.request, empty.kinds(demand.pool), empty.cluster.nodes
+    request, kinds, nodes = group.request, empty.node_sizes(demand.pool), empty.cluster.nodes
     short: list[_Short] = []
     numbers: dict[str, int] = {}
     cpu, cpu_node = max((whole.cpu_milli, -n) for whole, _, n in kinds)
@@ -142,7 +142,7 @@ def _nearest(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> str:
     request = group.request
 
     def share(position: int) -> tuple[float, int]:
-        whole, _, number = empty.kinds(demand.pool)[position]
+        whole, _, number = empty.node_sizes(demand.pool)[position]
         gpus = max((whole.gpus.get(m, 0) for m in group.models), default=0)
         shares = [
             whole.cpu_milli / max(1, request.cpu_milli),
@@ -151,7 +151,7 @@ def _nearest(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> str:
         ]
         return (min(shares), -number)
 
-    whole, _, number = empty.kinds(demand.pool)[max(range(len(empty.kinds(demand.pool))), key=share)]
+    whole, _, number = empty.node_sizes(demand.pool)[max(range(len(empty.node_sizes(demand.pool))), key=share)]
     has = [phrases.cpus(whole.cpu_milli), phrases.memory(whole.memory_bytes)]
     if request.gpu_count:
         has.insert(0, phrases.gpus(max(whole.gpus.get(m, 0) for m in group.models), ()))

@@ -40,7 +40,7 @@ class EmptyCluster:
             self._capacity.headroom = self.headroom
         return self._capacity
 
-    def kinds(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
+    def node_sizes(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
         """Each node size in ``pool``, how many nodes have it, and the first of them."""
         known = self._kinds.get(id(pool))
         if known is None:
@@ -60,7 +60,7 @@ class EmptyCluster:
         """How many members of ``group`` the empty pool holds, disregarding the rest of the gang."""
         return sum(
             nodes * slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, 1 << 30)
-            for whole, nodes, _ in self.kinds(pool)
+            for whole, nodes, _ in self.node_sizes(pool)
         )
 
     def refusal(self, demand: Demand) -> ReasonCode | None:
@@ -115,7 +115,7 @@ class EmptyCluster:
         return known
 
     def has_model(self, group: MemberGroup, pool: NodePool) -> bool:
-        return any(whole.gpus.get(model, 0) > 0 for whole, _, _ in self.kinds(pool) for model in group.models)
+        return any(whole.gpus.get(model, 0) > 0 for whole, _, _ in self.node_sizes(pool) for model in group.models)
 
 
 def _size(whole: Amounts) -> tuple[object, ...]:

@@ -26,21 +26,21 @@ def progressive_filling(
 
     Batches hold consecutive jobs of one class which are known to wait; every other job comes alone.
     """
-    turns = FairQueue(projects)
+    fair_queue = FairQueue(projects)
     alone = 0  # jobs to take singly before testing again whether tied projects can be merged
-    while (project := turns.first()) is not None:
-        if alone <= 0 and len(tied := turns.tied()) > 1:
+    while (project := fair_queue.first()) is not None:
+        if alone <= 0 and len(tied := fair_queue.tied()) > 1:
             merged = _merged(tied, waits)
             if len(merged) >= len(tied):
                 yield merged
                 for project in tied:
                     project.refresh(shares)
-                turns.update_all(tied)
+                fair_queue.update_all(tied)
                 continue
             alone = len(tied)
         alone -= 1
-        yield from project.take(shares, turns, waits)
-        turns.update(project)
+        yield from project.take(shares, fair_queue, waits)
+        fair_queue.update(project)
 
 
 def _merged(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool]) -> Sequence[QueueEntry]:
@@ -287,7 +287,7 @@ class ProjectQueue(ShareHolder):
         self._refresh(shares)
 
     def take(
-        self, shares: Shares, turns: FairQueue[ProjectQueue], waits: Callable[[JobClass], bool]
+        self, shares: Shares, fair_queue: FairQueue[ProjectQueue], waits: Callable[[JobClass], bool]
     ) -> Iterator[Batch]:
         """The next jobs of one user until one of them starts, since a start changes the order."""
         user_queue = self._user_queues.first()
@@ -307,7 +307,7 @@ class ProjectQueue(ShareHolder):
                 user_queue.at = user_queue.alike_until()
                 if looks_again:
                     user_queue.at = self._user_queues.head_stays_until(jobs, at + 1, user_queue.at)
-                    user_queue.at = turns.head_stays_until(jobs, at + 1, user_queue.at)
+                    user_queue.at = fair_queue.head_stays_until(jobs, at + 1, user_queue.at)
                 yield jobs[at : user_queue.at]
             if user_queue.skip_idle() and user_queue.at == len(jobs):
                 break

@@ -111,8 +111,8 @@ def submit_with_code(
 ) -> Flow[JobDetail]:
     """Submit a job; ``project`` is the default for specs without one.
 
-    A ``code`` folder is packed and uploaded first, and its digest put into the spec. Before packing, the server checks the
-    spec, so that mistakes show at once (not for a folder that is already packed).
+    A ``code`` folder is packed and uploaded first, and its digest put into the spec. Before packing, the server checks
+    the spec, so that mistakes show at once (not for a folder that is already packed).
     """
     raw: Mapping[str, Any] = yield RunBlocking(lambda: read_spec(spec))
     if project != "default":

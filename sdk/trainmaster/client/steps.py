@@ -1,8 +1,8 @@
 """The client's logic without I/O ("sans I/O").
 
 Each operation is a generator that yields steps (send this request, wait, read the next event) and receives their
-results. A transport executes the steps, either with blocking calls or with ``await``. So retries, resumption, uploads and
-pagination are implemented once and tested without a network.
+results. A transport executes the steps, either with blocking calls or with ``await``. So retries, resumption, uploads
+and pagination are implemented once and tested without a network.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ def _system_chance() -> Callable[[], float]:
 class RetryPolicy:
     """Retries with exponential backoff and jitter.
 
-    Delays double from ``first_delay_s`` to ``max_delay_s``; each is drawn between half and all of it, so that clients do
-    not all return to a recovered server at once. Retry-After is honoured up to ``max_retry_after_s``; a longer one ends
-    the retries.
+    Delays double from ``first_delay_s`` to ``max_delay_s``; each is drawn between half and all of it, so that clients
+    do not all return to a recovered server at once. Retry-After is honoured up to ``max_retry_after_s``; a longer one
+    ends the retries.
 
     Args:
         tries: maximum number of requests, including the first.
@@ -246,7 +246,8 @@ class Call(Generic[T]):
             return self.decode(answer)
         except ValueError as error:  # pydantic's ValidationError is one
             raise ServerFailure(
-                f"The response to {self.request.method} {self.request.path} has a format unknown to this client; use the "
+                f"The response to {self.request.method} {self.request.path} has a format unknown to this client; use "
+                f"the "
                 "same version for client and server.",
                 status=answer.status,
             ) from error

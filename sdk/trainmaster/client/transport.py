@@ -98,7 +98,8 @@ class ConnectionSettings:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             cause = f" ({error})" if "certificate" in str(error).lower() else ""
             return ServerUnreachable(
-                f"No Trainmaster server answers at {self.url}{cause}: start one with `trainmaster up`, or log in to another "
+                f"No Trainmaster server answers at {self.url}{cause}: start one with `trainmaster up`, or log in to "
+                f"another "
                 "with `trainmaster login URL`."
             )
         what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "closed the connection"

@@ -66,7 +66,8 @@ def read_document(text: str | bytes) -> Any:
 
 
 def _read_json(text: str) -> Any:
-    r"""Parses JSON with ``json``: YAML readers do not decode surrogate pairs (``\\ud83d\\ude00``) that JSON writers emit.
+    r"""Parses JSON with ``json``: YAML readers do not decode surrogate pairs (``\\ud83d\\ude00``) that JSON writers
+    emit.
 
     Raises ``json.JSONDecodeError`` when the text is not JSON.
     """

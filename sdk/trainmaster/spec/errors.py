@@ -48,7 +48,10 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violated rule that involves several fields. ``depends``: the canonical paths it follows from, besides ``path``."""
+    """A violated rule that involves several fields.
+
+    ``depends``: the canonical paths it follows from, besides ``path``.
+    """
 
     path: Path
     message: str

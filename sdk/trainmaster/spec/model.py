@@ -121,7 +121,8 @@ class RoleSpec(_Model):
     )
     min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), whole] | None = Field(
         default=None,
-        description="Makes workers elastic: the gang runs with `min_replicas` to `replicas` workers, and continues when "
+        description="Makes workers elastic: the gang runs with `min_replicas` to `replicas` workers, and continues "
+        "when "
         "one is lost.",
         examples=[2],
     )
@@ -147,7 +148,8 @@ class RoleSpec(_Model):
     spread: Flag = Field(default=False, description="Only for ps: at most one on each node.")
     restart: Annotated[RestartPolicy, choice(RestartPolicy)] = Field(
         default=RestartPolicy.GANG,
-        description="When a replica of the role exits with an error: `gang` restarts the whole gang, `replica` only this "
+        description="When a replica of the role exits with an error: `gang` restarts the whole gang, `replica` only "
+        "this "
         "replica, `never` fails the job, `ignore` continues without it.",
     )
 
@@ -226,7 +228,8 @@ class JobSpec(_Model):
     args: Words = Field(default=(), description="Appended to the command.", examples=[["--epochs", 3, "--lr", 0.01]])
     env: dict[EnvName, Text] = Field(
         default_factory=dict,
-        description="Environment variables; they override the platform's. Names beginning with TRAINMASTER_ are reserved.",
+        description="Environment variables; they override the platform's. Names beginning with TRAINMASTER_ are "
+        "reserved.",
         examples=[{"LEARNING_RATE": 0.01}],
     )
     secrets: tuple[EnvName, ...] = Field(
@@ -238,7 +241,8 @@ class JobSpec(_Model):
     roles: dict[RoleName, RoleSpec] = Field(
         min_length=1,
         max_length=MAX_ENTRIES,
-        description="Roles of the gang: chief, worker, ps, evaluator, or custom names. A number is short for `replicas`.",
+        description="Roles of the gang: chief, worker, ps, evaluator, or custom names. A number is short for "
+        "`replicas`.",
         examples=[{"worker": {"replicas": 2, "resources": {"gpus": 1}}, "ps": 1}],
     )
     input: VolumePath | None = Field(
@@ -256,13 +260,15 @@ class JobSpec(_Model):
         default=50,
         ge=0,
         le=100,
-        description="`low` (25), `normal` (50), `high` (75), `urgent` (100), or a number from 0 to 100; higher priorities "
+        description="`low` (25), `normal` (50), `high` (75), `urgent` (100), or a number from 0 to 100; higher "
+        "priorities "
         "start first.",
         examples=["high", 60],
     )
     preemptible: Flag = Field(
         default=True,
-        description="Whether the scheduler may preempt the job: its attempt ends, the job is queued again and resumes from "
+        description="Whether the scheduler may preempt the job: its attempt ends, the job is queued again and resumes "
+        "from "
         "its last checkpoint.",
     )
     max_run_time: Seconds | None = Field(
@@ -289,14 +295,16 @@ class JobSpec(_Model):
     )
     metric_patterns: LinePatterns = Field(
         default=(),
-        description="Patterns of log lines that contain metrics: text with names in braces in place of numbers; `{step}`, "
+        description="Patterns of log lines that contain metrics: text with names in braces in place of numbers; "
+        "`{step}`, "
         "`{steps}`, `{epoch}` and `{epochs}` report the progress. Default: `name=number` in lines with a step or an "
         "epoch.",
         examples=["Epoch {epoch}/{epochs} loss {loss}"],
     )
     contract: Annotated[Contract, choice(Contract)] = Field(
         default=Contract.DEFAULT,
-        description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; `mxnet`: "
+        description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; "
+        "`mxnet`: "
         "adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and AIP_STORAGE_URI for "
         "model servers.",
     )
@@ -336,7 +344,10 @@ Word: TypeAlias = str | int | float | bool
 
 
 class SpecKeywords(TypedDict, total=False):
-    """Keyword arguments of ``JobSpec(…)``. A test proves that they match the fields of ``JobSpec`` and ``Shorthands``."""
+    """Keyword arguments of ``JobSpec(…)``.
+
+    A test proves that they match the fields of ``JobSpec`` and ``Shorthands``.
+    """
 
     name: Required[str]
     project: str

@@ -116,7 +116,9 @@ def parse_duration_s(value: Any) -> float:
 
 
 def format_duration(seconds: float) -> str | float:
-    """The shortest exact notation for :func:`parse_duration_s`, such as ``1h30m``; with fractions of a second, a number."""
+    """The shortest exact notation for :func:`parse_duration_s`, such as ``1h30m``; with fractions of a second, a
+    number.
+    """
     if seconds != int(seconds):
         return seconds
     left, parts = int(seconds), []

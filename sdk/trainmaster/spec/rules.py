@@ -122,7 +122,8 @@ def _uai(spec: JobSpec) -> Iterator[Violation]:
     if ps is not None and ps.replicas != nodes:
         yield Violation(
             ("roles", "ps", "replicas"),
-            f"is {ps.replicas}, but contract uai has one ps per worker (including the chief), of which there are {nodes}",
+            f"is {ps.replicas}, but contract uai has one ps per worker (including the chief), of which there are "
+            f"{nodes}",
             f"write {nodes}, or remove the number",
             (*contract, ("roles", "chief"), ("roles", "worker")),
         )
@@ -134,7 +135,8 @@ def _uai(spec: JobSpec) -> Iterator[Violation]:
         if (role.processes_per_replica or 1) > 1:
             yield Violation(
                 ("roles", name, "processes_per_replica"),
-                f"is {role.processes_per_replica}, but contract uai starts one process per replica, with the node's RANK",
+                f"is {role.processes_per_replica}, but contract uai starts one process per replica, with the node's "
+                f"RANK",
                 "write 1 or remove it, or use `contract: default`",
                 contract,
             )

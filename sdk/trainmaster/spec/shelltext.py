@@ -18,9 +18,9 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=")
 # Utilities that take no hyperparameters: if another program is in the text, the arguments are meant for that program.
 _UTILITIES: Final = frozenset(
     """
-    : [ awk basename bc break cat cd chmod continue cp cut date dirname echo exit export expr false for case function grep
-    egrep head hostname id jq kill ln local ls mkdir mktemp mv nproc printf pwd read return rm sed seq set shift sleep sort
-    source . sync tail tar tee test touch tr trap true ts ulimit umask uname uniq unset wait wc which whoami
+    : [ awk basename bc break cat cd chmod continue cp cut date dirname echo exit export expr false for case function
+    grep egrep head hostname id jq kill ln local ls mkdir mktemp mv nproc printf pwd read return rm sed seq set shift
+    sleep sort source . sync tail tar tee test touch tr trap true ts ulimit umask uname uniq unset wait wc which whoami
     """.split()  # noqa: SIM905 (a list literal would fill a screen)
 )
 _FUNCTION: Final = re.compile(r"(?:^|[\s;&|{(])(?:function\s+([\w-]+)|([\w-]+)\s*\(\s*\))")
@@ -40,8 +40,10 @@ _SHELL_OPTIONS: Final = re.compile(r"[-+][A-Za-z]+")
 class _Read:
     """A parsed shell text.
 
-    ``commands``: the words of each simple command, with their quotes; the last is empty if the text ends with an operator.
-    ``plain``: the text without single-quoted strings and comments. ``is_comment``: whether the text ends with a comment.
+    ``commands``: the words of each simple command, with their quotes; the last is empty if the text ends with an
+    operator.
+    ``plain``: the text without single-quoted strings and comments. ``is_comment``: whether the text ends with a
+    comment.
     """
 
     commands: list[list[str]] = field(default_factory=lambda: [[]])

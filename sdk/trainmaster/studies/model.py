@@ -1,4 +1,6 @@
-"""The canonical study spec as frozen pydantic models; :mod:`trainmaster.studies.parse` builds it from what users write."""
+"""The canonical study spec as frozen pydantic models; :mod:`trainmaster.studies.parse` builds it from what users
+write.
+"""
 
 from __future__ import annotations
 
@@ -231,9 +233,9 @@ class Stopping(_Model):
 
     ``min_steps``: warm-up: no trial is stopped before this step. ``min_trials``: minimum number of other trials that
     reached the same step. ``reduction``: asha and hyperband promote one in ``reduction`` trials from each rung.
-    ``patience``: number of reports without an improvement. ``max_steps``: expected length of a trial. decay-curve uses by
-    default the longest trial so far; hyperband has as many brackets as there are rungs up to ``max_steps``, at most five,
-    by default three.
+    ``patience``: number of reports without an improvement. ``max_steps``: expected length of a trial. decay-curve uses
+    by default the longest trial so far; hyperband has as many brackets as there are rungs up to ``max_steps``, at most
+    five, by default three.
     """
 
     rule: Annotated[StoppingRule, choice(StoppingRule)]
@@ -247,8 +249,8 @@ class Stopping(_Model):
 class Fidelity(_Model):
     """Successive halving: trials start with a small budget; the best resume from their checkpoints with a larger one.
 
-    ``parameter``: the parameter that passes the budget (steps, epochs, rows) to a trial: ``min`` on the first rung; one in
-    ``reduction`` trials is promoted to the next rung with ``reduction`` times the budget, up to ``max``.
+    ``parameter``: the parameter that passes the budget (steps, epochs, rows) to a trial: ``min`` on the first rung; one
+    in ``reduction`` trials is promoted to the next rung with ``reduction`` times the budget, up to ``max``.
     """
 
     parameter: Annotated[str, Field(min_length=1, max_length=100)]
@@ -268,9 +270,9 @@ class Fidelity(_Model):
 class Population(_Model):
     """Population-based training: ``budget.parallel`` trials train in parallel, and the best replace the worst.
 
-    Every ``interval`` steps (as reported with the metric), the worst ``quantile`` of the population ends (exploit). Each is
-    replaced by a trial that resumes from the checkpoint of one of the best, with its parameters multiplied or divided by
-    ``1 + perturb`` or, with probability ``resample`` each, resampled (explore).
+    Every ``interval`` steps (as reported with the metric), the worst ``quantile`` of the population ends (exploit).
+    Each is replaced by a trial that resumes from the checkpoint of one of the best, with its parameters multiplied or
+    divided by ``1 + perturb`` or, with probability ``resample`` each, resampled (explore).
     """
 
     interval: Annotated[Whole, Field(ge=1)]
@@ -282,8 +284,8 @@ class Population(_Model):
 class Winner(_Model):
     """Registration of the best trial when the study ends: as the next version of ``model`` in the model registry.
 
-    ``path``: the part of its output to register; default: the folder ``model``. ``arguments``: if given, a final job runs
-    the best parameters again with these additional arguments, and its output is registered instead of the trial's.
+    ``path``: the part of its output to register; default: the folder ``model``. ``arguments``: if given, a final job
+    runs the best parameters again with these additional arguments, and its output is registered instead of the trial's.
     """
 
     model: Annotated[str, _validator_of(check_model_name)]
@@ -293,7 +295,10 @@ class Winner(_Model):
 
 
 class StudySpec(_Model):
-    """One study. ``template``: the trials' job; ``None``: external trials, a program asks for points and tells results."""
+    """One study.
+
+    ``template``: the trials' job; ``None``: external trials, a program asks for points and tells results.
+    """
 
     name: Name
     project: Name = "default"

@@ -494,7 +494,9 @@ class _Reading:
                 self._add(place, "cma-es does not support conditional parameters", "write algorithm: tpe")
 
     def _model_or_word(self, model: type[_ModelT], field: str, data: Any, place: Path) -> _ModelT | None:
-        """Like ``_model``, but text is short for a mapping with only ``field``; mistakes then have the path of the text."""
+        """Like ``_model``, but text is short for a mapping with only ``field``; mistakes then have the path of the
+        text.
+        """
         if isinstance(data, str):
             return self._model(model, {field: data}, place, {field: place})
         return self._model(model, data, place)
@@ -502,7 +504,10 @@ class _Reading:
     def _model(
         self, model: type[_ModelT], data: Any, place: Path, places: Mapping[str, Path] | None = None
     ) -> _ModelT | None:
-        """``data`` as ``model``; ``None`` after reporting its mistakes. ``places``: paths of fields written elsewhere."""
+        """``data`` as ``model``; ``None`` after reporting its mistakes.
+
+        ``places``: paths of fields written elsewhere.
+        """
         if not isinstance(data, dict):
             self._add(place, f"must be a mapping, not {kind_of(data)}")
             return None
@@ -539,9 +544,9 @@ def _may_have_gpus(written: Mapping[str, Any], template: JobSpec | None) -> bool
 def _unmet(space: Space) -> tuple[list[Constraint] | None, int]:
     """The constraints that no point satisfies, and the number of points tried (0: all points of the space).
 
-    ``None`` instead of a list: a point satisfies all constraints. Small spaces are enumerated; larger ones are sampled by
-    an even (quasi-random) sequence over the parameters of the constraints, with fewer points where each takes longer, so
-    that invalid studies cannot keep the server busy.
+    ``None`` instead of a list: a point satisfies all constraints. Small spaces are enumerated; larger ones are sampled
+    by an even (quasi-random) sequence over the parameters of the constraints, with fewer points where each takes
+    longer, so that invalid studies cannot keep the server busy.
     """
     near = space.of_names({name for constraint in space.constraints for name in constraint.names})
     if near.size is not None and near.size <= _TRIED_POINTS:

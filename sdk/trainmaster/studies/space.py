@@ -73,7 +73,8 @@ class Space:
         return math.prod(len(values) for values in self._axes.values())
 
     def grid_point(self, place: int) -> Point | None:
-        """The point with index ``place``, from 0; ``None``: it violates a constraint, or another index has the same point.
+        """The point with index ``place``, from 0; ``None``: it violates a constraint, or another index has the same
+        point.
 
         The last parameter varies fastest. An inactive parameter has only its first digit.
         """

@@ -1,4 +1,6 @@
-"""Trial schedulers of a study, whose trials resume from checkpoints of other trials: ``fidelity`` and ``population``."""
+"""Trial schedulers of a study, whose trials resume from checkpoints of other trials: ``fidelity`` and
+``population``.
+"""
 
 from __future__ import annotations
 

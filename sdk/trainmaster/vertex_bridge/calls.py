@@ -124,7 +124,8 @@ def read(kind: Any, raw: bytes) -> Any:
     unknown = next(unknown_fields(kind.pb(request) if hasattr(kind, "pb") else request), None)
     if unknown is not None:
         words = (
-            f"Unknown field {unknown}: the bridge's google-cloud-aiplatform does not know it. Update the package, or omit "
+            f"Unknown field {unknown}: the bridge's google-cloud-aiplatform does not know it. Update the package, or "
+            f"omit "
             "the field."
         )
         raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, words)

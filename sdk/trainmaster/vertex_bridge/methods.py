@@ -38,7 +38,7 @@ _OPERATIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class RpcMethod:
     """A method. ``request``: its message class; ``call``: the method over REST, ``None`` for a streaming method."""
 
     path: str
@@ -51,9 +51,9 @@ class Method:
         return ".".join(self.path.split("/")[-2:]).removeprefix(f"{PACKAGE}.")
 
 
-def methods_of(url: str, *, connections: int) -> Mapping[str, Method]:
+def methods_of(url: str, *, connections: int) -> Mapping[str, RpcMethod]:
     """All methods by path; their calls go to ``url``, with at most ``connections`` connections per service."""
-    found: dict[str, Method] = {}
+    found: dict[str, RpcMethod] = {}
     for service, module in SERVICES:
         transports = import_module(f"google.cloud.aiplatform_v1.services.{module}.transports")
         rest = getattr(transports, f"{service}RestTransport")(host=url, credentials=AnonymousCredentials())
@@ -61,11 +61,11 @@ def methods_of(url: str, *, connections: int) -> Mapping[str, Method]:
             rest._session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
         for call in _declared(getattr(transports, f"{service}GrpcTransport")):
             over_rest = getattr(rest, call.name) if call.is_unary else None
-            found[call.path] = Method(call.path, call.request, over_rest)
+            found[call.path] = RpcMethod(call.path, call.request, over_rest)
         if service == "JobService":  # all of them have these
             for name, attribute, request in _OPERATIONS:
                 path = f"/{OPERATIONS}/{name}"
-                found[path] = Method(path, request, getattr(rest, attribute))
+                found[path] = RpcMethod(path, request, getattr(rest, attribute))
     return found
 
 
@@ -81,17 +81,17 @@ class _Recorder(grpc.Channel):  # type: ignore[misc]
     """A channel that sends nothing, but records the methods that are requested from it."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[str, Any, bool]] = []
+        self._requested: list[tuple[str, Any, bool]] = []
 
-    def asked(self) -> list[tuple[str, Any, bool]]:
+    def take(self) -> list[tuple[str, Any, bool]]:
         """(path, request class, whether unary) of the methods requested since the last call."""
-        asked, self._asked = self._asked, []
-        return asked
+        requested, self._requested = self._requested, []
+        return requested
 
     def _note(self, *, is_unary: bool) -> Callable[..., Callable[..., None]]:
         def note(path: str, request_serializer: Any = None, *_: Any, **__: Any) -> Callable[..., None]:
             # For the package's generated messages, the serializer is a method of the request class.
-            self._asked.append((path, getattr(request_serializer, "__self__", None), is_unary))
+            self._requested.append((path, getattr(request_serializer, "__self__", None), is_unary))
             return lambda *_, **__: None
 
         return note
@@ -127,14 +127,14 @@ def _declared(kind: Any) -> list[_Declared]:
     # The transport's logging interceptor would request methods from the channel only when they are called.
     transport._logged_channel = recorder
     transport._stubs.clear()
-    recorder.asked()
+    recorder.take()
     found = []
     for name in dir(kind):
         if isinstance(getattr(kind, name), property) and not name.startswith("_"):
             getattr(transport, name)
             found += [
                 _Declared(path, name, request, is_unary)
-                for path, request, is_unary in recorder.asked()
+                for path, request, is_unary in recorder.take()
                 if path.startswith(f"/{PACKAGE}.")
             ]
     return found

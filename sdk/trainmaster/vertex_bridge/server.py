@@ -70,7 +70,8 @@ class Bridge:
             port: int = server.add_secure_port(address, credentials)
         except (RuntimeError, ValueError) as error:
             raise CannotListen(
-                f"The bridge cannot listen on {address}: the address is in use or not of this machine, or the certificate "
+                f"The bridge cannot listen on {address}: the address is in use or not of this machine, or the "
+                f"certificate "
                 "and the key do not match."
             ) from error
         self._server = server

@@ -1,1 +1,3 @@
-"""The folder that ``trainmaster vertex-env`` adds to ``PYTHONPATH``; Python imports its ``sitecustomize`` at startup."""
+"""The folder that ``trainmaster vertex-env`` adds to ``PYTHONPATH``; Python imports its ``sitecustomize`` at
+startup.
+"""

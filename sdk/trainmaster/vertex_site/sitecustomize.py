@@ -1,7 +1,7 @@
 """Configures Google's SDK for Vertex AI for Trainmaster by environment variables; the SDK itself has none for that.
 
-Import hooks change the defaults of ``google.auth`` and of the SDK when a program imports them; nothing else is imported.
-Explicit settings such as ``aiplatform.init(api_endpoint=…)`` still win. The SDK's links to Google's console
+Import hooks change the defaults of ``google.auth`` and of the SDK when a program imports them; nothing else is
+imported. Explicit settings such as ``aiplatform.init(api_endpoint=…)`` still win. The SDK's links to Google's console
 (`View Custom Job:`) become links to the web interface.
 """
 

@@ -124,7 +124,10 @@ class SecretView(WireModel):
 
 
 class QuarantineJob(WireModel):
-    """A job that ended on the node because of the machine. A job that the caller may not see has only time and error."""
+    """A job that ended on the node because of the machine.
+
+    A job that the caller may not see has only time and error.
+    """
 
     job_id: str | None = None
     job: str | None = None  # its name

@@ -53,7 +53,8 @@ class AutomlCreate(WireRequest):
     families: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Model families for tables: baseline, linear, boosting, forest, neighbors; for images: baseline, cnn, "
+        description="Model families for tables: baseline, linear, boosting, forest, neighbors; for images: baseline, "
+        "cnn, "
         "transfer. Default: all.",
     )
     budget: str | float = Field(default="1h", description="Time of the search, such as `30m`, without the final run.")
@@ -66,7 +67,8 @@ class AutomlCreate(WireRequest):
         default=None,
         ge=1,
         le=20,
-        description="Folds of the cross-validation, for tables; 1: a single validation split. Default: by the number of rows.",
+        description="Folds of the cross-validation, for tables; 1: a single validation split. Default: by the number "
+        "of rows.",
     )
     image_size: int | None = Field(
         default=None, ge=8, le=512, description="Side length in pixels; default: by the images."
@@ -74,7 +76,8 @@ class AutomlCreate(WireRequest):
     weights: str | None = Field(
         default=None,
         max_length=1024,
-        description="`volume/path` of a TorchScript backbone for `transfer`: (images, 3, side, side) to (images, features).",
+        description="`volume/path` of a TorchScript backbone for `transfer`: (images, 3, side, side) to (images, "
+        "features).",
     )
     max_rows: int | None = Field(
         default=None,

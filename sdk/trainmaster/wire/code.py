@@ -10,7 +10,10 @@ from trainmaster.wire.base import WireModel
 
 
 class CodeFileDifference(WireModel):
-    """A file that differs. A text is ``null`` if the file does not exist on that side, or for the reason in ``note``."""
+    """A file that differs.
+
+    A text is ``null`` if the file does not exist on that side, or for the reason in ``note``.
+    """
 
     path: str
     change: Literal["added", "removed", "changed"]

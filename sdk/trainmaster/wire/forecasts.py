@@ -45,8 +45,8 @@ class PlaceView(WireModel):
 class ExpectedStartView(WireModel):
     """Forecast of a job's start, from the expected durations of the running jobs and the jobs ahead in the queue.
 
-    ``code``: `now`; `expected`; `not_known`: it depends on jobs of unknown duration; `later`: too far back in the queue to
-    be computed; `never`. Unknown times are `null`: with ``likely_at`` but no ``late_at``, there is no upper bound.
+    ``code``: `now`; `expected`; `not_known`: it depends on jobs of unknown duration; `later`: too far back in the queue
+    to be computed; `never`. Unknown times are `null`: with ``likely_at`` but no ``late_at``, there is no upper bound.
     ``nodes``: the nodes in the likely case.
     """
 
@@ -61,8 +61,8 @@ class ExpectedStartView(WireModel):
 class OptionView(WireModel):
     """A change of the spec, and when the job would start with it.
 
-    ``field``: of the roles in ``roles`` (`replicas`, or `gpus`, `gpu_type`, `cpu`, `memory` of their resources), or of the
-    spec if ``roles`` is empty. ``value``: the new value; `null`: remove the field. ``start``: `null` if it is now.
+    ``field``: of the roles in ``roles`` (`replicas`, or `gpus`, `gpu_type`, `cpu`, `memory` of their resources), or of
+    the spec if ``roles`` is empty. ``value``: the new value; `null`: remove the field. ``start``: `null` if it is now.
     """
 
     code: str
@@ -84,8 +84,8 @@ class VictimView(WireModel):
 class ForecastView(WireModel):
     """Either ``places``, where the next plan would start the job, or ``wait_reason`` with the expected start.
 
-    ``options``: changes with which it would start now; ``later``: changes with which it would start sooner. The forecast
-    is no guarantee: the cluster may change. ``queue_position``: 1 is next; `null`: it can never run here.
+    ``options``: changes with which it would start now; ``later``: changes with which it would start sooner. The
+    forecast is no guarantee: the cluster may change. ``queue_position``: 1 is next; `null`: it can never run here.
     """
 
     places: list[PlaceView] = Field(default_factory=list)
@@ -127,8 +127,8 @@ class ExplanationView(WireModel):
     """Why a job waited or started at a time, by replaying the scheduling decision.
 
     ``at``: time of the decision. ``verdict``: `waits`, `starts`, `stops` (preempted), `runs`, or `absent` (not in the
-    queue). ``is_same``: whether the replay gives the original result and reason; otherwise ``then``: the original reason.
-    Planning is deterministic, so a difference means another version of the planner.
+    queue). ``is_same``: whether the replay gives the original result and reason; otherwise ``then``: the original
+    reason. Planning is deterministic, so a difference means another version of the planner.
     """
 
     job_id: str
@@ -157,10 +157,11 @@ class SimulationRequest(WireRequest):
 class SimulationReportView(WireModel):
     """Result of a simulation; times in seconds (jct: job completion time).
 
-    ``gpu_allocation``, ``cpu_allocation``: allocated fraction of the GPUs and CPUs from the first submission to the later
-    end of the two simulations. ``fragmentation``: of the GPUs that were free while jobs waited, the fraction on partly used
-    nodes. `null`: undefined, since no job started (`wait_…`) or finished, not all finished (`makespan_s`), or there are no
-    GPUs or CPUs. ``…_over_time``: steps of [seconds since the first submission, allocated fraction or waiting jobs].
+    ``gpu_allocation``, ``cpu_allocation``: allocated fraction of the GPUs and CPUs from the first submission to the
+    later end of the two simulations. ``fragmentation``: of the GPUs that were free while jobs waited, the fraction on
+    partly used nodes. `null`: undefined, since no job started (`wait_…`) or finished, not all finished (`makespan_s`),
+    or there are no GPUs or CPUs. ``…_over_time``: steps of [seconds since the first submission, allocated fraction or
+    waiting jobs].
     """
 
     jobs: int

@@ -33,8 +33,8 @@ class WaitReasonView(WireModel):
 
 
 class ExitView(WireModel):
-    """How a job, attempt or replica ended. ``kind``: user_error, out_of_memory, transient, hardware, capacity, platform,
-    deadline, cancelled, success.
+    """How a job, attempt or replica ended. ``kind``: user_error, out_of_memory, transient, hardware, capacity,
+    platform, deadline, cancelled, success.
     """
 
     kind: str
@@ -82,8 +82,8 @@ class AttemptView(WireModel):
 class CheckpointView(WireModel):
     """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the job's output.
 
-    ``metrics``: at its step. ``problem``: why it is not complete. ``is_pinned``: a user protected it from deletion. ``is_in_use``: a job
-    that has not ended goes on from it.
+    ``metrics``: at its step. ``problem``: why it is not complete. ``is_pinned``: a user protected it from deletion.
+    ``is_in_use``: a job that has not ended goes on from it.
     """
 
     path: str

@@ -29,8 +29,8 @@ class NewPoints(WireModel):
 class NewObject(WireModel):
     """A histogram, image or text.
 
-    ``data``: of a histogram ``{"edges": [n + 1 increasing numbers], "counts": [n numbers]}``; of an image its file (PNG,
-    JPEG, GIF or WebP) in base64; of a text the text.
+    ``data``: of a histogram ``{"edges": [n + 1 increasing numbers], "counts": [n numbers]}``; of an image its file
+    (PNG, JPEG, GIF or WebP) in base64; of a text the text.
     """
 
     name: str
@@ -41,8 +41,8 @@ class NewObject(WireModel):
 
 
 class NewMetrics(WireModel):
-    """Content of a report item of kind ``metrics``. ``is_printed``: parsed from log lines without a user's pattern; such
-    values are ignored if the script reports the same metric otherwise.
+    """Content of a report item of kind ``metrics``. ``is_printed``: parsed from log lines without a user's pattern;
+    such values are ignored if the script reports the same metric otherwise.
     """
 
     series: list[NewPoints] = Field(default_factory=list, max_length=5000)

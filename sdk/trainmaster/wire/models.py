@@ -75,8 +75,9 @@ class ModelSource(WireModel):
 class ModelLineage(WireModel):
     """Lineage of a version at its registration; the job may have been deleted since. ``job`` is empty for an upload.
 
-    ``code``: digest of the code archive. ``data``: the job's input and mounts as volume/path. ``parameters``: of the trial,
-    and those logged to MLflow. ``metrics``: at the checkpoint's step, or the last values. ``spec``: the job's spec.
+    ``code``: digest of the code archive. ``data``: the job's input and mounts as volume/path. ``parameters``: of the
+    trial, and those logged to MLflow. ``metrics``: at the checkpoint's step, or the last values. ``spec``: the job's
+    spec.
     """
 
     job: str
@@ -101,8 +102,8 @@ class ModelLineage(WireModel):
 class VersionView(WireModel):
     """A version as shown in lists. ``version``: counts from 1. ``done_bytes``: copied so far, while it is registering.
 
-    ``digest``: of all its files; equal for equal content. ``used_by``: deployments that serve it or may roll back to it,
-    which protect it from deletion. ``served_by``: deployments whose active or pending revision uses this version.
+    ``digest``: of all its files; equal for equal content. ``used_by``: deployments that serve it or may roll back to
+    it, which protect it from deletion. ``served_by``: deployments whose active or pending revision uses this version.
     """
 
     id: str
@@ -148,7 +149,8 @@ class NewestVersion(WireModel):
 
 
 class ModelView(WireModel):
-    """A registered model. ``versions``: their number; ``latest``: the newest ready version; ``aliases``: alias to version.
+    """A registered model. ``versions``: their number; ``latest``: the newest ready version; ``aliases``: alias to
+    version.
 
     ``stages``: the newest version in each stage except ``none``.
     """
@@ -178,7 +180,10 @@ class VersionFileView(WireModel):
 
 
 class ModelChangeView(WireModel):
-    """One entry of a model's history. ``what``: such as ``alias.moved``; ``before``, ``after``: versions, stages, flags."""
+    """One entry of a model's history.
+
+    ``what``: such as ``alias.moved``; ``before``, ``after``: versions, stages, flags.
+    """
 
     at: datetime
     user: str

@@ -1,4 +1,7 @@
-"""Number types for requests. NaN and infinity are rejected: JSON has neither, and as ``null`` they would remove settings."""
+"""Number types for requests.
+
+NaN and infinity are rejected: JSON has neither, and as ``null`` they would remove settings.
+"""
 
 from __future__ import annotations
 

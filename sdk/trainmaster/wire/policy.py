@@ -37,8 +37,8 @@ class PolicyView(WireModel):
 
 
 class PolicyUpdate(WireRequest):
-    """``settings``: new values by name: a choice, `true` or `false`, a number, a time in seconds or like `10m`, `null` or
-    `off` if the setting can be off, or `default`.
+    """``settings``: new values by name: a choice, `true` or `false`, a number, a time in seconds or like `10m`, `null`
+    or `off` if the setting can be off, or `default`.
     """
 
     settings: dict[str, Finite] = Field(min_length=1, max_length=64)

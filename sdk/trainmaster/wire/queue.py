@@ -77,8 +77,8 @@ class ShareView(WireModel):
     """A project's dominant share of the cluster, from 0 to 1: the largest of its shares of CPU, memory and GPU models.
 
     ``allocated``: present share. ``wanted``: including its waiting jobs, at most 1. ``entitlement``: its fair share by
-    weight among the projects with demand. ``usage``: exponentially decayed average of the past. ``project`` is `null` for
-    all projects together that the caller may not see.
+    weight among the projects with demand. ``usage``: exponentially decayed average of the past. ``project`` is `null`
+    for all projects together that the caller may not see.
     """
 
     project: str | None

@@ -13,8 +13,8 @@ _MOST_NAMES: Final = 64
 
 
 class QuotaLineView(WireModel):
-    """One resource of a quota. ``what``: `jobs` (running jobs), `cpu` (CPUs), `memory` (bytes), `gpus` (of all models), or
-    `gpus/<model>`. ``capacity``: total of the schedulable nodes.
+    """One resource of a quota. ``what``: `jobs` (running jobs), `cpu` (CPUs), `memory` (bytes), `gpus` (of all models),
+    or `gpus/<model>`. ``capacity``: total of the schedulable nodes.
     """
 
     what: str
@@ -36,8 +36,8 @@ class QuotaUserView(WireModel):
 
 
 class QuotaView(WireModel):
-    """A project's quota. ``max_priority``: maximum priority of its jobs. ``warnings``: about valid but probably unintended
-    settings.
+    """A project's quota. ``max_priority``: maximum priority of its jobs. ``warnings``: about valid but probably
+    unintended settings.
     """
 
     project: str

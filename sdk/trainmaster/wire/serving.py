@@ -25,7 +25,8 @@ _Model = Field(
 _Framework: Any = Field(default="auto", description="Framework that loads the model; `auto`: by its file names.")
 _Trust = Field(
     default=False,
-    description="Whether loading the model may run code from its files (pickle, joblib, torch.export, unknown skops types). "
+    description="Whether loading the model may run code from its files (pickle, joblib, torch.export, unknown skops "
+    "types). "
     "Set it only if you trust the model's author.",
 )
 _Image = Field(

@@ -57,7 +57,8 @@ class StudyView(WireModel):
     algorithm: str = "auto"
     algorithm_chosen: str | None = Field(
         default=None,
-        description="The algorithm chosen for `auto`; `auto` itself means TPE and GP alternately. None before the first "
+        description="The algorithm chosen for `auto`; `auto` itself means TPE and GP alternately. None before the "
+        "first "
         "round, and if the spec names an algorithm.",
     )
     algorithm_reason: str = Field(default="", description="Reason for the choice.")
@@ -112,8 +113,8 @@ class StudyBest(WireModel):
 
 
 class ParameterImportance(WireModel):
-    """``importance``: fraction of the metric's variance explained by the parameter, from 0 to 1; the sum is 1. ``None``:
-    unknown, since fewer than ten trials have the parameter. ``trials``: number of trials with the parameter.
+    """``importance``: fraction of the metric's variance explained by the parameter, from 0 to 1; the sum is 1.
+    ``None``: unknown, since fewer than ten trials have the parameter. ``trials``: number of trials with the parameter.
     """
 
     name: str

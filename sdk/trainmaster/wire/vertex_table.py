@@ -14,8 +14,8 @@ from trainmaster.wire.numbers import Finite
 class VertexEntryView(WireModel):
     """One entry. ``name``: Google's name, or a pattern of such names; empty for a switch.
 
-    ``source``: stored by an administrator, from `TRAINMASTER_VERTEX`, or built in (machines of the process executor request
-    nothing).
+    ``source``: stored by an administrator, from `TRAINMASTER_VERTEX`, or built in (machines of the process executor
+    request nothing).
     """
 
     section: str
@@ -27,7 +27,8 @@ class VertexEntryView(WireModel):
 class VertexTableView(WireModel):
     """``table``: the stored table. ``entries``: all effective entries, stored and built in, in the order of evaluation.
 
-    ``generation``: 0 if no table is stored. ``warnings``: for platform admins, about valid but probably unintended entries.
+    ``generation``: 0 if no table is stored. ``warnings``: for platform admins, about valid but probably unintended
+    entries.
     """
 
     table: dict[str, Any]

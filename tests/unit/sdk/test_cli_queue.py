@@ -68,7 +68,15 @@ def queue_server(server: Any, page: Callable[..., Any]) -> Any:
         "/queue/running",
         page({**running, "gpus": 4}, {"state": "running", "priority": 50, "gpus": 1, "cpus": 4}),
     )
-    share = {"weight": 1.0, "allocated": 0.5, "wanted": 1.0, "entitlement": 0.25, "usage": 0.1, "running": 1, "waiting": 1}
+    share = {
+        "weight": 1.0,
+        "allocated": 0.5,
+        "wanted": 1.0,
+        "entitlement": 0.25,
+        "usage": 0.1,
+        "running": 1,
+        "waiting": 1,
+    }
     others = {**share, "project": None, "allocated": 0.25, "usage": None}
     projects = [{**share, "project": "vision", "gpus": {"h100": 4}}, others]
     return server.on("GET", "/shares", {"projects": projects, "gpus": {"h100": 8}})

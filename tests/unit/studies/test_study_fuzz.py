@@ -1,4 +1,6 @@
-"""Whatever stands in a study's spec, the answer is a study whose points can be drawn, or mistakes that name their fields."""
+"""Whatever stands in a study's spec, the answer is a study whose points can be drawn, or mistakes that name their
+fields.
+"""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from trainmaster.studies.space import in_order
 
 from scheduler.tuning import Observation, ProposalRequest
 from scheduler.tuning.encoding import UnitCube
-from scheduler.tuning.expected_improvement import _expected_improvement, _log_expected, improving
-from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, apart, evened, fitted
+from scheduler.tuning.expected_improvement import _expected_improvement, _log_expected, improvement_points
+from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, normalised, squared_differences
 from scheduler.tuning.propose import key_of
 
 MIN = (Goal.MINIMIZE,)
@@ -43,7 +43,7 @@ def spread(where: Space, count: int) -> list[dict[str, Any]]:
 
 
 def drawn(where: Space, finished: list[Observation], count: int, goals: tuple[Goal, ...] = MIN) -> list[dict[str, Any]]:
-    points = improving(ProposalRequest(where, Algorithm.GP, goals, 7, len(finished), count, finished))
+    points = improvement_points(ProposalRequest(where, Algorithm.GP, goals, 7, len(finished), count, finished))
     return [next(points).parameters for _ in range(count)]
 
 
@@ -64,14 +64,14 @@ def test_the_slopes_of_likelihood_and_expectation_are_those_of_their_values() ->
     rows = chance.random((30, 3))
     rows[:, 2] = chance.integers(3, size=30)
     is_categorical = np.array([False, False, True])
-    values = evened(np.sin(5 * rows[:, 0]) + rows[:, 1] ** 2 + 0.3 * (rows[:, 2] == 1))
-    squares = apart(rows, rows, is_categorical)
+    values = normalised(np.sin(5 * rows[:, 0]) + rows[:, 1] ** 2 + 0.3 * (rows[:, 2] == 1))
+    squares = squared_differences(rows, rows, is_categorical)
     logs = np.array([-0.5, 0.3, 0.2, 0.1, -3.0])
     _, slope = _unlikely(logs, squares, values)
     assert slope == pytest.approx(approx_fprime(logs, lambda at: _unlikely(at, squares, values)[0], 1e-6), abs=1e-3)
 
     told = _expected_improvement(
-        GaussianProcess(fitted(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance
+        GaussianProcess(fit_kernel(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance
     )
     for _ in range(4):
         row = np.array([*chance.random(2), 1.0])

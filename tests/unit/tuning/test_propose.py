@@ -189,7 +189,7 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
     monkeypatch.setattr(interleaved, "improving", source("process"))
 
     def names(index: int, length: int) -> list[str]:
-        found = interleaved.in_turns(ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, index))
+        found = interleaved.interleave(ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, index))
         return [one.parameters["who"] for one in islice(found, length)]
 
     whole = names(0, 400)
@@ -345,7 +345,7 @@ def test_a_sampler_that_fails_here_and_now_does_not_end_the_study(monkeypatch: p
     def fails(*_: object) -> Any:
         raise ValueError("`nan` is invalid value.")
 
-    monkeypatch.setattr("scheduler.tuning.engine.sampled", fails)
+    monkeypatch.setattr("scheduler.tuning.engine.sample_points", fails)
     question = ProposalRequest(PLAIN, Algorithm.TPE, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     found = Proposers()(question)
     assert [one.memo for one in found] == [{"instead_of": "tpe"}] * 2
@@ -354,7 +354,7 @@ def test_a_sampler_that_fails_here_and_now_does_not_end_the_study(monkeypatch: p
 
 def test_gp_makes_no_list_of_a_billion_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: True)
-    monkeypatch.setattr("scheduler.tuning.engine.sampled", lambda *_: pytest.fail("Optuna was asked"))
+    monkeypatch.setattr("scheduler.tuning.engine.sample_points", lambda *_: pytest.fail("Optuna was asked"))
     wide = space(x={"type": "integer", "min": 0, "max": 10**9})
     known = [Observation({"x": number * 10**8}, (float(number),)) for number in range(9)]
     (found,) = propose(ProposalRequest(wide, Algorithm.GP, MIN, 1, 9, 1, known))

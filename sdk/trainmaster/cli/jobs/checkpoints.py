@@ -60,7 +60,8 @@ def list_checkpoints(
 
 def _none_complete(job: str, incomplete: int) -> str:
     return (
-        f"No complete checkpoints; {output.count(incomplete, 'incomplete checkpoint')}, from which the job cannot resume: "
+        f"No complete checkpoints; {output.count(incomplete, 'incomplete checkpoint')}, from which the job cannot "
+        f"resume: "
         f"`trainmaster checkpoints {job} --incomplete` shows why."
     )
 

@@ -87,8 +87,8 @@ def run(
 
     [bold]trainmaster run --workers 2 -- python train.py --epochs 3[/bold]
 
-    Ctrl-C asks whether to detach or to cancel. Exits with 0 if the job succeeded, its exit code (or 1) if it failed, 130
-    if it was cancelled or detached.
+    Ctrl-C asks whether to detach or to cancel. Exits with 0 if the job succeeded, its exit code (or 1) if it failed,
+    130 if it was cancelled or detached.
     """
     from trainmaster.cli.jobs.submission import stay_or_leave, submit_spec
     from trainmaster.client.compose import spec_of_run

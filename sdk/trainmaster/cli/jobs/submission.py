@@ -43,7 +43,8 @@ def _tell_if_large(files: Sequence[FolderEntry]) -> None:
     content = sum(entry.size for entry in files)
     if content > _LARGE_BYTES:
         output.note(
-            f"Packing {format_size(content)}; the largest files: {largest_of(files)}. List files that the training does "
+            f"Packing {format_size(content)}; the largest files: {largest_of(files)}. List files that the training "
+            f"does "
             f"not need in {IGNORE_FILE}, and put data on a volume.",
             "dim",
         )

@@ -94,7 +94,8 @@ def up(
     if executor is not None:
         arguments += ["--executor", executor.value]
     with tempfile.TemporaryFile() as log, output.busy("Starting the platform"):
-        # In a new session, so that Ctrl-C reaches only this process, which prints a message before it stops the platform.
+        # In a new session, so that Ctrl-C reaches only this process, which prints a message before it stops the
+        # platform.
         process = subprocess.Popen(
             _embedded(arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
         )
@@ -230,7 +231,8 @@ class PlatformProcess:
         except subprocess.TimeoutExpired:
             ended = f"is being stopped (process {self.process.pid})"
         return PlatformNotStarted(
-            f"The platform was not ready after {_READY_WITHIN_S:.0f} s and {ended}; it was still {stage} in {self.home}. "
+            f"The platform was not ready after {_READY_WITHIN_S:.0f} s and {ended}; it was still {stage} in "
+            f"{self.home}. "
             f"If {self.home / 'logs'} shows no error, the machine is busy: try again, its data are intact."
         )
 
@@ -263,8 +265,10 @@ class PlatformProcess:
         output.note("\nStopping the platform …")
         if running:
             output.note(
-                f"{output.count(len(running), 'live job')} ({_some(running)}): running jobs continue, waiting jobs keep "
-                "their queue positions; `trainmaster up` adopts them. To cancel jobs, use `trainmaster down --cancel-jobs`."
+                f"{output.count(len(running), 'live job')} ({_some(running)}): running jobs continue, waiting jobs "
+                f"keep "
+                "their queue positions; `trainmaster up` adopts them. To cancel jobs, use `trainmaster down "
+                "--cancel-jobs`."
             )
         self.process.terminate()
 

@@ -39,7 +39,8 @@ def vertex_env(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Print environment variables with which scripts for Vertex AI run here unchanged: eval "$(trainmaster vertex-env)".
+    """Print environment variables with which scripts for Vertex AI run here unchanged: eval "$(trainmaster
+    vertex-env)".
 
     They contain your token: do not save them in a file that others can read.
     """

@@ -54,7 +54,8 @@ def set_table(
     generation = table.pop("generation", None)
     if not overwrite and (isinstance(generation, bool) or not isinstance(generation, int) or generation < 0):
         raise WrongUse(
-            "The file has no generation, so another user's change could be lost: start from `trainmaster vertex-table > "
+            "The file has no generation, so another user's change could be lost: start from `trainmaster vertex-table "
+            "> "
             "FILE`, or use --overwrite."
         )
     with session.client() as client:

@@ -424,7 +424,8 @@ def _replica_state(replica: ServingReplicaView) -> str:
 
 # Fields of a revision -> their options. A new revision never inherits them from the previous one.
 _STATED: Final = {
-    "framework": "--framework", "trust_code": "--trust-code", "image": "--image", "command": "--command", "args": "--args",
+    "framework": "--framework", "trust_code": "--trust-code", "image": "--image", "command": "--command", "args": "
+    ""--args",
     "port": "--port", "health_route": "--health-route", "predict_route": "--predict-route", "env": "--env",
     "secrets": "--secret", "resources": "--cpu, --memory, --gpus, --gpu-type, --shm", "priority": "--priority",
     "preemptible": "--no-preemptible", "node_selector": "--node-selector", "timeout_s": "--timeout",
@@ -453,7 +454,8 @@ def _tell_differences(own: DeploymentDetail) -> None:
             lost.append(f"{option} {before}" if not isinstance(before, (bool, list)) else option)
     if lost:
         output.note(
-            f"Unlike revision {old.number}, the new revision lacks: {', '.join(lost)}. Revisions do not inherit options; "
+            f"Unlike revision {old.number}, the new revision lacks: {', '.join(lost)}. Revisions do not inherit "
+            f"options; "
             "repeat them to keep them.",
             "yellow",
         )

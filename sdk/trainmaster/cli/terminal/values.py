@@ -33,7 +33,8 @@ def pairs(
 
 
 def moment(text: str | None, now: datetime, option: str) -> datetime | None:
-    """A point in time from an ISO date (local without a zone), a time of day, or a duration before now (``10m``, ``-10m``).
+    """A point in time from an ISO date (local without a zone), a time of day, or a duration before now (``10m``,
+    ``-10m``).
 
     A time of day that is in the future today means yesterday's.
     """

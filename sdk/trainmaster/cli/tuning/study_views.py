@@ -139,7 +139,8 @@ def tell_namesakes(detail: StudyDetail) -> None:
         shown = ", ".join(detail.namesakes)
         others = "another study" if len(detail.namesakes) == 1 else "other studies"
         output.note(
-            f"Also active: {others} named {detail.name} ({shown}). The name refers to the newest; use an ID for another.",
+            f"Also active: {others} named {detail.name} ({shown}). The name refers to the newest; use an ID for "
+            f"another.",
             "yellow",
         )
 
@@ -152,7 +153,8 @@ def tell_winner(made: StudyDetail) -> None:
     aliases = ", ".join(winner.aliases)
     alias = f", with the alias {aliases} unless it points to a better version" if aliases else ""
     output.note(
-        f"Its best trial will be registered as a version of the model {winner.model}{alias}; `--set winner=null` clones "
+        f"Its best trial will be registered as a version of the model {winner.model}{alias}; `--set winner=null` "
+        f"clones "
         "without it."
     )
 

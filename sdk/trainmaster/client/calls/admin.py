@@ -244,7 +244,8 @@ def create_volume(
 
     Args:
         root: its path on the server.
-        config: how containers mount it: ``server`` and ``path`` for nfs, ``claim`` for pvc, ``driver`` and ``attributes``
+        config: how containers mount it: ``server`` and ``path`` for nfs, ``claim`` for pvc, ``driver`` and
+        ``attributes``
             for csi, ``path`` for local if the nodes have another path.
     """
     body = volume_create(

@@ -53,5 +53,8 @@ def create_automl(
 
 
 def get_automl(study: str, *, limit: int | None = None) -> Call[AutomlDetail]:
-    """An AutoML study with its leaderboard and, at its end, the test of its best model. ``limit``: of the leaderboard."""
+    """An AutoML study with its leaderboard and, at its end, the test of its best model.
+
+    ``limit``: of the leaderboard.
+    """
     return typed(AutomlDetail, "get_automl", "GET", path("/automl/{study}", study=study), query=params(limit=limit))

@@ -140,7 +140,8 @@ def clone_job(
     """A new job from the spec of ``job``; idempotent like ``submit_job``.
 
     Args:
-        changes: merge patch for the spec (RFC 7396); ``None`` removes a key. Without a ``name``, the clone gets the next
+        changes: merge patch for the spec (RFC 7396); ``None`` removes a key. Without a ``name``, the clone gets the
+        next
             free name, such as ``digits-2``.
         resume: start from the newest checkpoint of the original.
         checkpoint: path of another checkpoint of the original to start from.

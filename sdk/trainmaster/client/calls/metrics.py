@@ -68,8 +68,8 @@ def chart_metrics(
 ) -> Call[MetricsChart]:
     """The job's metrics from ``low`` to ``high`` (steps, or seconds since 1970 with ``by="time"``).
 
-    A series of at most ``buckets`` (500) points is complete; a longer one is downsampled to so many buckets with minimum
-    and maximum, so that peaks are preserved.
+    A series of at most ``buckets`` (500) points is complete; a longer one is downsampled to so many buckets with
+    minimum and maximum, so that peaks are preserved.
     """
     query = params(
         name=names,

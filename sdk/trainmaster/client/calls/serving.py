@@ -42,7 +42,8 @@ def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
             raise InvalidRequest(f"instances cannot be written as JSON: {error}.", field="instances") from error
         place, element = found
         raise InvalidRequest(
-            f"{place} is {_kind(element)}, which JSON does not support; give numbers, texts, lists and objects, or objects "
+            f"{place} is {_kind(element)}, which JSON does not support; give numbers, texts, lists and objects, or "
+            f"objects "
             "with tolist().",
             field=place,
         ) from error

@@ -140,7 +140,8 @@ def download_version(
 def _in_the_way(folder: Path, others: list[str]) -> LocalFileProblem:
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     return LocalFileProblem(
-        f"{folder.absolute()} has other content in {', '.join(others[:_NAMED])}{more}: name another folder, or overwrite "
+        f"{folder.absolute()} has other content in {', '.join(others[:_NAMED])}{more}: name another folder, or "
+        f"overwrite "
         "the files (`--overwrite`; overwrite=True in Python)."
     )
 

@@ -139,7 +139,7 @@ def test_a_gradient_of_large_numbers_is_one(cluster: Callable[..., Cluster], *, 
         ({"join_timeout_s": float("nan")}, "join_timeout_s is nan: give seconds above 0"),
         (
             {"mode": "sync", "backup_workers": 2},
-            "backup_workers is 2: the job has 2 workers, and a step needs at least one that it waits for; give fewer",
+            "backup_workers is 2: the job has 2 workers, and a step must wait for at least one worker; give fewer",
         ),
     ],
 )

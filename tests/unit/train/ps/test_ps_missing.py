@@ -47,7 +47,7 @@ def test_an_idle_ps_ends(cluster: Callable[..., Cluster]) -> None:
     job.threads[0].join(WITHIN_S)
 
     assert (
-        str(job.errors[0]) == "ps 0: no worker was there for 0 s; the first values of the chief (worker 0) stayed away"
+        str(job.errors[0]) == "ps 0: no worker was there for 0 s; missing: the first values of the chief (worker 0)"
     )
 
 
