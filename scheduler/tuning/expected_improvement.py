@@ -69,8 +69,8 @@ def _expected_improvement(
         return _ExpectedImprovement(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
     fantasies = alone.fantasies(pending, chance.standard_normal((len(pending), _FANTASIES)))
     known = np.repeat(values[:, None], _FANTASIES, axis=1)
-    process = GaussianProcess(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, stories]))
-    return _ExpectedImprovement(process, np.minimum(least, stories.min(axis=0)))
+    process = GaussianProcess(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, fantasies]))
+    return _ExpectedImprovement(process, np.minimum(least, fantasies.min(axis=0)))
 
 
 class _ExpectedImprovement:

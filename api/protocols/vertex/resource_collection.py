@@ -65,5 +65,5 @@ class JobCollection:
     def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         return deletions.delete(context, caller, parent, self.name, resource_id)
 
-    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         return deletions.look(context, caller, parent, self.name, resource_id)

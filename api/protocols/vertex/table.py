@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.app.unit_of_work import AppContext, UnitOfWork
-from api.protocols.vertex.table_entries import SECTIONS, SWITCH, Entry, read_entries, read_kept, read_text
+from api.protocols.vertex.table_entries import SECTIONS, SWITCH, Entry, read_entries, read_stored_rows, read_text
 from core.db.repositories.vertex.table import read_vertex_table
 from core.domain.errors import InvalidRequest
 from core.settings import BadSettings, Settings
@@ -195,7 +195,7 @@ def table_of(context: AppContext) -> Table:
 
 def stored_table(work: UnitOfWork, settings: Settings) -> Table:
     """The same, in a transaction that is open. What another version kept and this one cannot read is left out."""
-    stored, _ = read_kept(read_vertex_table(work.session).entries)
+    stored, _ = read_stored_rows(read_vertex_table(work.session).entries)
     return table_with(stored, settings)
 
 

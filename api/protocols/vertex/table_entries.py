@@ -92,13 +92,13 @@ def document_of(entries: Iterable[Entry]) -> dict[str, Any]:
     return {section: found[section] for section in (*SECTIONS, SWITCH) if section in found}
 
 
-def kept_of(entries: Iterable[Entry]) -> list[Any]:
+def stored_rows(entries: Iterable[Entry]) -> list[Any]:
     """As the database keeps them: in a list, whose order stays."""
     return [[entry.section, entry.name, entry.value] for entry in entries]
 
 
-def read_kept(kept: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequest]]:
-    """What :func:`kept_of` made, maybe in another version; what this one cannot read is left out, and told."""
+def read_stored_rows(kept: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequest]]:
+    """What :func:`stored_rows` made, maybe in another version; what this one cannot read is left out, and told."""
     found: list[Entry] = []
     wrong: list[InvalidRequest] = []
     for line in kept:

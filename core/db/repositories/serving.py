@@ -115,8 +115,8 @@ def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[An
     """Serving replicas that have not ended, oldest first, each with its job's state and wait reason."""
     query = with_reasons(
         select(
-            ServingReplica, Job.state.label("job_state"), Job.desired_state.label("job_wanted"), Job.exit.label("job_exit"),
-            Job.wait_reason.label("job_wait_reason"), *reason_columns(),
+            ServingReplica, Job.state.label("job_state"), Job.desired_state.label("job_desired_state"),
+            Job.exit.label("job_exit"), Job.wait_reason.label("job_wait_reason"), *reason_columns(),
         )
         .join(Job, Job.id == ServingReplica.job_id)
     ).where(
@@ -163,7 +163,8 @@ def targets_of(session: Session, endpoint_id: str) -> list[ServingTarget]:
         .join(Deployment, Deployment.id == ServingReplica.deployment_id)
         .join(
             DeploymentRevision,
-            (DeploymentRevision.deployment_id == Deployment.id) & (DeploymentRevision.number == ServingReplica.revision),
+            (DeploymentRevision.deployment_id == Deployment.id)
+            & (DeploymentRevision.number == ServingReplica.revision),
         )
         .where(
             Deployment.endpoint_id == endpoint_id, Deployment.state == DeploymentState.ACTIVE.value,

@@ -175,7 +175,7 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServerS
         created_at=replica.created_at,
         running_since=None if not runs else replica.running_since if is_same and replica.running_since else now,
         is_over=state.is_terminal,
-        is_cancelled=row.job_wanted == DesiredState.CANCEL,
+        is_cancelled=row.job_desired_state == DesiredState.CANCEL,
         failed_probes=replica.failed_probes,
         ready_at=replica.ready_at if is_same or not runs else None,
         draining_at=replica.draining_at,

@@ -175,7 +175,7 @@ def _without_empty(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_out(data: dict[str, Any], place: Path, *, whole_entry: bool) -> None:
-    """Remove the invalid value at ``place`` from ``data``; where the model requires a value, put a placeholder there."""
+    """Remove the invalid value at ``place`` from ``data``, or replace it by a placeholder if it is required."""
     match place:
         case ("name", *_):
             data["name"] = "unnamed"

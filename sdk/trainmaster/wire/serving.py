@@ -275,7 +275,7 @@ class BatchOutcome(WireModel):
 
 
 class PredictResponse(WireModel):
-    """``metadata``: the model's metadata, such as ``{"classes": ["no", "yes"]}``, the order of probabilities; or empty."""
+    """``metadata``: the model's, such as ``{"classes": ["no", "yes"]}``, the order of probabilities; may be empty."""
 
     predictions: list[Any]
     metadata: Any = Field(default_factory=dict)

@@ -198,7 +198,7 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         ({"users": {"member": {"cpu": "0.0009"}}}, "users.member.cpu", "the smallest part of a CPU is 0.001"),
         ({"limit": {"gpus": 2}, "guaranteed": {"gpus": 3}}, "quota.guaranteed.gpus", "raise the limit, or guarantee less"),
         ({"guaranteed": {"jobs": 3}}, "quota.guaranteed.jobs", "cannot be guaranteed"),
-        ({"weight": 0}, "weight", "who has 2 gets twice as much as who has 1"),
+        ({"weight": 0}, "weight", "weight 2 gets twice the share of weight 1"),
         ({"weight": -1}, "weight", "number from 0.001"),
         ({"weight": 1001}, "weight", "number from 0.001 to 1000;"),
         ({"user_weights": {"member": 0}}, "user_weights.member", "number from 0.001"),

@@ -322,7 +322,7 @@ def test_what_is_wrong_with_a_pool_is_told_by_the_field_that_the_client_sent(cli
     said = refused(client, job({**POOL, "machineSpec": machine}, worker))
     where = "custom_job.job_spec.worker_pool_specs"
     assert f"{where}[0].machine_spec.accelerator_count: must be at most" in said
-    assert f"{where}[1].container_spec.env[\"1 B\"]: '1 B' is not a variable's name" in said
+    assert f"{where}[1].container_spec.env[\"1 B\"]: '1 B' is not a variable name" in said
     assert ("roles" in said, "errors" in said) == (False, False)
     said = refused(client, job({"replicaCount": "1", "containerSpec": {"imageUri": "i"}}))
     assert said.startswith(f"{where}[0].container_spec.command: is missing")

@@ -67,10 +67,10 @@ def test_a_bad_token_is_not_kept(cli: Invoke, server: Any, problem: Any) -> None
 @pytest.mark.parametrize(
     ("url", "answer", "sentence"),
     [
-        ("notaurl.invalid", httpx.ConnectError("no such name"), "no machine is called notaurl.invalid here"),
-        ("http://127.0.0.1:1", httpx.ConnectError("refused"), "no server listens there on port 1"),
-        ("http://127.0.0.1:1", httpx.Response(200, text="<html>"), "is no Trainmaster server"),
-        ("http://127.0.0.1:1", httpx.Response(404), "is no Trainmaster server"),
+        ("notaurl.invalid", httpx.ConnectError("no such name"), "the host name notaurl.invalid cannot be resolved"),
+        ("http://127.0.0.1:1", httpx.ConnectError("refused"), "no server listens on port 1"),
+        ("http://127.0.0.1:1", httpx.Response(200, text="<html>"), "is not a Trainmaster server"),
+        ("http://127.0.0.1:1", httpx.Response(404), "is not a Trainmaster server"),
     ],
 )
 def test_login_looks_at_the_address_before_it_asks_for_a_token(
@@ -88,7 +88,7 @@ def test_login_looks_at_the_address_before_it_asks_for_a_token(
 def test_what_is_no_address_is_told(url: str, cli: Invoke, server: Any) -> None:
     done = cli("login", url)
     assert done.exit_code == 2
-    assert "is not an address" in done.stderr
+    assert "is not a URL" in done.stderr
     assert server.requests == []
 
 
@@ -108,7 +108,7 @@ def test_the_platform_of_this_machine_cannot_be_forgotten(
     cli: Invoke, no_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRAINMASTER_API_URL")
-    assert "logged in nowhere" in cli("logout").stderr
+    assert "not logged in to any server" in cli("logout").stderr
     (no_config / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))
     for arguments in (["logout"], ["logout", "local"], ["contexts", "remove", "local"]):
         done = cli(*arguments)

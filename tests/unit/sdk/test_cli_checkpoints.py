@@ -48,7 +48,7 @@ def test_a_list_without_complete_ones_tells_of_those_that_are_not(cli: Invoke, s
     torn = {**STEP, "is_complete": False, "problem": "There is no .complete in it."}
     server.on("GET", "/jobs/mnist/checkpoints", page(), page(torn, torn), page())
     told = cli("checkpoints", "mnist").stderr
-    assert "No complete checkpoints; 2 that are not complete" in told
+    assert "No complete checkpoints; 2 incomplete checkpoints" in told
     assert "`trainmaster checkpoints mnist --incomplete`" in told
     assert cli("checkpoints", "mnist").stderr == "No checkpoints yet.\n"
 
@@ -82,7 +82,7 @@ def test_diff_follows_the_pages_and_ends_with_the_layers(cli: Invoke, server: An
     for words in ("added", "0.125", "0.500000", "0.750000"):
         assert words in told.stdout
     assert "fc.b" not in told.stdout
-    assert "1 tensor the same" in told.stderr
+    assert "1 unchanged tensor" in told.stderr
     assert server.requests[-1].url.params["cursor"] == "more"
 
 
@@ -115,7 +115,7 @@ def test_keep_release_and_delete_name_the_checkpoint(
 def test_retention_is_shown_and_set(cli: Invoke, server: Any) -> None:
     at = "/jobs/mnist/checkpoints/retention"
     server.on("GET", at, {}).on("PUT", at, {"last": 3, "best": 1, "metric": "acc", "mode": "max"})
-    assert "All checkpoints stay." in cli("checkpoint", "retention", "mnist").stdout
+    assert "All checkpoints are kept." in cli("checkpoint", "retention", "mnist").stdout
     told = cli("checkpoint", "retention", "mnist", "--last", "3", "--best", "1", "--metric", "acc", "--largest")
     assert "the 3 newest; the 1 with the largest acc" in told.stdout
     assert json.loads(server.requests[-1].content)["mode"] == "max"

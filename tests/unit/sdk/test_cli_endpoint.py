@@ -50,7 +50,7 @@ def test_a_replica_that_waits_is_told_apart_and_a_verdict_is_told_once(server: A
         [False, True],
     ]
     assert said.stdout.count("never got ready") == 1
-    assert "given up, as the note says" in said.stdout
+    assert "failed, see the note" in said.stdout
 
 
 def test_what_the_revision_before_had_and_the_new_one_has_not_is_told(server: Any, cli: Any) -> None:
@@ -65,8 +65,8 @@ def test_what_the_revision_before_had_and_the_new_one_has_not_is_told(server: An
     said = cli("endpoint", "deploy", "sums", "data/n")
     assert said.exit_code == 0, said.stderr
     assert " ".join(said.stderr.split()) == (
-        "Of revision 1 this one does not have: --env KEY, --secret, cpu 200m, --no-preemptible, --timeout 5.0. A revision is what "
-        "its own command states; state it again to keep it."
+        "Unlike revision 1, the new revision lacks: --env KEY, --secret, cpu 200m, --no-preemptible, --timeout 5.0. Revisions do not "
+        "inherit options; repeat them to keep them."
     )
     server.on("POST", f"{AT}/deployments", detail(revision_list=[revisions[1] | {"number": 2}, revisions[1]], stable=1))
     assert cli("endpoint", "deploy", "sums", "data/m").stderr == ""
@@ -125,7 +125,7 @@ def test_a_person_is_asked_before_an_endpoint_that_serves_is_deleted(
     monkeypatch.setattr(output, "is_interactive", lambda: True)
     asked = cli("endpoint", "delete", "sums", stdin="n\n")
     assert asked.exit_code != 0
-    assert "Delete endpoint sums; 2 replicas of it serve now?" in asked.stderr
+    assert "Delete endpoint sums with 2 ready replicas?" in asked.stderr
     assert server.count("DELETE", AT) == 0
     assert cli("endpoint", "delete", "sums", stdin="y\n").exit_code == 0
     assert cli("endpoint", "delete", "sums", "--yes").exit_code == 0

@@ -19,17 +19,17 @@ Invoke = Callable[..., Result]
     [
         (["list", "--state", "runing"], "is none of queued"),
         (["list", "--columns", "id,colour"], "'colour' is none of"),
-        (["list", "--since", "yesterdayish"], "is no time: write 14:20 for today"),
+        (["list", "--since", "yesterdayish"], "is not a time: write 14:20 for today"),
         (["wait", "mnist", "--timeout", "soon"], "is not a duration"),
         (["run", "--env", "novalue", "--", "python"], "is not KEY=VALUE"),
         (["clone", "mnist", "--set", "env.LR"], "is not PATH=VALUE"),
         (["cp", "mnist/model.pt", "."], "is not JOB:PATH"),
         (["token", "create", "ci", "--scope", "root"], "none of read, write, admin"),
         (["delete", "mnist", "--files"], "--yes"),
-        (["login", "ftp://host"], "is not an address"),
+        (["login", "ftp://host"], "is not a URL"),
         (["frobnicate"], "No such command"),
-        (["run", "--workers", "-1", "--", "x"], "--workers: '-1' is no number of workers; write it like 3, or 2:4."),
-        (["run", "--workers", "2:x", "--", "x"], "--workers: '2:x' is no number of workers; write it like 3, or 2:4."),
+        (["run", "--workers", "-1", "--", "x"], "--workers: '-1' is not a number of workers; write it like 3, or 2:4."),
+        (["run", "--workers", "2:x", "--", "x"], "--workers: '2:x' is not a number of workers; write it like 3, or 2:4."),
         (["run", "--priority", "400", "--", "x"], "--priority must be at most 100, not 400."),
         (["up", "--executor", "z"], "--executor must be one of 'process', 'docker', 'kubernetes', not z."),
         (["show"], "JOB is missing."),
@@ -85,7 +85,7 @@ def test_who_named_no_project_reads_how_to(cli: Invoke, server: Any, problem: An
     server.on("GET", "/jobs", problem(404, "not_found", refused))
     told = cli("list")
     assert told.exit_code == 5
-    assert "--project, or once for all with TRAINMASTER_PROJECT" in told.stderr
+    assert "--project, or set TRAINMASTER_PROJECT" in told.stderr
     server.on("GET", "/jobs", problem(404, "not_found", refused.replace("default", "nosuch")))
     assert "TRAINMASTER_PROJECT" not in cli("list", "--project", "nosuch").stderr
 

@@ -33,7 +33,7 @@ def test_cp_copies_a_folder_as_cp_does(cli: Invoke, server: Any, page: Any, tmp_
     server.on("GET", "/jobs/job_1/files/content", lambda request: httpx.Response(200, text=request.url.params["path"]))
     copied = cli("cp", "mnist:model", str(tmp_path))
     assert copied.exit_code == 0
-    assert "1 link to a folder was left out" in copied.stderr
+    assert "1 link to a folder was skipped" in copied.stderr
     assert (tmp_path / "model" / "deep" / "b.bin").read_text() == "model/deep/b.bin"
     assert cli("cp", "mnist:model/a.bin", str(tmp_path / "renamed")).exit_code == 0
     assert (tmp_path / "renamed").read_text() == "model/a.bin"

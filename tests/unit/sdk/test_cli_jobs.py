@@ -41,7 +41,7 @@ def test_a_number_that_was_meant_as_a_limit_is_told_apart_from_a_name(cli: Invok
     done = cli("list", "-n", "12")
     assert done.exit_code == 0
     assert server.requests[0].url.params["name"] == "12"
-    assert "-n is --name: only jobs called 12 are listed; `--limit 12` shows the newest 12." in done.stderr
+    assert "-n is --name: only jobs named 12 are listed; `--limit 12` shows the newest 12." in done.stderr
     assert "-n is" not in cli("list", "-n", "mnist").stderr
 
 
@@ -164,7 +164,7 @@ def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
 
 @pytest.mark.parametrize(
     ("generation", "told"),
-    [(1, "1; the newest resumed from"), (2, "1; what started last in the newest one resumed from")],
+    [(1, "1; the newest resumed from"), (2, "1; the processes started last resumed from")],
 )
 def test_a_checkpoint_that_a_lone_replica_resumed_from_is_not_its_attempts(
     cli: Invoke, server: Any, job_json: Any, generation: int, told: str
@@ -194,7 +194,7 @@ def test_show_asks_only_for_the_last_attempts(cli: Invoke, server: Any, job_json
     assert [line.split()[0] for line in done.stdout.splitlines() if line[:2].isdigit()] == [
         str(n) for n in range(30, 40)
     ]
-    assert "Attempts 1 to 29 are left out" in done.output
+    assert "Attempts 1 to 29 are not shown" in done.output
 
 
 def test_show_spec_is_yaml_to_submit_again(cli: Invoke, server: Any, job_json: Any) -> None:
@@ -262,9 +262,9 @@ def test_a_job_that_cannot_run_is_no_waiting_one(cli: Invoke, server: Any, job_j
     server.on("GET", "/jobs", page(job))
     server.on("GET", "/jobs/mnist", {**job, "queue_position": 1})
     server.on("GET", "/jobs/job_1/checkpoints", page())
-    assert "cannot run as the nodes are now: needs 100 CPUs." in cli("list").stdout
+    assert "cannot run on the present nodes: needs 100 CPUs." in cli("list").stdout
     shown = cli("show", "mnist").stdout
-    assert "cannot run as the nodes are now: needs 100 CPUs.\n" in shown
+    assert "cannot run on the present nodes: needs 100 CPUs.\n" in shown
     assert "position" not in shown
 
 
@@ -280,7 +280,7 @@ def test_show_tells_that_a_job_that_was_stopped_has_nothing_to_go_on_from(
     ):
         one = {**attempt, "replicas": [], "resume_from": given}
         server.on("GET", "/jobs/mnist", job_json(state=state, attempt=one, attempt_count=1))
-        assert ("it begins anew" in cli("show", "mnist").stdout) is is_told
+        assert ("it will restart from the beginning" in cli("show", "mnist").stdout) is is_told
     server.on("GET", "/jobs/mnist", job_json(state="queued"))
     assert "anew" not in cli("show", "mnist").stdout
 

@@ -69,7 +69,7 @@ def test_silence_is_explained(cli: Invoke, server: Any, sse: Any, job_json: Any)
     server.on("GET", "/jobs/mnist", job_json(state="queued", wait_reason=waits))
     server.on("GET", "/jobs/mnist/logs/stream", httpx.Response(200, content=sse(("end", {}))))
     assert cli("logs", "mnist").stderr == "No lines yet; mnist is queued: needs 8 GPUs.\n"
-    assert cli("logs", "mnist", "--search", "x").stderr == "No such lines.\n"
+    assert cli("logs", "mnist", "--search", "x").stderr == "No matching lines.\n"
 
 
 def test_a_pipe_gets_the_bytes_as_they_are(cli: Invoke, server: Any, sse: Any, line_json: Any) -> None:

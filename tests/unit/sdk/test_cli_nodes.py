@@ -100,10 +100,10 @@ def test_a_node_is_labelled_as_with_kubectl(cli: Invoke, server: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        (["arch-"], "is reported by the node's executor"),
-        (["ghost-"], "is no label of it"),
+        (["arch-"], "is set by the executor"),
+        (["ghost-"], "is not a label of the node"),
         (["pool"], "is not KEY=VALUE"),
-        (["pool=a", "pool-"], "is set and taken away at once"),
+        (["pool=a", "pool-"], "is both set and removed"),
         (["po ol=a"], "is not a label key"),
         ([], "is missing"),
     ],

@@ -128,7 +128,7 @@ def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
         assert stuck.returncode is not None
     words = told.value.sentence
     assert "was not ready after 0 s and was stopped; it was still waiting for the API to answer in" in words
-    assert f"{tmp_path / 'logs'} tells of no error, the machine is busy: try again" in words
+    assert f"{tmp_path / 'logs'} shows no error, the machine is busy: try again" in words
 
 
 def test_of_an_up_that_fails_the_last_sentence_is_told_and_not_how_far_it_was(

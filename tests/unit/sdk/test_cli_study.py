@@ -76,16 +76,16 @@ def test_a_terminal_shows_tables_with_numbers(cli: Invoke, terminal: Callable[[i
 def test_a_narrow_terminal_loses_no_column(width: int, cli: Invoke, terminal: Callable[[int], None]) -> None:
     terminal(width)
     shown = " ".join(cli("study", "show", "digits").stdout.split())
-    assert all(word in shown for word in ("TRIAL", "STATE", "ACC", "JOB", "PARAMETERS", "WHY", "sgd", "exit"))
+    assert all(word in shown for word in ("TRIAL", "STATE", "ACC", "JOB", "PARAMETERS", "REASON", "sgd", "exit"))
 
 
 def test_a_terminal_has_no_column_of_sentences_where_there_is_none(
     cli: Invoke, server: Any, terminal: Callable[[int], None]
 ) -> None:
     server.on("GET", "/studies/study-1/trials", {"items": [BEST]})
-    assert "WHY" in cli("study", "show", "digits").stdout
+    assert "REASON" in cli("study", "show", "digits").stdout
     terminal(100)
-    assert "WHY" not in cli("study", "show", "digits").stdout
+    assert "REASON" not in cli("study", "show", "digits").stdout
 
 
 def test_a_long_reason_of_several_trials_is_shown_once(cli: Invoke, server: Any) -> None:
@@ -112,10 +112,10 @@ def test_the_table_says_whose_checkpoint_it_was_and_no_state_that_is_not_decided
     queued = {**waits, "number": 5, "job_state": "queued", "parent": None}
     server.on("GET", "/studies/study-1/trials", {"items": [{**FAILED, "parent": 2}, waits, queued]})
     failed, waiting, last = cli("study", "show", "digits").stdout.splitlines()[-3:]
-    assert failed.endswith("goes on from trial 2. worker-0 failed with exit code 3.")
+    assert failed.endswith("resumes from trial 2. worker-0 failed with exit code 3.")
     # Its metric may come still, and without it the trial has failed.
     assert waiting.split()[:2] == ["4", "running"]
-    assert waiting.endswith("goes on from trial 2. its job has ended, its metric is waited for")
+    assert waiting.endswith("resumes from trial 2. job ended, waiting for its metric")
     assert last.split()[:2] == ["5", "queued"]
 
 
@@ -184,7 +184,7 @@ def test_best_of_a_study_that_is_over_without_a_result_says_why_and_not_yet(cli:
 def test_who_names_one_of_several_is_told(command: str, cli: Invoke, server: Any) -> None:
     server.on("GET", "/studies/digits", {**STUDY, "namesakes": ["study-0"]})
     server.on("POST", "/studies/digits/stop", {**STUDY, "namesakes": ["study-0"]})
-    assert "called digits (study-0). The name means the newest" in cli("study", command, "digits").stderr
+    assert "named digits (study-0). The name refers to the newest" in cli("study", command, "digits").stderr
 
 
 def test_watch_stays_with_the_study_that_the_name_meant(
@@ -202,8 +202,8 @@ def test_watch_tells_of_a_pause_once(cli: Invoke, server: Any, monkeypatch: pyte
     server.on("GET", "/studies/digits", running)
     server.on("GET", "/studies/study-1", paused, paused, running, STUDY)
     assert cli("study", "watch", "digits").stderr.splitlines() == [
-        "It is paused, and begins no trials. Ann did.",
-        "It is not paused any more.",
+        "Paused. Ann did.",
+        "Resumed.",
     ]
 
 
@@ -220,7 +220,7 @@ def test_what_may_be_extended_is_told_as_options(cli: Invoke) -> None:
     done = cli("study", "extend", "digits")
     assert (done.exit_code, done.stderr) == (
         2,
-        "Error: Say by what: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.\n",
+        "Error: Say what to add: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.\n",
     )
 
 
@@ -266,7 +266,7 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
     spec = {**SPEC, "winner": {"model": "classes", "aliases": ["best"]}}
     server.on("POST", "/studies/digits/clone", {**STUDY, "spec": spec})
     told = " ".join(cli("study", "clone", "digits").stderr.split())
-    assert "becomes a version of the model classes, with the alias best unless that points to a better one" in told
+    assert "will be registered as a version of the model classes, with the alias best unless it points to a better version" in told
     assert "`--set winner=null`" in told
 
 

@@ -81,5 +81,5 @@ def test_a_server_that_is_gone_is_not_asked_for_every_job(cli: Invoke, server: A
     done = cli("cancel", "a", "b", "c", "d")
     assert done.exit_code == 3
     assert done.stdout.startswith("a (job_a)")
-    assert done.stderr.splitlines()[-1] == "Error: Not asked for any more: c, d."
+    assert done.stderr.splitlines()[-1] == "Error: Not tried: c, d."
     assert server.count("POST", "/jobs/c/cancel") == 0

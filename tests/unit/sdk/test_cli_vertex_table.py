@@ -41,7 +41,7 @@ def test_what_is_shown_can_be_given_back_as_it_is(cli: Any, server: Any, tmp_pat
     file = tmp_path / "table.yaml"
     file.write_text(shown.stdout)
     done = cli("vertex-table", "set", str(file))
-    assert "Nothing is changed" in done.stderr
+    assert "No changes." in done.stderr
     assert server.bodies("PUT", "/vertex-table") == [{"table": TABLE, "generation": 3}]
     assert cli("vertex-table", "set", "-", stdin=shown.stdout).exit_code == 0
     assert server.bodies("PUT", "/vertex-table")[1] == {"table": TABLE, "generation": 3}
@@ -52,7 +52,7 @@ def test_changes_are_told_entry_by_entry(cli: Any, server: Any, tmp_path: Path) 
     server.on("GET", "/vertex-table", VIEW).on("PUT", "/vertex-table", after)
     file = tmp_path / "table.yaml"
     file.write_text("machines: {n1-standard-*: {cpu: 8}, dgx: {cpu: 64}}\n")
-    assert "begin with `trainmaster vertex-table > FILE`" in cli("vertex-table", "set", str(file)).stderr
+    assert "start from `trainmaster vertex-table > FILE`" in cli("vertex-table", "set", str(file)).stderr
     assert server.requests == []
     told = cli("vertex-table", "set", str(file), "--overwrite")
     assert 'machines.n1-standard-*: {"cpu": 4, "memory": "16Gi"} → {"cpu": 8}\n' in told.stdout
@@ -75,9 +75,9 @@ def test_somebody_elses_change_is_told(cli: Any, server: Any) -> None:
     ("text", "told"),
     [
         ("generation: 1\nmachines: {a: {}, a: {}}", "twice"),
-        ("[1]", "holds no table"),
-        ("", "holds no table"),
-        ("generation: true", "names no generation"),
+        ("[1]", "is not a table"),
+        ("", "is not a table"),
+        ("generation: true", "has no generation"),
         ("a: [", "cannot be read"),
     ],
 )

@@ -61,7 +61,7 @@ def test_whatif_tells_where_it_would_run_or_why_it_would_wait_until_when_and_wha
     assert "Needs 2 GPUs; none is free (position 7 in the queue)" in told
     assert "With 1 GPU it would start now, on a." in told
     assert "Sooner    With GPUs of A100 it would probably start at about 12:30 UTC." in told
-    assert "nothing that is close to it" in cli("whatif", "-", stdin=SPEC).stdout
+    assert "no similar configuration" in cli("whatif", "-", stdin=SPEC).stdout
     assert server.bodies("POST", "/forecasts")[1]["spec"]["project"] == "vision"
 
 
@@ -199,7 +199,7 @@ def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke,
     server.on("GET", "/simulations/q1", doing)
     late = cli("simulate", "--set", "order=fifo", "--timeout", "0.1s")
     assert late.exit_code == 124
-    assert "It reads the jobs that have ended. It goes on without you; its result stays" in late.stderr
+    assert "It reads the jobs that have ended. It continues; its result is available" in late.stderr
     missing = cli("simulate", "--policy", "nofile.yaml").stderr
     assert "nofile.yaml cannot be read: No such file or directory." in missing
     assert missing.count("nofile.yaml") == 1

@@ -38,5 +38,5 @@ def test_no_number_is_sent_that_would_arrive_as_null(client: Any, server: Any, n
 def test_a_weight_that_is_none_is_refused_in_words(cli: Any, server: Any, words: tuple[str, ...], weight: str) -> None:
     refused = cli(*words, "--weight", weight)
     assert refused.exit_code != 0
-    assert "is a number from 0.001 to 1000; who has 2 gets twice as much as who has 1" in refused.stderr
+    assert "must be a number from 0.001 to 1000; weight 2 gets twice the share of weight 1" in refused.stderr
     assert server.requests == []

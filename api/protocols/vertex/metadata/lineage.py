@@ -9,7 +9,7 @@ from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import Kind
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex import records as vertex_records
 from core.db.tables import VertexRecord
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -20,7 +20,7 @@ _NESTED: Final = 10  # contexts below each other
 _EVENTS: Final = {0: "TYPE_UNSPECIFIED", 1: "INPUT", 2: "OUTPUT"}
 
 
-def show_contexts(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]:
+def show_contexts(room: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
     parents = vertex_records.above(room.session, records, "child")
     shown = []
     for record in records:
@@ -29,7 +29,7 @@ def show_contexts(room: Room, records: list[VertexRecord]) -> list[dict[str, Any
     return shown
 
 
-def add_members(room: Room, path: str, message: Message) -> dict[str, Any]:
+def add_members(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextArtifactsAndExecutions``."""
     message.demand_known({"context", "artifacts", "executions"})
     context = service.find(room, CONTEXT, path, locks=True)
@@ -39,7 +39,7 @@ def add_members(room: Room, path: str, message: Message) -> dict[str, Any]:
     return {}
 
 
-def add_children(room: Room, path: str, message: Message) -> dict[str, Any]:
+def add_children(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextChildren``. Raises ``Conflict``: a context would be below itself."""
     message.demand_known({"context", "childContexts"})
     context = service.find(room, CONTEXT, path, locks=True)
@@ -54,7 +54,7 @@ def add_children(room: Room, path: str, message: Message) -> dict[str, Any]:
     return {}
 
 
-def remove_children(room: Room, path: str, message: Message) -> dict[str, Any]:
+def remove_children(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:removeContextChildren``."""
     message.demand_known({"context", "childContexts"})
     context = service.find(room, CONTEXT, path, locks=True)
@@ -63,7 +63,7 @@ def remove_children(room: Room, path: str, message: Message) -> dict[str, Any]:
     return {}
 
 
-def add_events(room: Room, path: str, message: Message) -> dict[str, Any]:
+def add_events(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addExecutionEvents``: what an execution took and made."""
     message.demand_known({"execution", "events"})
     execution = service.find(room, EXECUTION, path, locks=True)
@@ -78,13 +78,13 @@ def add_events(room: Room, path: str, message: Message) -> dict[str, Any]:
     return {}
 
 
-def of_execution(room: Room, path: str) -> dict[str, Any]:
+def of_execution(room: RecordTransaction, path: str) -> dict[str, Any]:
     """``:queryExecutionInputsAndOutputs``."""
     execution = service.find(room, EXECUTION, path)
     return _graph(room, execution, [execution], [])
 
 
-def of_context(room: Room, path: str) -> dict[str, Any]:
+def of_context(room: RecordTransaction, path: str) -> dict[str, Any]:
     """``:queryContextLineageSubgraph``: the artifacts and executions in a context, and what these took and made.
 
     Raises:
@@ -100,7 +100,7 @@ def of_context(room: Room, path: str) -> dict[str, Any]:
 
 
 def _graph(
-    room: Room, whose: VertexRecord, executions: Sequence[VertexRecord], artifacts: Sequence[VertexRecord]
+    room: RecordTransaction, whose: VertexRecord, executions: Sequence[VertexRecord], artifacts: Sequence[VertexRecord]
 ) -> dict[str, Any]:
     """In a few statements, however much it is: one for some hundred executions, and one for some hundred artifacts."""
     by_id = {one.id: one for one in executions}
@@ -129,7 +129,7 @@ def _graph(
     return {name: part for name, part in parts.items() if part}
 
 
-def _too_many(room: Room, whose: VertexRecord, what: str) -> InvalidRequest:
+def _too_many(room: RecordTransaction, whose: VertexRecord, what: str) -> InvalidRequest:
     return InvalidRequest(
         f"{_name(room, whose)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and "
         "artifacts "
@@ -137,11 +137,11 @@ def _too_many(room: Room, whose: VertexRecord, what: str) -> InvalidRequest:
     )
 
 
-def _named(room: Room, kind: Kind, message: Message, field: str) -> list[VertexRecord]:
+def _named(room: RecordTransaction, kind: Kind, message: Message, field: str) -> list[VertexRecord]:
     return _find_all(room, kind, message.texts(field), message.at(field))
 
 
-def _find_all(room: Room, kind: Kind, names: Sequence[str], where: str) -> list[VertexRecord]:
+def _find_all(room: RecordTransaction, kind: Kind, names: Sequence[str], where: str) -> list[VertexRecord]:
     """Records by their whole names. Raises ``NotFound`` or ``InvalidRequest``."""
     if len(names) > _AT_ONCE:
         raise InvalidRequest(f"{where}: at most {_AT_ONCE:,} names at once.", field=where)
@@ -154,13 +154,13 @@ def _find_all(room: Room, kind: Kind, names: Sequence[str], where: str) -> list[
                 field=where,
             )
         paths.append(path)
-    found = vertex_records.find_records(room.session, room.place, paths)
+    found = vertex_records.find_records(room.session, room.scope, paths)
     if missing := next((path for path in paths if path not in found), None):
         raise NotFound(f"The {kind.word} {room.name_of(missing)} is not found.")
     return [found[path] for path in dict.fromkeys(paths)]
 
 
-def _all_above(room: Room, context: VertexRecord) -> set[str]:
+def _all_above(room: RecordTransaction, context: VertexRecord) -> set[str]:
     """The ids of the context and of all that it is below of, however far."""
     found, level = {context.id}, [context]
     for _ in range(_NESTED):
@@ -172,9 +172,9 @@ def _all_above(room: Room, context: VertexRecord) -> set[str]:
     raise Conflict(f"{_name(room, context)} is nested {_NESTED} contexts deep, and more are not kept.")
 
 
-def _name(room: Room, record: VertexRecord) -> str:
+def _name(room: RecordTransaction, record: VertexRecord) -> str:
     return room.name_of(f"{record.collection}/{record.name}")
 
 
-Verb = Callable[[Room, str, Message], dict[str, Any]]
-Query = Callable[[Room, str], dict[str, Any]]
+Verb = Callable[[RecordTransaction, str, Message], dict[str, Any]]
+Query = Callable[[RecordTransaction, str], dict[str, Any]]

@@ -8,9 +8,9 @@ from typing import Any, Final
 from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
-from api.protocols.vertex.records.in_jobs import copy_metrics, tell_of_run
+from api.protocols.vertex.records.in_jobs import copy_metrics, record_run_started
 from api.protocols.vertex.records.kinds import Kind
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex.records import find_record
 from core.db.tables import VertexRecord
 from core.domain.metrics.points import Points
@@ -21,7 +21,7 @@ _DEFAULT_STORE: Final = "metadataStores/default"
 _METRICS: Final = "_metrics"  # in a run's metadata, as the SDK keeps them
 
 
-def create_store(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create_store(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
     """Who makes the default store gets it, also where it is there.
 
     Programs that begin at the same moment all find none and make it. Over REST their client cannot tell a name that is
@@ -29,7 +29,7 @@ def create_store(room: Room, kind: Kind, path: str, message: Message) -> VertexR
     """
     if path != _DEFAULT_STORE:
         return service.create(room, kind, path, message)
-    known = find_record(room.session, room.place, path)
+    known = find_record(room.session, room.scope, path)
     if known is not None:
         return known
     try:
@@ -38,14 +38,14 @@ def create_store(room: Room, kind: Kind, path: str, message: Message) -> VertexR
         return service.find(room, kind, path)
 
 
-def create(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
     record = service.create(room, kind, path, message)
     if record.schema_title == RUN:
-        tell_of_run(room, record.name)
+        record_run_started(room, record.name)
     return record
 
 
-def change(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+def change(room: RecordTransaction, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
     if room.attempt is None:
         return service.change(room, kind, path, message, mask)
     before = _metrics_of(service.find(room, kind, path, locks=True))

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.metrics.points import Points
 
 
-def tell_of_run(room: Room, run: str) -> None:
+def record_run_started(room: RecordTransaction, run: str) -> None:
     """The job's history gets a line. Nothing for what a user makes."""
     if room.attempt is None:
         return
@@ -21,15 +21,15 @@ def tell_of_run(room: Room, run: str) -> None:
         at=room.work.now,
         kind="experiment.run_started",
         actor="script",
-        project_id=room.place.project_id,
+        project_id=room.scope.project_id,
         job_id=room.attempt.job_id,
         attempt_id=room.attempt.attempt_id,
         reason=f"The script logs to the run {run} of Vertex AI's experiments.",
-        data={"run": run, "location": room.place.location},
+        data={"run": run, "location": room.scope.location},
     )
 
 
-def copy_metrics(room: Room, run: str, metrics: Mapping[str, Points]) -> None:
+def copy_metrics(room: RecordTransaction, run: str, metrics: Mapping[str, Points]) -> None:
     """Add points to the job's series ``<run>/<metric>`` of its main replica; a token does not say whose it is.
 
     What is beyond a job's limits stays with the run alone.

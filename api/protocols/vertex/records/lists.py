@@ -29,7 +29,7 @@ from api.protocols.vertex.filters import (
 )
 from api.protocols.vertex.proto import snake
 from api.protocols.vertex.records.kinds import Kind, enum
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.records.service import fields_of
 from core.db.repositories.vertex import records
 from core.db.rows import AnySelect
@@ -116,7 +116,7 @@ def vocabulary(kind: Kind) -> FilterVocabulary:
 
 
 def list_records(
-    room: Room, kind: Kind, collection: str, query: ListQuery
+    room: RecordTransaction, kind: Kind, collection: str, query: ListQuery
 ) -> tuple[list[VertexRecord], dict[str, str]]:
     """A page, and ``nextPageToken`` where there is another one. The oldest first, unless the client says otherwise.
 
@@ -125,7 +125,7 @@ def list_records(
     test = parse_filter(query.filter, vocabulary(kind))
     order, is_down = _order(query.order_by)
     limit = min(query.page_size or PAGE, PAGE_LIMIT)
-    wanted = records.records_in(room.place, collection)
+    wanted = records.records_in(room.scope, collection)
     for fact in itertools.islice(_facts(test), _FACTS):
         wanted = _narrowed(room, wanted, fact)
     column = _ORDERS[order]
@@ -151,7 +151,7 @@ def list_records(
 class _Batch:
     """Rows that are looked at together; their links are asked for once, where a filter asks at all."""
 
-    def __init__(self, room: Room, rows: Sequence[VertexRecord]) -> None:
+    def __init__(self, room: RecordTransaction, rows: Sequence[VertexRecord]) -> None:
         self.room, self.rows = room, rows
 
     def look(self, row: VertexRecord) -> FieldReader:
@@ -198,7 +198,7 @@ class _Batch:
 
 
 def _in_batches(
-    room: Room, wanted: AnySelect, column: InstrumentedAttribute[Any], limit: int, *, is_down: bool
+    room: RecordTransaction, wanted: AnySelect, column: InstrumentedAttribute[Any], limit: int, *, is_down: bool
 ) -> Iterator[tuple[VertexRecord, _Batch]]:
     last: VertexRecord | None = None
     while True:
@@ -267,7 +267,7 @@ def _facts(test: Predicate) -> Iterator[Same | Linked]:
             yield from _facts(part)
 
 
-def _narrowed(room: Room, wanted: AnySelect, fact: Same | Linked) -> AnySelect:
+def _narrowed(room: RecordTransaction, wanted: AnySelect, fact: Same | Linked) -> AnySelect:
     if isinstance(fact, Same):
         return wanted.where(getattr(VertexRecord, fact.column) == fact.value)
     if fact.name == "*":
@@ -283,8 +283,8 @@ def _narrowed(room: Room, wanted: AnySelect, fact: Same | Linked) -> AnySelect:
             own == VertexRecord.id,
             VertexLink.kind == kind,
             theirs == other.id,
-            other.project_id == room.place.project_id,
-            other.location == room.place.location,
+            other.project_id == room.scope.project_id,
+            other.location == room.scope.location,
             other.collection == collection,
             other.name == name,
         )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Role, Scope, attempt_or_caller
-from api.protocols.mlflow.callers import Place as Attempt
+from api.protocols.mlflow.callers import Place as ScriptAttempt
 from api.protocols.mlflow.callers import ScriptAccess
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from core.db.repositories.vertex.records import RecordScope
@@ -22,15 +22,15 @@ _SCOPES: Final[dict[Role, Scope]] = {"viewer": Scope.READ, "member": Scope.WRITE
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RecordTransaction:
     """One transaction over the records of one project in one location. ``attempt``: whose script asks; ``None``: a
     user.
     """
 
     work: UnitOfWork
     parent: Parent
-    place: RecordScope
-    attempt: Attempt | None
+    scope: RecordScope
+    attempt: ScriptAttempt | None
 
     @property
     def session(self) -> Session:
@@ -47,24 +47,24 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Principal:
     """Somebody with a token. An attempt's script reads and writes what its project keeps, and deletes nothing."""
 
-    who: Caller | AttemptId
+    caller: Caller | AttemptId
 
-    def enter(self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> Room:
+    def open(self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> RecordTransaction:
         """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no
         location.
         """
         if parent.location == ANY_LOCATION:
             raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
-        if isinstance(self.who, Caller):
-            scope = _SCOPES[role]
-            if not self.who.may(scope):
-                raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
-            member = member_of(work.session, self.who, parent, role, verb=verb)
-            return Room(work, parent, RecordScope(member.project_id, parent.location), None)
-        attempt = ScriptAccess(self.who).load(work.session, work.now)
+        if isinstance(self.caller, Caller):
+            required = _SCOPES[role]
+            if not self.caller.may(required):
+                raise Forbidden(f"This needs a token of scope {required}; log in with another one.")
+            member = member_of(work.session, self.caller, parent, role, verb=verb)
+            return RecordTransaction(work, parent, RecordScope(member.project_id, parent.location), None)
+        attempt = ScriptAccess(self.caller).load(work.session, work.now)
         if attempt.project != parent.own:
             raise Forbidden(
                 f"Permission 'aiplatform.{verb}' denied on '{parent.name_of()}': this is the token of a job of project "
@@ -72,11 +72,11 @@ class Visitor:
             )
         if deletes:
             raise Forbidden("A job's own token deletes nothing; use a user's.")
-        return Room(work, parent, RecordScope(attempt.project_id, parent.location), attempt)
+        return RecordTransaction(work, parent, RecordScope(attempt.project_id, parent.location), attempt)
 
 
-async def _visitor(request: Request, context: AppContextDep) -> Visitor:
-    return Visitor(await attempt_or_caller(request, context))
+async def _principal(request: Request, context: AppContextDep) -> Principal:
+    return Principal(await attempt_or_caller(request, context))
 
 
-VisitorDep = Annotated[Visitor, Depends(_visitor)]
+PrincipalDep = Annotated[Principal, Depends(_principal)]

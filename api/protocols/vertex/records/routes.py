@@ -14,15 +14,15 @@ from api.protocols.vertex.operations.deletions import view_of
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service
 from api.protocols.vertex.records.kinds import Kind, check_id
-from api.protocols.vertex.records.principals import Room, VisitorDep
+from api.protocols.vertex.records.principals import RecordTransaction, PrincipalDep
 from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest
 
 _TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
-Show = Callable[[Room, list[VertexRecord]], list[dict[str, Any]]]
-Make = Callable[[Room, Kind, str, Message], VertexRecord]
-Change = Callable[[Room, Kind, str, Message, str], VertexRecord]
+Show = Callable[[RecordTransaction, list[VertexRecord]], list[dict[str, Any]]]
+Make = Callable[[RecordTransaction, Kind, str, Message], VertexRecord]
+Change = Callable[[RecordTransaction, Kind, str, Message, str], VertexRecord]
 
 
 def _list_query(
@@ -35,7 +35,7 @@ def _list_query(
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class ResourceRoutes:
     """One kind's collections. ``path``: where they lie below a location, with names in braces for what varies.
     ``above``: the kind that they are a part of.
 
@@ -68,14 +68,14 @@ def _id_of(kind: Kind) -> Any:
     return Query("", alias=kind.id_parameter, max_length=500)
 
 
-def add_shelf(router: APIRouter, shelf: Shelf) -> None:
+def add_resource_routes(router: APIRouter, shelf: ResourceRoutes) -> None:
     kind = shelf.kind
 
     def create(
         request: Request,
         body: RawBody,
         parent: ParentDep,
-        visitor: VisitorDep,
+        visitor: PrincipalDep,
         context: AppContextDep,
         told: str = _id_of(kind),
     ) -> Response:
@@ -91,7 +91,7 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
     def list_all(
         request: Request,
         parent: ParentDep,
-        visitor: VisitorDep,
+        visitor: PrincipalDep,
         context: AppContextDep,
         query: Annotated[lists.ListQuery, Depends(_list_query)],
     ) -> Response:
@@ -103,7 +103,7 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
             shown = shelf.show(room, records)
         return answer({**({_listed(kind): shown} if shown else {}), **more})
 
-    def get(request: Request, parent: ParentDep, visitor: VisitorDep, context: AppContextDep) -> Response:
+    def get(request: Request, parent: ParentDep, visitor: PrincipalDep, context: AppContextDep) -> Response:
         with context.read() as work:
             room = visitor.enter(work, parent, "viewer", verb=shelf.permission("get"))
             (shown,) = shelf.show(room, [service.find(room, kind, place_of(request, shelf.one))])
@@ -113,7 +113,7 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
         request: Request,
         body: RawBody,
         parent: ParentDep,
-        visitor: VisitorDep,
+        visitor: PrincipalDep,
         context: AppContextDep,
         updateMask: Annotated[str, Query(max_length=1_000)] = "",  # noqa: N803
         allowMissing: Annotated[bool, Query()] = False,  # noqa: N803
@@ -129,14 +129,14 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
             (shown,) = shelf.show(room, [record])
         return answer(_operation(kind, shown, "update") if kind.is_slow else shown)
 
-    def delete(request: Request, parent: ParentDep, visitor: VisitorDep, context: AppContextDep) -> Response:
+    def delete(request: Request, parent: ParentDep, visitor: PrincipalDep, context: AppContextDep) -> Response:
         path = place_of(request, shelf.one)
         with context.write() as work:
             room = visitor.enter(work, parent, "member", verb=shelf.permission("delete"), deletes=True)
             service.remove(room, kind, path)
         return answer(view_of(parent.name_of(path), is_done=True))
 
-    def verb(request: Request, action: str, parent: ParentDep, visitor: VisitorDep) -> Response:
+    def verb(request: Request, action: str, parent: ParentDep, visitor: PrincipalDep) -> Response:
         del request, parent, visitor
         raise NotServed(f"{kind.noun}:{action[:50]} is not served by this platform.")
 
@@ -153,7 +153,7 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
     add(shelf.one, delete, "DELETE")
 
 
-def _demand_above(room: Room, shelf: Shelf, path: str) -> None:
+def _demand_above(room: RecordTransaction, shelf: ResourceRoutes, path: str) -> None:
     """What the collection of ``path`` is a part of is there. Raises ``NotFound``."""
     if shelf.above is not None:
         service.find(room, shelf.above, path.rsplit("/", 2)[0])

@@ -8,7 +8,7 @@ from typing import Any, Final
 from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message, camel, timestamp
 from api.protocols.vertex.records.kinds import Kind, labels, new_name, read_fields, struct
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex.records import RecordExists, add_record, count_records, find_record, remove_record
 from core.db.tables import VertexRecord
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -18,26 +18,26 @@ _COLUMNS: Final = {"displayName": "display_name", "schemaTitle": "schema_title"}
 _UNCHANGED: Final[tuple[Any, ...]] = ("", False, {}, None)
 
 
-def find(room: Room, kind: Kind, path: str, *, locks: bool = False) -> VertexRecord:
+def find(room: RecordTransaction, kind: Kind, path: str, *, locks: bool = False) -> VertexRecord:
     """Raises ``NotFound``."""
-    record = find_record(room.session, room.place, path, locks=locks)
+    record = find_record(room.session, room.scope, path, locks=locks)
     if record is None:
         raise NotFound(f"The {_title(kind)} {room.name_of(path)} is not found.")
     return record
 
 
-def create(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
     """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``,
     ``Conflict`` where the collection is full, ``InvalidRequest``.
     """
     return add(room, kind, path, read_fields(kind, message))
 
 
-def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexRecord:
+def add(room: RecordTransaction, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexRecord:
     if path.endswith("/"):
         path += new_name()
     collection = path.rpartition("/")[0]
-    if count_records(room.session, room.place, collection) >= kind.limit:
+    if count_records(room.session, room.scope, collection) >= kind.limit:
         raise Conflict(
             f"{room.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that "
             "nobody needs."
@@ -45,7 +45,7 @@ def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexR
     try:
         return add_record(
             room.session,
-            room.place,
+            room.scope,
             path,
             room.work.now,
             display_name=fields.get("displayName", ""),
@@ -57,7 +57,7 @@ def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexR
         raise AlreadyExists(f"The {_title(kind)} {room.name_of(path)} already exists.") from error
 
 
-def change(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+def change(room: RecordTransaction, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
     """Set what the client sent: the fields in ``mask``, or those that it sent.
 
     Two programs that log to one run each send the whole of what they saw, with the ``etag`` that it had. Where another
@@ -92,12 +92,12 @@ def change(room: Room, kind: Kind, path: str, message: Message, mask: str) -> Ve
     return record
 
 
-def remove(room: Room, kind: Kind, path: str) -> None:
+def remove(room: RecordTransaction, kind: Kind, path: str) -> None:
     """With all that lies below it. Raises ``NotFound``."""
     remove_record(room.session, find(room, kind, path, locks=True))
 
 
-def view(room: Room, record: VertexRecord) -> dict[str, Any]:
+def view(room: RecordTransaction, record: VertexRecord) -> dict[str, Any]:
     """As its client reads it."""
     return {
         "name": room.name_of(f"{record.collection}/{record.name}"),

@@ -13,7 +13,7 @@ from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import Kind, check_id, read_fields
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.tensorboards import points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
 from core.db.repositories.vertex import records as vertex_records
@@ -29,7 +29,7 @@ _ANSWERED: Final = 200_000  # scalars in one answer
 _ANSWERED_BYTES: Final = 64 * 2**20  # of tensors in one answer
 
 
-def create_board(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create_board(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
     """A location has one default TensorBoard: who asks for another gets that one.
 
     Two programs that find none at the same moment, and make one, then log to the same.
@@ -42,7 +42,7 @@ def create_board(room: Room, kind: Kind, path: str, message: Message) -> VertexR
     return service.create(room, kind, path, message)
 
 
-def change_board(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+def change_board(room: RecordTransaction, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
     """The one that becomes the default takes that from the one that was."""
     if message.flag("isDefault"):
         _lock_defaults(room)
@@ -57,19 +57,19 @@ def change_board(room: Room, kind: Kind, path: str, message: Message, mask: str)
     return record
 
 
-def _lock_defaults(room: Room) -> None:
+def _lock_defaults(room: RecordTransaction) -> None:
     """Until the transaction ends nobody else says which TensorBoard is a location's default."""
-    room.session.execute(select(Project.id).where(Project.id == room.place.project_id).with_for_update())
+    room.session.execute(select(Project.id).where(Project.id == room.scope.project_id).with_for_update())
 
 
-def _defaults(room: Room) -> list[VertexRecord]:
+def _defaults(room: RecordTransaction) -> list[VertexRecord]:
     """As the others left them, and locked, so that no change of theirs is lost."""
-    query = vertex_records.records_in(room.place, BOARD.noun).order_by(VertexRecord.id).with_for_update()
+    query = vertex_records.records_in(room.scope, BOARD.noun).order_by(VertexRecord.id).with_for_update()
     boards: Iterable[VertexRecord] = room.session.scalars(query.execution_options(populate_existing=True))
     return [board for board in boards if board.body.get("isDefault")]
 
 
-def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]:
+def show_boards(room: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
     """With where the uploader puts blobs: it begins with no TensorBoard that has no such place.
 
     The project's own bucket and no folder in it, as there: behind a folder its client writes two slashes.
@@ -77,7 +77,7 @@ def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]
     return [{**service.view(room, one), "blobStoragePathPrefix": room.parent.own} for one in records]
 
 
-def create_series(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create_series(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
     """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that
     one.
 
@@ -96,7 +96,7 @@ def create_series(room: Room, kind: Kind, path: str, message: Message) -> Vertex
     if fields.get("displayName"):
         collection = path.rpartition("/")[0]
         service.find(room, RUN, collection.rpartition("/")[0], locks=True)
-        known = vertex_records.records_in(room.place, collection).where(
+        known = vertex_records.records_in(room.scope, collection).where(
             VertexRecord.display_name == fields["displayName"]
         )
         found: VertexRecord | None = room.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
@@ -111,27 +111,27 @@ def create_series(room: Room, kind: Kind, path: str, message: Message) -> Vertex
     return service.add(room, kind, path, fields)
 
 
-def batch_create_runs(room: Room, path: str, message: Message) -> dict[str, Any]:
+def batch_create_runs(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``runs:batchCreate``. ``path``: the experiment's."""
     service.find(room, EXPERIMENT, path)
     return {"tensorboardRuns": [service.view(room, one) for one in _batch(room, RUN, path, message)]}
 
 
-def batch_create_series(room: Room, path: str, message: Message) -> dict[str, Any]:
+def batch_create_series(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``experiments:batchCreate``: time series of any of the experiment's runs."""
     service.find(room, EXPERIMENT, path)
     made = _batch(room, SERIES, path, message)
     return {"tensorboardTimeSeries": [service.view(room, one) for one in made]}
 
 
-def write_run(room: Room, path: str, message: Message) -> dict[str, Any]:
+def write_run(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``runs:write``."""
     message.demand_known({"tensorboardRun", "timeSeriesData"})
     points.write(room, path, _bounded(message, "timeSeriesData"))
     return {}
 
 
-def write_experiment(room: Room, path: str, message: Message) -> dict[str, Any]:
+def write_experiment(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``experiments:write``: to several of its runs."""
     message.demand_known({"tensorboardExperiment", "writeRunDataRequests"})
     for at, item in _bounded(message, "writeRunDataRequests"):
@@ -142,7 +142,7 @@ def write_experiment(room: Room, path: str, message: Message) -> dict[str, Any]:
     return {}
 
 
-def batch_read(room: Room, path: str, names: Sequence[str]) -> dict[str, Any]:
+def batch_read(room: RecordTransaction, path: str, names: Sequence[str]) -> dict[str, Any]:
     """``tensorboards:batchRead``: 1,000 scalars of each time series, or 100 tensors; fewer of each where many are asked
     for.
 
@@ -152,13 +152,13 @@ def batch_read(room: Room, path: str, names: Sequence[str]) -> dict[str, Any]:
     if len(names) > _AT_ONCE:
         raise InvalidRequest(f"time_series: at most {_AT_ONCE:,} names at once.", field="time_series")
     paths = [room.path_of(name) or "" for name in names]
-    found = vertex_records.find_records(room.session, room.place, paths)
+    found = vertex_records.find_records(room.session, room.scope, paths)
     by_run: defaultdict[str, list[VertexRecord]] = defaultdict(list)
     for place, name in zip(paths, names, strict=True):
         if place not in found or not place.startswith(f"{path}/") or place.split("/")[-2] != SERIES.noun:
             raise NotFound(f"The tensorboard time series {name[:500]} is not found in {room.name_of(path)}.")
         by_run[place.rsplit("/", 2)[0]].append(found[place])
-    runs = vertex_records.find_records(room.session, room.place, list(by_run))
+    runs = vertex_records.find_records(room.session, room.scope, list(by_run))
     scalars = sum(one.body.get("valueType") == SCALAR for one in found.values())
     share = min(_SCALARS, _ANSWERED // max(1, scalars))
     budget = points.Budget(_ANSWERED_BYTES, len(found) - scalars)
@@ -171,7 +171,7 @@ def batch_read(room: Room, path: str, names: Sequence[str]) -> dict[str, Any]:
     return {"timeSeriesData": [data[place] for place in dict.fromkeys(paths)]} if data else {}
 
 
-def read_series(room: Room, path: str, max_points: int) -> dict[str, Any]:
+def read_series(room: RecordTransaction, path: str, max_points: int) -> dict[str, Any]:
     """``timeSeries:read``. ``max_points``: 0 for as many as usual, below it as many as there may be."""
     record = service.find(room, SERIES, path)
     run = service.find(room, RUN, path.rsplit("/", 2)[0])
@@ -181,7 +181,7 @@ def read_series(room: Room, path: str, max_points: int) -> dict[str, Any]:
     return {"timeSeriesData": points.read(room.session, run, [record], limit, budget)[record.name]}
 
 
-def export_series(room: Room, path: str, message: Message) -> dict[str, Any]:
+def export_series(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``timeSeries:exportTensorboardTimeSeries``: every scalar, in pages, in the order in which they came."""
     message.demand_known(
         {"tensorboardTimeSeries", "pageSize", "pageToken"}, absent={"filter": "filters are", "orderBy": "an order is"}
@@ -198,7 +198,7 @@ def export_series(room: Room, path: str, message: Message) -> dict[str, Any]:
     return {**({"timeSeriesDataPoints": values} if values else {}), **more}
 
 
-def _batch(room: Room, kind: Kind, path: str, message: Message) -> list[VertexRecord]:
+def _batch(room: RecordTransaction, kind: Kind, path: str, message: Message) -> list[VertexRecord]:
     """Each of the requests in ``message``, all or none. ``path``: of what all their parents are, or are below of."""
     message.demand_known({"parent", "requests"})
     wanted: list[tuple[str, Message]] = []
@@ -218,7 +218,7 @@ def _batch(room: Room, kind: Kind, path: str, message: Message) -> list[VertexRe
     return [create_series(room, kind, place, one) for place, one in wanted]
 
 
-def _below(room: Room, message: Message, field: str, collection: str) -> str:
+def _below(room: RecordTransaction, message: Message, field: str, collection: str) -> str:
     """Where the whole name in ``field`` leads. Raises ``InvalidRequest``: not into ``collection``."""
     name = message.text(field, 2_000)
     path = room.path_of(name)

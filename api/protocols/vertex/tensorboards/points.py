@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.in_jobs import copy_metrics
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.tensorboards.kinds import RUN, SCALAR, SERIES, TENSOR, VALUE_TYPES
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, list_objects, read_points
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
@@ -66,7 +66,7 @@ class Budget:
         return chosen[::-1]
 
 
-def write(room: Room, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
+def write(room: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
     """Add values to the time series of a run. ``data``: (where in the request, one of its time series' data).
 
     Raises ``NotFound``, ``InvalidRequest``, or ``NotServed`` for data of blobs; then nothing of it is kept.
@@ -75,7 +75,7 @@ def write(room: Room, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
     told = [Message(item, at) for at, item in data]
     names = {one.text("tensorboardTimeSeriesId", 128) for one in told}
     known = vertex_records.find_records(
-        room.session, room.place, [f"{run_path}/{SERIES.noun}/{name}" for name in sorted(names)]
+        room.session, room.scope, [f"{run_path}/{SERIES.noun}/{name}" for name in sorted(names)]
     )
     series = {record.name: record for record in known.values()}
     columns: defaultdict[str, Points] = defaultdict(Points)
@@ -134,7 +134,7 @@ def read(
     return found
 
 
-def show(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]:
+def show(room: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
     """Time series of one run with what they reach to."""
     if not records:
         return []

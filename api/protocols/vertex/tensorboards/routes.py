@@ -11,8 +11,8 @@ from api.app.unit_of_work import AppContextDep
 from api.auth import Role
 from api.protocols.vertex.answers import answer
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.records.principals import Room, VisitorDep
-from api.protocols.vertex.records.routes import Shelf, add_shelf, place_of
+from api.protocols.vertex.records.principals import RecordTransaction, PrincipalDep
+from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, place_of
 from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from api.protocols.vertex.tensorboards import boards, points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SERIES
@@ -20,12 +20,12 @@ from api.protocols.vertex.vertex_route import VertexRoute
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
-BOARDS: Final = Shelf(
+BOARDS: Final = ResourceRoutes(
     BOARD, "tensorboards", show=boards.show_boards, make=boards.create_board, change=boards.change_board
 )
-EXPERIMENTS: Final = Shelf(EXPERIMENT, "tensorboards/{board}/experiments", BOARD)
-RUNS: Final = Shelf(RUN, "tensorboards/{board}/experiments/{experiment}/runs", EXPERIMENT)
-TIME_SERIES: Final = Shelf(
+EXPERIMENTS: Final = ResourceRoutes(EXPERIMENT, "tensorboards/{board}/experiments", BOARD)
+RUNS: Final = ResourceRoutes(RUN, "tensorboards/{board}/experiments/{experiment}/runs", EXPERIMENT)
+TIME_SERIES: Final = ResourceRoutes(
     SERIES,
     "tensorboards/{board}/experiments/{experiment}/runs/{run}/timeSeries",
     RUN,
@@ -34,12 +34,12 @@ TIME_SERIES: Final = Shelf(
 )
 
 
-def _post(path: str, action: str, verb: str, work_of: Callable[[Room, str, Message], dict[str, Any]]) -> None:
+def _post(path: str, action: str, verb: str, work_of: Callable[[RecordTransaction, str, Message], dict[str, Any]]) -> None:
     """``path``: of what it is asked of."""
     role: Role = "viewer" if action.startswith("export") else "member"
 
     def post(
-        request: Request, body: RawBody, parent: ParentDep, visitor: VisitorDep, context: AppContextDep
+        request: Request, body: RawBody, parent: ParentDep, visitor: PrincipalDep, context: AppContextDep
     ) -> Response:
         with context.read() if role == "viewer" else context.write() as work:
             room = visitor.enter(work, parent, role, verb=verb)
@@ -61,7 +61,7 @@ _post(TIME_SERIES.one, "exportTensorboardTimeSeries", "tensorboardTimeSeries.rea
 def batch_read(
     request: Request,
     parent: ParentDep,
-    visitor: VisitorDep,
+    visitor: PrincipalDep,
     context: AppContextDep,
     timeSeries: Annotated[list[str] | None, Query()] = None,  # noqa: N803
 ) -> Response:
@@ -74,7 +74,7 @@ def batch_read(
 def read_series(
     request: Request,
     parent: ParentDep,
-    visitor: VisitorDep,
+    visitor: PrincipalDep,
     context: AppContextDep,
     maxDataPoints: Annotated[int, Query(ge=-1, le=10**9)] = 0,  # noqa: N803
 ) -> Response:
@@ -84,4 +84,4 @@ def read_series(
 
 
 for _shelf in (BOARDS, EXPERIMENTS, RUNS, TIME_SERIES):
-    add_shelf(router, _shelf)
+    add_resource_routes(router, _shelf)

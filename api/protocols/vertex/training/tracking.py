@@ -15,7 +15,7 @@ from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import check_id
-from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.table import Table
 from api.protocols.vertex.tensorboards import kinds as tensorboards
 from api.protocols.vertex.training.specs import CustomJobSpec
@@ -77,7 +77,7 @@ def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) ->
     Both are called as the job.
     """
     job = work.session.get_one(Job, job_id)
-    room = Room(work, parent, RecordScope(job.project_id, parent.location), None)
+    room = RecordTransaction(work, parent, RecordScope(job.project_id, parent.location), None)
     own = work.session.get_one(VertexResource, ("customJobs", job_id))
     if spec.experiment and not spec.experiment_run:
         experiment = service.find(room, metadata.CONTEXT, _path(spec.experiment))

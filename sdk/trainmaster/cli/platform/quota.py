@@ -220,7 +220,7 @@ def _print_users(view: QuotaView) -> None:
 
 
 def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
-    """After a change: with only the warnings about the changed settings, and with the users if their settings changed."""
+    """Print a changed quota, with only the warnings about the changed settings, and with users if theirs changed."""
     named = _named(changes)
     is_of_users = any(changes[part] for part in ("user_limit", "users", "user_guaranteed", "user_weights"))
     if as_json or session.current().as_json:

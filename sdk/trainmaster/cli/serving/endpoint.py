@@ -138,7 +138,8 @@ def deploy(
         "framework": framework, "trust_code": trust_code, "image": image, "command": command, "args": _words_of(args),
         "port": port,
         "health_route": health_route, "predict_route": predict_route, "env": options.environment_of(env),
-        "resources": options.resources_of(cpu, memory, gpus, gpu_type, shm), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
+        "resources": options.resources_of(cpu, memory, gpus, gpu_type, shm), "timeout_s": timeout,
+        "ready_timeout_s": ready_timeout,
         "drain_s": drain, "max_surge": max_surge, "max_unavailable": max_unavailable,
         "priority": options.priority_of(priority), "preemptible": preemptible,
         "node_selector": options.node_selector_of(node_selector), "secrets": secrets,
@@ -424,8 +425,8 @@ def _replica_state(replica: ServingReplicaView) -> str:
 
 # Fields of a revision -> their options. A new revision never inherits them from the previous one.
 _STATED: Final = {
-    "framework": "--framework", "trust_code": "--trust-code", "image": "--image", "command": "--command", "args": "
-    ""--args",
+    "framework": "--framework", "trust_code": "--trust-code", "image": "--image", "command": "--command",
+    "args": "--args",
     "port": "--port", "health_route": "--health-route", "predict_route": "--predict-route", "env": "--env",
     "secrets": "--secret", "resources": "--cpu, --memory, --gpus, --gpu-type, --shm", "priority": "--priority",
     "preemptible": "--no-preemptible", "node_selector": "--node-selector", "timeout_s": "--timeout",

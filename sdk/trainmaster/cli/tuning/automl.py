@@ -51,8 +51,8 @@ def automl(
     budget: Annotated[
         str, typer.Option("--budget", "-b", help="Time of the search, like 30m, without the final run.")
     ] = "1h",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Models that are tried at most.")] = 60,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="At once.")] = 1,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Maximum number of models to try.")] = 60,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Number of concurrent trials.")] = 1,
     kind: Annotated[str | None, typer.Option("--kind", help="tabular or images; default: by the data.")] = None,
     task: Annotated[
         str | None, typer.Option("--task", help="classification or regression; default: by the target.")
@@ -120,7 +120,8 @@ def automl(
     with session.client() as client, refused_as("AutoML"), _errors_name_options(as_is=json):
         made = client.create_automl(
             data, target, budget=budget, trials=trials, parallel=parallel, project=session.project_or_default(project),
-            name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, kind=kind, task=task, metric=metric,
+            name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, kind=kind, task=task,
+            metric=metric,
             families=family or [], test_fraction=test_fraction, folds=folds, image_size=image_size, weights=weights,
             max_rows=max_rows, keep=keep or [], seed=seed, image=image, **more,
         )  # fmt: skip
@@ -272,7 +273,10 @@ def _show(found: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str
     rows = [row for row in found.leaderboard if row.rank <= limit or row is baseline]
     is_any_stopped = not all(row.is_whole for row in rows)
     output.print_table(
-        ("RANK", "TRIAL", "FAMILY", found.metric.upper(), "SECONDS", "PARAMETERS", *(("END",) if is_any_stopped else ())),
+        (
+            "RANK", "TRIAL", "FAMILY", found.metric.upper(), "SECONDS", "PARAMETERS",
+            *(("END",) if is_any_stopped else ()),
+        ),
         [
             (
                 row.rank, row.trial, row.family, _score(row), None if row.seconds is None else f"{row.seconds:.1f}",

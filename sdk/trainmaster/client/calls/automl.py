@@ -45,8 +45,8 @@ def create_automl(
         InvalidRequest: the data is unusable; with the invalid field.
     """
     body = AutomlCreate(
-        data=data, target=target, budget=budget, trials=trials, parallel=parallel, project=project, name=name, model=model,
-        aliases=list(aliases), resources=dict(resources or {}), dry_run=dry_run, **more,
+        data=data, target=target, budget=budget, trials=trials, parallel=parallel, project=project, name=name,
+        model=model, aliases=list(aliases), resources=dict(resources or {}), dry_run=dry_run, **more,
     )  # fmt: skip
     headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
     return typed(AutomlDetail, "create_automl", "POST", "/automl", body=body, headers=headers, is_repeatable=True)
