@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-Item = TypeVar("Asked")
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 # A larger batch would hold the locks of its shared rows for too long.

@@ -177,7 +177,7 @@ async def stream_metrics(
 ) -> Response:
     """Points after `after`; without it, points from now on. Of at most 200 series."""
     since = last_event_id if last_event_id is not None else after
-    position = None if since is None else read_cursor(since)
+    counts = None if since is None else read_cursor(since)
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
     job_id, _ = await run_in_threadpool(_state, context, job)
     shutdown: GracefulShutdown = request.app.state.shutdown
@@ -194,7 +194,7 @@ async def stream_metrics(
         look=is_over,
         run=run_in_threadpool,
         shutdown=shutdown,
-        position=position,
+        counts=counts,
     )
     return stream_response(stream.events())
 

@@ -38,7 +38,7 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from trainmaster.studies import Algorithm, Goal, Space, parse_study
 
 from benchmarks.support.tuning_tasks import TASKS, Task
-from scheduler.tuning import Observation, Proposal, ProposalRequest, chosen_algorithm, propose
+from scheduler.tuning import ObservedTrial, Proposal, ProposalRequest, chosen_algorithm, propose
 from scheduler.tuning.engine import _distribution, _outer
 from scheduler.tuning.prefetch import usable
 from scheduler.tuning.proposers import is_quick
@@ -117,7 +117,7 @@ class Search:
         """As :mod:`scheduler.control.studies.study_pass` begins trials and draws ahead, where those of a round end
         together.
         """
-        finished: list[Observation] = []
+        finished: list[ObservedTrial] = []
         spoilt: list[Mapping[str, Any]] = []
         ready: list[Proposal] = []
         proposed = 0
@@ -144,7 +144,7 @@ class Search:
                 if cost is None:
                     spoilt.append(one.parameters)
                 else:
-                    finished.append(Observation(one.parameters, (cost,), one.memo))
+                    finished.append(ObservedTrial(one.parameters, (cost,), one.memo))
 
     def by_optuna(self, arm: str) -> None:
         samplers: Mapping[str, Callable[[], Any]] = {

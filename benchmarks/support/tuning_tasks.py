@@ -45,9 +45,9 @@ class Task:
         found = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterations that end before they converge: the search is to find better
-            for fit_kernel, answers, asked, right in _folds(self.data, is_classifier=self.measure != "unexplained"):
+            for fitted, answers, asked, right in _folds(self.data, is_classifier=self.measure != "unexplained"):
                 try:
-                    model = self.make(point).fit(fit_kernel, answers)
+                    model = self.make(point).fit(fitted, answers)
                     found.append(_COSTS[self.measure](model, asked, right))
                 except ValueError:
                     return None  # what it computes has left the numbers
@@ -68,7 +68,7 @@ def _folds(name: str, *, is_classifier: bool) -> list[tuple[Any, Any, Any, Any]]
     features, target = _data(name)
     folds = (StratifiedKFold if is_classifier else KFold)(FOLDS, shuffle=True, random_state=0)
     found = []
-    for fit_kernel, asked in folds.split(features, target):
+    for fitted, asked in folds.split(features, target):
         scaler = StandardScaler().fit(features[fitted])
         found.append(
             (scaler.transform(features[fitted]), target[fitted], scaler.transform(features[asked]), target[asked])

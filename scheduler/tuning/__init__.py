@@ -5,10 +5,10 @@ seed.
 from __future__ import annotations
 
 from scheduler.tuning.propose import choose_algorithm, chosen_algorithm, propose
-from scheduler.tuning.request import Observation, Proposal, ProposalRequest, startup_trials
+from scheduler.tuning.request import ObservedTrial, Proposal, ProposalRequest, startup_trials
 
 __all__ = [
-    "Observation",
+    "ObservedTrial",
     "Proposal",
     "ProposalRequest",
     "choose_algorithm",

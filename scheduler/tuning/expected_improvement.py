@@ -19,7 +19,7 @@ from scipy.special import erfcx
 from trainmaster.studies import Goal
 
 from scheduler.tuning.encoding import Rows, UnitCube
-from scheduler.tuning.gaussian_process import GaussianProcess, normalised
+from scheduler.tuning.gaussian_process import GaussianProcess, fit_kernel, normalised
 from scheduler.tuning.request import Proposal, ProposalRequest, thinned
 
 # The cost grows with the cube of this number.

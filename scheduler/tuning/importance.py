@@ -15,7 +15,7 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from trainmaster.studies import Goal, Space
 
 from scheduler.tuning.engine import distributions_of, frozen
-from scheduler.tuning.request import Observation
+from scheduler.tuning.request import ObservedTrial
 
 FEWEST: Final = 10
 # Larger studies are sampled evenly: the answer changes little and takes a fraction of a second.
@@ -26,7 +26,7 @@ _QUANTILE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterImportance:
+class ImportanceScore:
     """``importance``: those of a study sum to 1; ``None``: too few trials have the parameter. ``trials``: number of
     trials with it.
     """
@@ -43,11 +43,11 @@ class Importance:
     """
 
     trials: int
-    parameters: Sequence[ParameterImportance] = ()
+    parameters: Sequence[ImportanceScore] = ()
     reason: str = ""
 
 
-def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observation], metric: int | None) -> Importance:
+def importance(space: Space, goals: Sequence[Goal], results: Sequence[ObservedTrial], metric: int | None) -> Importance:
     """Importance for one metric, by its position; ``None``: for the only metric, or for the trade-off of several."""
     count = len(results)
     if count < FEWEST:
@@ -70,7 +70,7 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observatio
     return _weighed(space, len(results), sample, found)
 
 
-def _weighed(space: Space, count: int, sample: Sequence[Observation], found: Mapping[str, float]) -> Importance:
+def _weighed(space: Space, count: int, sample: Sequence[ObservedTrial], found: Mapping[str, float]) -> Importance:
     trials = {name: sum(name in trial.parameters for trial in sample) for name in space.parameters}
     # A parameter with few trials says as little as few trials do.
     known = {name: max(0.0, value) for name, value in found.items() if trials[name] >= FEWEST and math.isfinite(value)}
@@ -78,7 +78,7 @@ def _weighed(space: Space, count: int, sample: Sequence[Observation], found: Map
     if total <= 0:
         return Importance(count, reason="Not known: the best trials lie like all others along every parameter.")
     weights = [
-        ParameterImportance(name, known.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
+        ImportanceScore(name, known.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
         for name in space.parameters
     ]
     return Importance(
@@ -86,7 +86,7 @@ def _weighed(space: Space, count: int, sample: Sequence[Observation], found: Map
     )
 
 
-def _evenly(results: Sequence[Observation]) -> Sequence[Observation]:
+def _evenly(results: Sequence[ObservedTrial]) -> Sequence[ObservedTrial]:
     if len(results) <= _MOST:
         return results
     return [results[round(place * (len(results) - 1) / (_MOST - 1))] for place in range(_MOST)]

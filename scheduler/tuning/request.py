@@ -11,7 +11,7 @@ from trainmaster.studies import Algorithm, Goal, Space
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class ObservedTrial:
     """A finished trial. ``values``: one per metric. ``memo``: what its proposal asked to keep."""
 
     parameters: Mapping[str, Any]
@@ -39,7 +39,7 @@ class ProposalRequest:
     seed: int
     index: int
     count: int = 1
-    finished: Sequence[Observation] = ()
+    finished: Sequence[ObservedTrial] = ()
     pending: Sequence[Proposal] = ()
     spoilt: Sequence[Mapping[str, Any]] = ()
     initial: Sequence[Mapping[str, Any]] = ()
@@ -50,7 +50,7 @@ def startup_trials(space: Space) -> int:
     return min(20, max(8, 2 * len(space.parameters)))
 
 
-def thinned(finished: Sequence[Observation], goals: Sequence[Goal], most: int) -> Sequence[Observation]:
+def thinned(finished: Sequence[ObservedTrial], goals: Sequence[Goal], most: int) -> Sequence[ObservedTrial]:
     """All observations in order or, of more than ``most``, the best third and the newest of the rest."""
     if len(finished) <= most:
         return finished

@@ -41,8 +41,8 @@ def translated_errors(spec: CustomJobSpec) -> Iterator[None]:
     except (InvalidSpec, InvalidRequest) as error:
         if error.errors:
             mistakes = [
-                (one["path"] or "", f"{one['message']} ({one['hint']})" if one["hint"] else str(one["message"]))
-                for one in error.errors
+                (mistake["path"] or "", f"{mistake['message']} ({mistake['hint']})" if mistake["hint"] else str(mistake["message"]))
+                for mistake in error.errors
             ]
         else:
             own, _, rest = str(error.sentence).partition(": ")

@@ -36,14 +36,14 @@ _ABSENT: Final[Mapping[str, str]] = {
 }
 
 
-def demand_known(told: Mapping[str, str], served: Collection[str]) -> None:
+def demand_known(query: Mapping[str, str], served: Collection[str]) -> None:
     """Raise for a parameter that the route does not read.
 
     Raises:
         NotServed: it is of the real API, and says anything.
         InvalidRequest: nobody knows it, or the answer is asked for in another format than JSON.
     """
-    for name, value in told.items():
+    for name, value in query.items():
         if name in _FORMATS:
             if value.partition(";")[0] != "json":
                 raise InvalidRequest(f"Invalid value at '{name}': answers are json, not {value[:50]!r}.", field=name)

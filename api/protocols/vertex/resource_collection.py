@@ -41,7 +41,7 @@ class JobCollection:
 
     name: str
     make: Callable[[AppContext, Caller, Parent, Any], str]
-    view: Callable[[AppContext, jobs.Found], dict[str, Any]]
+    view: Callable[[AppContext, jobs.JobResource], dict[str, Any]]
 
     def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
         return self.make(context, caller, parent, raw)
@@ -66,4 +66,4 @@ class JobCollection:
         return deletions.delete(context, caller, parent, self.name, resource_id)
 
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        return deletions.look(context, caller, parent, self.name, resource_id)
+        return deletions.poll_deletion(context, caller, parent, self.name, resource_id)

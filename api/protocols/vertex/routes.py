@@ -73,7 +73,7 @@ def _add(collection: str, kind: Collection) -> None:
         resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep
     ) -> Response:
         path = f"{collection}/{resource}/operations/{operation}"
-        return answer(service.look(context, caller, parent, path, COLLECTIONS))
+        return answer(service.find_operation(context, caller, parent, path, COLLECTIONS))
 
     def add(path: str, handler: Callable[..., Response], method: str) -> None:
         router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")

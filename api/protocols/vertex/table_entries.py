@@ -97,11 +97,11 @@ def stored_rows(entries: Iterable[Entry]) -> list[Any]:
     return [[entry.section, entry.name, entry.value] for entry in entries]
 
 
-def read_stored_rows(kept: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequest]]:
+def read_stored_rows(rows: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequest]]:
     """What :func:`stored_rows` made, maybe in another version; what this one cannot read is left out, and told."""
     found: list[Entry] = []
     wrong: list[InvalidRequest] = []
-    for line in kept:
+    for line in rows:
         if not isinstance(line, list) or len(line) != 3:
             wrong.append(_wrong("", "A line is kept that is no entry of a table."))
             continue
@@ -142,10 +142,10 @@ def _plain(section: str, value: Any) -> Any:
     if section == "locations":
         return _READERS["labels"].validate_python(value)
     if section == "machines" and value:
-        told = {field: amount for field, amount in value.items() if amount is not None}
-        if "node_selector" in told:
-            told["node_selector"] = _READERS["labels"].validate_python(told["node_selector"])
-        return told
+        machine = {field: amount for field, amount in value.items() if amount is not None}
+        if "node_selector" in machine:
+            machine["node_selector"] = _READERS["labels"].validate_python(machine["node_selector"])
+        return machine
     return value
 
 
@@ -231,8 +231,8 @@ def _check(reader: str, path: str, value: Any, wrong: list[InvalidRequest]) -> N
         first = error.errors(include_url=False)[0]
         at = "".join(f".{part}" for part in first["loc"] if part != "[key]")
         cause = first.get("ctx", {}).get("error")
-        told = str(cause) if isinstance(cause, FieldError) else str(first["msg"])
-        wrong.append(_wrong(f"{path}{at}", f"{path}{at}: {told}."))
+        message = str(cause) if isinstance(cause, FieldError) else str(first["msg"])
+        wrong.append(_wrong(f"{path}{at}", f"{path}{at}: {message}."))
 
 
 def _unknown(path: str, known: Sequence[str], sentence: str, name: str | None = None) -> InvalidRequest:

@@ -18,7 +18,7 @@ from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
 from core.domain.studies.traces import Trace
 from scheduler.control.studies.follow import TraceFollower
-from scheduler.tuning import Observation
+from scheduler.tuning import ObservedTrial
 
 # Above this number all trials are read: a statement takes a limited number of parameters.
 _MAX_NAMED: Final = 500
@@ -30,11 +30,11 @@ class StudyHistory:
     """An ended trial never changes, so only newly ended ones are read and counted."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Observation] = {}
+        self._known: dict[int, ObservedTrial] = {}
         # The same sorted by number, in two lists: sorting ten thousand for each question takes longer than to answer
         # it.
         self._numbers: list[int] = []
-        self._results: list[Observation] = []
+        self._results: list[ObservedTrial] = []
         # Trials up to this number that are not known to have ended.
         self._open: set[int] = set()
         self._seen = 0
@@ -79,7 +79,7 @@ class StudyHistory:
         return list(self._failed_points.values())
 
     @property
-    def results(self) -> Sequence[Observation]:
+    def results(self) -> Sequence[ObservedTrial]:
         """Sorted by the trials' numbers. Not to be changed, and to be used before the next ``refresh``."""
         return self._results
 
@@ -89,7 +89,7 @@ class StudyHistory:
         return BudgetUsage(counts, elapsed, self._gpu_s + gpu_s, list(self._errors))
 
     @property
-    def by_number(self) -> Mapping[int, Observation]:
+    def by_number(self) -> Mapping[int, ObservedTrial]:
         """Every trial with a result."""
         return self._known
 
@@ -128,11 +128,11 @@ class StudyHistory:
             # A failed trial's reports say nothing about its point, and no trial goes on from it.
             values = values_of(row.result, metrics) if TrialState(row.state).has_result else None
             if values is not None:
-                self._know(row.number, Observation(row.parameters, values, row.memo))
+                self._know(row.number, ObservedTrial(row.parameters, values, row.memo))
             else:
                 self._failed_points[row.number] = row.parameters
 
-    def _know(self, number: int, result: Observation) -> None:
+    def _know(self, number: int, result: ObservedTrial) -> None:
         self._known[number] = result
         place = bisect(self._numbers, number)
         self._numbers.insert(place, number)

@@ -13,7 +13,7 @@ from core.db.repositories import studies
 from core.db.tables import Study
 from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
-from scheduler.tuning import Observation
+from scheduler.tuning import ObservedTrial
 from scheduler.tuning.prediction import predict
 
 
@@ -24,7 +24,7 @@ class StudyQuestion:
     ask: Mapping[str, Any]
     spec: StudySpec
     seed: int
-    results: Sequence[Observation]
+    results: Sequence[ObservedTrial]
 
 
 def load_study_question(session: Session, ask: Mapping[str, Any]) -> StudyQuestion | None:
@@ -37,7 +37,7 @@ def load_study_question(session: Session, ask: Mapping[str, Any]) -> StudyQuesti
     ended = (row for row in studies.ended_trials(session, row.id) if TrialState(row.state).has_result)
     read = ((one.parameters, values_of(one.result, names)) for one in ended)
     return StudyQuestion(
-        ask, spec, row.seed, [Observation(point, values) for point, values in read if values is not None]
+        ask, spec, row.seed, [ObservedTrial(point, values) for point, values in read if values is not None]
     )
 
 

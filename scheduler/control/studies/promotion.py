@@ -24,7 +24,7 @@ from core.storage.resume_sources import Resumable, resumable, with_resume_mount
 from scheduler.control.context import ControlContext
 from scheduler.control.studies.facts import StudyFacts
 from scheduler.control.studies.history import StudyHistory
-from scheduler.tuning import Observation, Proposal, startup_trials
+from scheduler.tuning import ObservedTrial, Proposal, startup_trials
 from scheduler.tuning.perturb import perturbed
 
 
@@ -128,7 +128,7 @@ def at_first_rung(spec: StudySpec, proposal: Proposal) -> Proposal:
     return replace(proposal, parameters=parameters)
 
 
-def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[Observation], list[Mapping[str, Any]]]:
+def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[ObservedTrial], list[Mapping[str, Any]]]:
     """Results that proposals learn from, and points that were tried without such a result: only values of the same rung
     compare.
 
@@ -136,7 +136,7 @@ def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[
     """
     if spec.fidelity is None:
         return list(history.results), list(history.failed_points)
-    by_rung: dict[int, list[Observation]] = {}
+    by_rung: dict[int, list[ObservedTrial]] = {}
     for result in history.results:
         rung = _rung(spec.fidelity, result.parameters)
         by_rung.setdefault(rung, []).append(replace(result, parameters=searched(spec, result.parameters)))

@@ -23,7 +23,7 @@ from scheduler.control.studies import promotion
 from scheduler.control.studies.decide import algorithm_of, choose_points, initial_points, is_initial, prefetch
 from scheduler.control.studies.pass_context import StudyPassContext
 from scheduler.control.studies.promotion import TrialStart
-from scheduler.tuning import Observation, Proposal, ProposalRequest
+from scheduler.tuning import ObservedTrial, Proposal, ProposalRequest
 from scheduler.tuning.proposers import Proposers, is_quick
 
 # Points of one draw: each takes up to some tens of milliseconds, and the lease has its time.
@@ -112,7 +112,7 @@ class TrialStarter:
         facts, spec = self._context.facts, self._context.spec
         pending = [Proposal(searched(spec, trial.parameters), dict(trial.memo)) for trial in facts.running]
         results, failed_points = promotion.results_to_learn_from(spec, self._context.history)
-        known = [Observation(result["parameters"], tuple(result["values"])) for result in facts.prior_results]
+        known = [ObservedTrial(result["parameters"], tuple(result["values"])) for result in facts.prior_results]
         return ProposalRequest(
             space=Space.of(spec),
             algorithm=self.algorithm,

@@ -12,10 +12,10 @@ from trainmaster.studies import Algorithm, Goal, Parameter, Space
 from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
-from scheduler.tuning import Observation, ProposalRequest
+from scheduler.tuning import ObservedTrial, ProposalRequest
 from scheduler.tuning.encoding import UnitCube
 from scheduler.tuning.expected_improvement import _expected_improvement, _log_expected, improvement_points
-from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, normalised, squared_differences
+from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, fit_kernel, normalised, squared_differences
 from scheduler.tuning.propose import key_of
 
 MIN = (Goal.MINIMIZE,)
@@ -42,7 +42,9 @@ def spread(where: Space, count: int) -> list[dict[str, Any]]:
     return [where.from_unit(chance.random(len(where.parameters)).tolist()) for _ in range(count)]
 
 
-def drawn(where: Space, finished: list[Observation], count: int, goals: tuple[Goal, ...] = MIN) -> list[dict[str, Any]]:
+def drawn(
+    where: Space, finished: list[ObservedTrial], count: int, goals: tuple[Goal, ...] = MIN
+) -> list[dict[str, Any]]:
     points = improvement_points(ProposalRequest(where, Algorithm.GP, goals, 7, len(finished), count, finished))
     return [next(points).parameters for _ in range(count)]
 
@@ -98,9 +100,9 @@ def test_its_points_come_near_the_best_one() -> None:
     def cost(point: dict[str, Any]) -> float:
         return float((point["x"] - 1) ** 2 + (point["y"] + 2) ** 2 + 3 * (math.log10(point["lr"]) + 3) ** 2)
 
-    finished = [Observation(point, (cost(point),)) for point in spread(where, 8)]
+    finished = [ObservedTrial(point, (cost(point),)) for point in spread(where, 8)]
     for _ in range(5):
-        finished += [Observation(point, (cost(point),)) for point in drawn(where, finished, 4)]
+        finished += [ObservedTrial(point, (cost(point),)) for point in drawn(where, finished, 4)]
     by_chance = min(cost(point) for point in spread(where, 1000))
     assert min(one.values[0] for one in finished) < by_chance
 
@@ -108,7 +110,7 @@ def test_its_points_come_near_the_best_one() -> None:
 def test_points_side_by_side_differ_and_satisfy_constraints() -> None:
     where = space("layers * batch <= 128", **ALL)
     points = [point for point in spread(where, 60) if where.holds(point)][:20]
-    finished = [Observation(point, (point["lr"] + point["layers"],)) for point in points]
+    finished = [ObservedTrial(point, (point["lr"] + point["layers"],)) for point in points]
     found = drawn(where, finished, 6, (Goal.MAXIMIZE,))
     assert all(where.fault(point) is None for point in found)
     assert len({key_of(point) for point in found}) == 6
@@ -118,11 +120,11 @@ def test_points_side_by_side_differ_and_satisfy_constraints() -> None:
 @pytest.mark.parametrize("values", [[1.0] * 12, [1e300 * (-1) ** n for n in range(12)], [10.0**n for n in range(12)]])
 def test_results_that_say_little_or_much_are_no_obstacle(values: list[float]) -> None:
     where = space(x=REAL, kind=ALL["kind"])
-    finished = [Observation(point, (value,)) for point, value in zip(spread(where, 12), values, strict=True)]
+    finished = [ObservedTrial(point, (value,)) for point, value in zip(spread(where, 12), values, strict=True)]
     assert all(where.fault(point) is None for point in drawn(where, finished, 2))
 
 
 def test_only_words_to_choose_from() -> None:
     where = space(a={"type": "categorical", "values": ["x", "y", "z"]}, b={"type": "categorical", "values": [True, 1]})
-    finished = [Observation(point, (float(point["a"] != "y"),)) for point in spread(where, 10)]
+    finished = [ObservedTrial(point, (float(point["a"] != "y"),)) for point in spread(where, 10)]
     assert drawn(where, finished, 1)[0]["a"] == "y"

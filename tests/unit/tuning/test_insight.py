@@ -11,16 +11,16 @@ from trainmaster.studies import Goal, Parameter, ParameterType, Space
 
 from scheduler.tuning.importance import importance
 from scheduler.tuning.prediction import predict
-from scheduler.tuning.request import Observation
+from scheduler.tuning.request import ObservedTrial
 
 UNIT = Parameter(type=ParameterType.FLOAT, min=0, max=1)
 SPACE = Space({"x": UNIT, "y": UNIT})
 
 
-def trials(count: int, seed: int = 1) -> list[Observation]:
+def trials(count: int, seed: int = 1) -> list[ObservedTrial]:
     random = Random(seed)
     points = [{"x": random.random(), "y": random.random()} for _ in range(count)]
-    return [Observation(point, (point["x"], -point["y"])) for point in points]
+    return [ObservedTrial(point, (point["x"], -point["y"])) for point in points]
 
 
 def test_the_parameter_that_decides_is_the_important_one_of_each_metric() -> None:
@@ -44,7 +44,7 @@ def test_a_parameter_that_few_trials_have_is_not_known() -> None:
 
 
 def test_it_is_not_known_of_few_or_equal_results() -> None:
-    equal = [Observation(one.parameters, (1.0,)) for one in trials(50)]
+    equal = [ObservedTrial(one.parameters, (1.0,)) for one in trials(50)]
     assert "10 are needed" in importance(SPACE, (Goal.MINIMIZE,), trials(9), 0).reason
     assert "the same" in importance(SPACE, (Goal.MINIMIZE,), equal, None).reason
     assert "12 are needed" in predict([0.5] * 11, 10, 1).reason

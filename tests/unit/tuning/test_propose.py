@@ -18,7 +18,7 @@ from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
 from scheduler.tuning import (
-    Observation,
+    ObservedTrial,
     Proposal,
     ProposalRequest,
     choose_algorithm,
@@ -56,12 +56,12 @@ def cost(point: dict[str, Any]) -> tuple[float]:
     return ((point["x"] - 1) ** 2 + (point["y"] + 2) ** 2,)
 
 
-def observed(points: Sequence[Proposal]) -> list[Observation]:
-    return [Observation(one.parameters, cost(one.parameters), one.memo) for one in points]
+def observed(points: Sequence[Proposal]) -> list[ObservedTrial]:
+    return [ObservedTrial(one.parameters, cost(one.parameters), one.memo) for one in points]
 
 
-def searched(algorithm: Algorithm, rounds: int, *, parallel: int = 4, where: Space = PLAIN) -> list[Observation]:
-    finished: list[Observation] = []
+def searched(algorithm: Algorithm, rounds: int, *, parallel: int = 4, where: Space = PLAIN) -> list[ObservedTrial]:
+    finished: list[ObservedTrial] = []
     for number in range(rounds):
         question = ProposalRequest(where, algorithm, MIN, 7, number * parallel, parallel, finished)
         finished = [*finished, *observed(propose(question))]
@@ -70,7 +70,7 @@ def searched(algorithm: Algorithm, rounds: int, *, parallel: int = 4, where: Spa
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_question_has_the_same_answer_and_no_point_is_there_twice(algorithm: Algorithm) -> None:
-    finished: list[Observation] = []
+    finished: list[ObservedTrial] = []
     seen: set[str] = set()
     pending: list[Proposal] = []
     for number in range(8):
@@ -83,7 +83,7 @@ def test_the_same_question_has_the_same_answer_and_no_point_is_there_twice(algor
         assert len(keys) == 3
         assert not keys & seen
         seen |= keys
-        finished = [*finished, *(Observation(one.parameters, (one.parameters["lr"],), one.memo) for one in pending)]
+        finished = [*finished, *(ObservedTrial(one.parameters, (one.parameters["lr"],), one.memo) for one in pending)]
         pending = found
 
 
@@ -126,7 +126,7 @@ def test_a_finite_space_is_tried_once_and_then_no_more(algorithm: Algorithm) -> 
     question = ProposalRequest(small, algorithm, MIN, 5, 0, 100)
     found = [one.parameters for one in propose(question)]
     assert sorted(map(key_of, found)) == sorted(map(key_of, points))
-    tried = [Observation(point, (1.0,)) for point in points[:5]]
+    tried = [ObservedTrial(point, (1.0,)) for point in points[:5]]
     rest = replace(question, finished=tried, pending=[Proposal(points[5])], spoilt=points[6:8])
     assert sorted(key_of(one.parameters) for one in propose(rest)) == sorted(map(key_of, points[8:]))
 
@@ -216,7 +216,7 @@ def test_what_is_drawn_in_turns_is_the_same_again_and_keeps_away_from_what_is_pe
 
 def test_several_metrics_are_learnt_from_together() -> None:
     goals = (Goal.MINIMIZE, Goal.MAXIMIZE)
-    finished = [Observation(one.parameters, (one.values[0], -one.values[0])) for one in searched(Algorithm.QMC, 5)]
+    finished = [ObservedTrial(one.parameters, (one.values[0], -one.values[0])) for one in searched(Algorithm.QMC, 5)]
     assert len(finished) >= startup_trials(PLAIN)
     assert len(propose(ProposalRequest(PLAIN, Algorithm.TPE, goals, 1, 20, 2, finished))) == 2
 
@@ -356,7 +356,7 @@ def test_gp_makes_no_list_of_a_billion_whole_numbers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: True)
     monkeypatch.setattr("scheduler.tuning.engine.sample_points", lambda *_: pytest.fail("Optuna was asked"))
     wide = space(x={"type": "integer", "min": 0, "max": 10**9})
-    known = [Observation({"x": number * 10**8}, (float(number),)) for number in range(9)]
+    known = [ObservedTrial({"x": number * 10**8}, (float(number),)) for number in range(9)]
     (found,) = propose(ProposalRequest(wide, Algorithm.GP, MIN, 1, 9, 1, known))
     assert 0 <= found.parameters["x"] <= 10**9
 
@@ -380,7 +380,7 @@ def test_of_a_large_grid_only_the_places_that_are_asked_for_are_looked_at(monkey
 
     monkeypatch.setattr(Space, "grid_point", counted)
     first = propose(ProposalRequest(large, Algorithm.GRID, MIN, 1, 0, 25))
-    done = [Observation(one.parameters, (1.0,), one.memo) for one in first[:20]]
+    done = [ObservedTrial(one.parameters, (1.0,), one.memo) for one in first[:20]]
     pending = first[20:]
     then = propose(ProposalRequest(large, Algorithm.GRID, MIN, 1, 25, 25, finished=done, pending=pending))
     assert len(looked) == 50
@@ -390,6 +390,6 @@ def test_of_a_large_grid_only_the_places_that_are_asked_for_are_looked_at(monkey
 def test_a_point_of_the_grid_that_was_drawn_and_never_tried_comes_at_last() -> None:
     small = space(a={"type": "integer", "min": 1, "max": 3}, b={"type": "categorical", "values": ["x", "y"]})
     all_six = propose(ProposalRequest(small, Algorithm.GRID, MIN, 1, 0, 10))
-    tried = [Observation(one.parameters, (1.0,), one.memo) for one in (*all_six[:2], *all_six[3:])]
+    tried = [ObservedTrial(one.parameters, (1.0,), one.memo) for one in (*all_six[:2], *all_six[3:])]
     (last,) = propose(ProposalRequest(small, Algorithm.GRID, MIN, 1, 5, 10, finished=tried))
     assert last.parameters == all_six[2].parameters

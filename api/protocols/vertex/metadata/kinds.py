@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.protocols.vertex.records.kinds import SHOWN, Kind, enum, struct, text
+from api.protocols.vertex.records.kinds import SHOWN, RecordKind, enum, struct, text
 
 _SCHEMA: Final = {"schemaTitle": text(256), "schemaVersion": text(100)}
 _FIXED: Final = frozenset(_SCHEMA)
 _NODES: Final = 50_000  # of each kind in a store
 
-STORE: Final = Kind(
+STORE: Final = RecordKind(
     "metadataStores",
     "metadata_store",
     {"description": text(10_000)},
@@ -22,7 +22,7 @@ STORE: Final = Kind(
     message="MetadataStore",
     is_slow=True,
 )
-CONTEXT: Final = Kind(
+CONTEXT: Final = RecordKind(
     "contexts",
     "context",
     {**SHOWN, **_SCHEMA, "metadata": struct},
@@ -30,7 +30,7 @@ CONTEXT: Final = Kind(
     fixed=_FIXED,
     output=frozenset({"parentContexts"}),
 )
-ARTIFACT: Final = Kind(
+ARTIFACT: Final = RecordKind(
     "artifacts",
     "artifact",
     {
@@ -43,7 +43,7 @@ ARTIFACT: Final = Kind(
     limit=_NODES,
     fixed=_FIXED,
 )
-EXECUTION: Final = Kind(
+EXECUTION: Final = RecordKind(
     "executions",
     "execution",
     {

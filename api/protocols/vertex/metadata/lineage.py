@@ -8,7 +8,7 @@ from typing import Any, Final
 from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.records import service
-from api.protocols.vertex.records.kinds import Kind
+from api.protocols.vertex.records.kinds import RecordKind
 from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex import records as vertex_records
 from core.db.tables import VertexRecord
@@ -20,106 +20,106 @@ _NESTED: Final = 10  # contexts below each other
 _EVENTS: Final = {0: "TYPE_UNSPECIFIED", 1: "INPUT", 2: "OUTPUT"}
 
 
-def show_contexts(room: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
-    parents = vertex_records.above(room.session, records, "child")
+def show_contexts(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
+    parents = vertex_records.above(tx.session, records, "child")
     shown = []
     for record in records:
-        names = [_name(room, parent) for parent in parents[record.id]]
-        shown.append({**service.view(room, record), **({"parentContexts": names} if names else {})})
+        names = [_name(tx, parent) for parent in parents[record.id]]
+        shown.append({**service.view(tx, record), **({"parentContexts": names} if names else {})})
     return shown
 
 
-def add_members(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextArtifactsAndExecutions``."""
     message.demand_known({"context", "artifacts", "executions"})
-    context = service.find(room, CONTEXT, path, locks=True)
+    context = service.find(tx, CONTEXT, path, locks=True)
     for kind, name in ((ARTIFACT, "artifacts"), (EXECUTION, "executions")):
-        for record in _named(room, kind, message, name):
-            vertex_records.link(room.session, context, record, "member", room.work.now)
+        for record in _named(tx, kind, message, name):
+            vertex_records.link(tx.session, context, record, "member", tx.work.now)
     return {}
 
 
-def add_children(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextChildren``. Raises ``Conflict``: a context would be below itself."""
     message.demand_known({"context", "childContexts"})
-    context = service.find(room, CONTEXT, path, locks=True)
-    children = _named(room, CONTEXT, message, "childContexts")
-    over = _all_above(room, context)
+    context = service.find(tx, CONTEXT, path, locks=True)
+    children = _named(tx, CONTEXT, message, "childContexts")
+    over = _all_above(tx, context)
     for child in children:
         if child.id in over:
             raise Conflict(
-                f"{_name(room, child)} is above {_name(room, context)} already; it cannot be its child, too."
+                f"{_name(tx, child)} is above {_name(tx, context)} already; it cannot be its child, too."
             )
-        vertex_records.link(room.session, context, child, "child", room.work.now)
+        vertex_records.link(tx.session, context, child, "child", tx.work.now)
     return {}
 
 
-def remove_children(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def remove_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:removeContextChildren``."""
     message.demand_known({"context", "childContexts"})
-    context = service.find(room, CONTEXT, path, locks=True)
-    children = _named(room, CONTEXT, message, "childContexts")
-    vertex_records.unlink(room.session, context, [child.id for child in children], "child")
+    context = service.find(tx, CONTEXT, path, locks=True)
+    children = _named(tx, CONTEXT, message, "childContexts")
+    vertex_records.unlink(tx.session, context, [child.id for child in children], "child")
     return {}
 
 
-def add_events(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addExecutionEvents``: what an execution took and made."""
     message.demand_known({"execution", "events"})
-    execution = service.find(room, EXECUTION, path, locks=True)
+    execution = service.find(tx, EXECUTION, path, locks=True)
     for at, item in message.items("events"):
         event = Message(item, at)
         event.demand_known({"artifact", "type", "execution", "eventTime"}, absent={"labels": "labels of events are"})
         kind = event.enum("type", _EVENTS)
         if kind == _EVENTS[0]:
             raise InvalidRequest(f"{event.at('type')}: is INPUT or OUTPUT.", field=event.at("type"))
-        (artifact,) = _find_all(room, ARTIFACT, [event.text("artifact", 1_000)], event.at("artifact"))
-        vertex_records.link(room.session, execution, artifact, "input" if kind == "INPUT" else "output", room.work.now)
+        (artifact,) = _find_all(tx, ARTIFACT, [event.text("artifact", 1_000)], event.at("artifact"))
+        vertex_records.link(tx.session, execution, artifact, "input" if kind == "INPUT" else "output", tx.work.now)
     return {}
 
 
-def of_execution(room: RecordTransaction, path: str) -> dict[str, Any]:
+def of_execution(tx: RecordTransaction, path: str) -> dict[str, Any]:
     """``:queryExecutionInputsAndOutputs``."""
-    execution = service.find(room, EXECUTION, path)
-    return _graph(room, execution, [execution], [])
+    execution = service.find(tx, EXECUTION, path)
+    return _graph(tx, execution, [execution], [])
 
 
-def of_context(room: RecordTransaction, path: str) -> dict[str, Any]:
+def of_context(tx: RecordTransaction, path: str) -> dict[str, Any]:
     """``:queryContextLineageSubgraph``: the artifacts and executions in a context, and what these took and made.
 
     Raises:
         InvalidRequest: there are more than one answer holds.
     """
-    context = service.find(room, CONTEXT, path)
-    members = vertex_records.members_of(room.session, context, _IN_GRAPH + 1)
+    context = service.find(tx, CONTEXT, path)
+    members = vertex_records.members_of(tx.session, context, _IN_GRAPH + 1)
     if len(members) > _IN_GRAPH:
-        raise _too_many(room, context, "artifacts and executions are in it")
-    executions = [one for one in members if one.collection.endswith("/executions")]
-    artifacts = [one for one in members if one.collection.endswith("/artifacts")]
-    return _graph(room, context, executions, artifacts)
+        raise _too_many(tx, context, "artifacts and executions are in it")
+    executions = [record for record in members if record.collection.endswith("/executions")]
+    artifacts = [record for record in members if record.collection.endswith("/artifacts")]
+    return _graph(tx, context, executions, artifacts)
 
 
 def _graph(
-    room: RecordTransaction, whose: VertexRecord, executions: Sequence[VertexRecord], artifacts: Sequence[VertexRecord]
+    tx: RecordTransaction, subject: VertexRecord, executions: Sequence[VertexRecord], artifacts: Sequence[VertexRecord]
 ) -> dict[str, Any]:
     """In a few statements, however much it is: one for some hundred executions, and one for some hundred artifacts."""
-    by_id = {one.id: one for one in executions}
-    rows = vertex_records.events_of(room.session, list(by_id), _IN_GRAPH + 1)
+    by_id = {record.id: record for record in executions}
+    rows = vertex_records.events_of(tx.session, list(by_id), _IN_GRAPH + 1)
     if len(rows) > _IN_GRAPH:
-        raise _too_many(room, whose, "inputs and outputs belong to it")
-    known = {one.id: one for one in artifacts}
+        raise _too_many(tx, subject, "inputs and outputs belong to it")
+    known = {record.id: record for record in artifacts}
     lacking = list(dict.fromkeys(row.child_id for row in rows if row.child_id not in known))
-    known |= vertex_records.records_of(room.session, lacking)
+    known |= vertex_records.records_of(tx.session, lacking)
     order = {execution_id: place for place, execution_id in enumerate(by_id)}
     rows.sort(key=lambda row: (row.kind, order[row.parent_id]))  # inputs first; else as they were said
-    shown = dict.fromkeys([*(one.id for one in artifacts), *(row.child_id for row in rows)])
+    shown = dict.fromkeys([*(record.id for record in artifacts), *(row.child_id for row in rows)])
     parts = {
-        "artifacts": [service.view(room, known[one]) for one in shown],
-        "executions": [service.view(room, one) for one in executions],
+        "artifacts": [service.view(tx, known[record]) for record in shown],
+        "executions": [service.view(tx, record) for record in executions],
         "events": [
             {
-                "artifact": _name(room, known[row.child_id]),
-                "execution": _name(room, by_id[row.parent_id]),
+                "artifact": _name(tx, known[row.child_id]),
+                "execution": _name(tx, by_id[row.parent_id]),
                 "type": row.kind.upper(),
                 "eventTime": timestamp(row.created_at),
             }
@@ -129,51 +129,51 @@ def _graph(
     return {name: part for name, part in parts.items() if part}
 
 
-def _too_many(room: RecordTransaction, whose: VertexRecord, what: str) -> InvalidRequest:
+def _too_many(tx: RecordTransaction, subject: VertexRecord, what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{_name(room, whose)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and "
+        f"{_name(tx, subject)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and "
         "artifacts "
         "in pages, with the filter in_context(…), and ask for the inputs and outputs of each execution."
     )
 
 
-def _named(room: RecordTransaction, kind: Kind, message: Message, field: str) -> list[VertexRecord]:
-    return _find_all(room, kind, message.texts(field), message.at(field))
+def _named(tx: RecordTransaction, kind: RecordKind, message: Message, field: str) -> list[VertexRecord]:
+    return _find_all(tx, kind, message.texts(field), message.at(field))
 
 
-def _find_all(room: RecordTransaction, kind: Kind, names: Sequence[str], where: str) -> list[VertexRecord]:
+def _find_all(tx: RecordTransaction, kind: RecordKind, names: Sequence[str], where: str) -> list[VertexRecord]:
     """Records by their whole names. Raises ``NotFound`` or ``InvalidRequest``."""
     if len(names) > _AT_ONCE:
         raise InvalidRequest(f"{where}: at most {_AT_ONCE:,} names at once.", field=where)
     paths: list[str] = []
     for name in names:
-        path = room.path_of(name)
+        path = tx.path_of(name)
         if path is None or path.split("/")[0::2] != ["metadataStores", kind.noun]:
             raise InvalidRequest(
-                f"{where}: '{name[:300]}' is not the name of one of the {kind.noun} of {room.parent.name_of()}.",
+                f"{where}: '{name[:300]}' is not the name of one of the {kind.noun} of {tx.parent.name_of()}.",
                 field=where,
             )
         paths.append(path)
-    found = vertex_records.find_records(room.session, room.scope, paths)
+    found = vertex_records.find_records(tx.session, tx.scope, paths)
     if missing := next((path for path in paths if path not in found), None):
-        raise NotFound(f"The {kind.word} {room.name_of(missing)} is not found.")
+        raise NotFound(f"The {kind.word} {tx.name_of(missing)} is not found.")
     return [found[path] for path in dict.fromkeys(paths)]
 
 
-def _all_above(room: RecordTransaction, context: VertexRecord) -> set[str]:
+def _all_above(tx: RecordTransaction, context: VertexRecord) -> set[str]:
     """The ids of the context and of all that it is below of, however far."""
     found, level = {context.id}, [context]
     for _ in range(_NESTED):
-        parents = vertex_records.above(room.session, level, "child")
-        level = [one for some in parents.values() for one in some if one.id not in found]
-        found.update(one.id for one in level)
+        parents = vertex_records.above(tx.session, level, "child")
+        level = [record for some in parents.values() for record in some if record.id not in found]
+        found.update(record.id for record in level)
         if not level:
             return found
-    raise Conflict(f"{_name(room, context)} is nested {_NESTED} contexts deep, and more are not kept.")
+    raise Conflict(f"{_name(tx, context)} is nested {_NESTED} contexts deep, and more are not kept.")
 
 
-def _name(room: RecordTransaction, record: VertexRecord) -> str:
-    return room.name_of(f"{record.collection}/{record.name}")
+def _name(tx: RecordTransaction, record: VertexRecord) -> str:
+    return tx.name_of(f"{record.collection}/{record.name}")
 
 
 Verb = Callable[[RecordTransaction, str, Message], dict[str, Any]]

@@ -12,7 +12,7 @@ from api.protocols.vertex.metadata import lineage, runs
 from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION, STORE
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.principals import PrincipalDep
-from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, place_of
+from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path
 from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from api.protocols.vertex.vertex_route import VertexRoute
 
@@ -25,24 +25,24 @@ CONTEXTS: Final = ResourceRoutes(
 EXECUTIONS: Final = ResourceRoutes(EXECUTION, f"{_IN_STORE}/executions", STORE)
 
 
-def _post(shelf: ResourceRoutes, action: str, work_of: lineage.Verb) -> None:
+def _post(routes: ResourceRoutes, action: str, apply: lineage.Verb) -> None:
     def verb(
-        request: Request, body: RawBody, parent: ParentDep, visitor: PrincipalDep, context: AppContextDep
+        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
     ) -> Response:
         with context.write() as work:
-            room = visitor.enter(work, parent, "member", verb=shelf.permission(action))
-            return answer(work_of(room, place_of(request, shelf.one), Message(body, action)))
+            tx = principal.open(work, parent, "member", verb=routes.permission(action))
+            return answer(apply(tx, record_path(request, routes.template), Message(body, action)))
 
-    router.add_api_route(f"{PARENT}/{shelf.one}:{action}", verb, methods=["POST"], name=f"vertex_{action}")
+    router.add_api_route(f"{PARENT}/{routes.template}:{action}", verb, methods=["POST"], name=f"vertex_{action}")
 
 
-def _query(shelf: ResourceRoutes, action: str, look: lineage.Query) -> None:
-    def query(request: Request, parent: ParentDep, visitor: PrincipalDep, context: AppContextDep) -> Response:
+def _query(routes: ResourceRoutes, action: str, answer_of: lineage.Query) -> None:
+    def query(request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep) -> Response:
         with context.read() as work:
-            room = visitor.enter(work, parent, "viewer", verb=shelf.permission(action))
-            return answer(look(room, place_of(request, shelf.one)))
+            tx = principal.open(work, parent, "viewer", verb=routes.permission(action))
+            return answer(answer_of(tx, record_path(request, routes.template)))
 
-    router.add_api_route(f"{PARENT}/{shelf.one}:{action}", query, methods=["GET"], name=f"vertex_{action}")
+    router.add_api_route(f"{PARENT}/{routes.template}:{action}", query, methods=["GET"], name=f"vertex_{action}")
 
 
 # In front of the routes that refuse all other verbs.
@@ -53,10 +53,10 @@ _post(EXECUTIONS, "addExecutionEvents", lineage.add_events)
 _query(CONTEXTS, "queryContextLineageSubgraph", lineage.of_context)
 _query(EXECUTIONS, "queryExecutionInputsAndOutputs", lineage.of_execution)
 
-for _shelf in (
+for _routes in (
     ResourceRoutes(STORE, "metadataStores", make=runs.create_store),
     CONTEXTS,
     ResourceRoutes(ARTIFACT, f"{_IN_STORE}/artifacts", STORE),
     EXECUTIONS,
 ):
-    add_resource_routes(router, _shelf)
+    add_resource_routes(router, _routes)

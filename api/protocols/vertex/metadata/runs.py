@@ -9,7 +9,7 @@ from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.in_jobs import copy_metrics, record_run_started
-from api.protocols.vertex.records.kinds import Kind
+from api.protocols.vertex.records.kinds import RecordKind
 from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex.records import find_record
 from core.db.tables import VertexRecord
@@ -21,40 +21,40 @@ _DEFAULT_STORE: Final = "metadataStores/default"
 _METRICS: Final = "_metrics"  # in a run's metadata, as the SDK keeps them
 
 
-def create_store(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create_store(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
     """Who makes the default store gets it, also where it is there.
 
     Programs that begin at the same moment all find none and make it. Over REST their client cannot tell a name that is
     taken from any other conflict, and would end.
     """
     if path != _DEFAULT_STORE:
-        return service.create(room, kind, path, message)
-    known = find_record(room.session, room.scope, path)
+        return service.create(tx, kind, path, message)
+    known = find_record(tx.session, tx.scope, path)
     if known is not None:
         return known
     try:
-        return service.create(room, kind, path, message)
+        return service.create(tx, kind, path, message)
     except AlreadyExists:  # another program was quicker, after we had looked
-        return service.find(room, kind, path)
+        return service.find(tx, kind, path)
 
 
-def create(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
-    record = service.create(room, kind, path, message)
+def create(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
+    record = service.create(tx, kind, path, message)
     if record.schema_title == RUN:
-        record_run_started(room, record.name)
+        record_run_started(tx, record.name)
     return record
 
 
-def change(room: RecordTransaction, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
-    if room.attempt is None:
-        return service.change(room, kind, path, message, mask)
-    before = _metrics_of(service.find(room, kind, path, locks=True))
-    record = service.change(room, kind, path, message, mask)
+def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message, mask: str) -> VertexRecord:
+    if tx.attempt is None:
+        return service.change(tx, kind, path, message, mask)
+    before = _metrics_of(service.find(tx, kind, path, locks=True))
+    record = service.change(tx, kind, path, message, mask)
     if record.schema_title == RUN:
-        now_ms = int(room.work.now.timestamp() * 1000)
+        now_ms = int(tx.work.now.timestamp() * 1000)
         new = {name: value for name, value in _metrics_of(record).items() if before.get(name) != value}
         # They are of the run as a whole: all at step 0.
-        copy_metrics(room, record.name, {name: Points([0], [now_ms], [value]) for name, value in new.items()})
+        copy_metrics(tx, record.name, {name: Points([0], [now_ms], [value]) for name, value in new.items()})
     return record
 
 

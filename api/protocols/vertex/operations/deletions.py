@@ -30,10 +30,10 @@ def delete(context: AppContext, caller: Caller, parent: Parent, collection: str,
             raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
         is_done = jobs.delete(work, caller, found)
         found.row.deletion_requested_at = found.row.deletion_requested_at or work.now
-    return view_of(found.name, is_done=is_done)
+    return deletion_view(found.name, is_done=is_done)
 
 
-def look(context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
+def poll_deletion(context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
     """The deletion of a job as it is now. Raises ``NotFound``: nobody began one."""
     with context.read() as work:
         member = member_of(work.session, caller, parent, "member", verb=f"{collection}.get")
@@ -51,7 +51,7 @@ def look(context: AppContext, caller: Caller, parent: Parent, collection: str, r
     if row is None or row == (None, None):
         raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
     if row[0] is not None:
-        return view_of(name, is_done=True)
+        return deletion_view(name, is_done=True)
     return delete(context, caller, parent, collection, resource_id)
 
 
@@ -62,7 +62,7 @@ def _has_pipeline(session: Any, job_id: str) -> bool:
     return session.execute(query).first() is not None
 
 
-def view_of(name: str, *, is_done: bool) -> dict[str, Any]:
+def deletion_view(name: str, *, is_done: bool) -> dict[str, Any]:
     """The operation that deletes the resource ``name``."""
     done = {"done": True, "response": {"@type": "type.googleapis.com/google.protobuf.Empty"}} if is_done else {}
     return {"name": f"{name}/operations/{DELETION}", **done}

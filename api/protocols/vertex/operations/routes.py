@@ -28,8 +28,8 @@ _RECORDS: Final = ("metadataStores", "tensorboards")
 
 def _path(request: Request) -> str:
     """Where the operation is below its location; without a resource it is nobody's."""
-    told = request.path_params
-    return "/".join([*([told["resource"]] if "resource" in told else []), "operations", told["operation"]])
+    path_params = request.path_params
+    return "/".join([*([path_params["resource"]] if "resource" in path_params else []), "operations", path_params["operation"]])
 
 
 _PathDep = Annotated[str, Depends(_path)]
@@ -43,16 +43,16 @@ def list_operations(
     pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803 (as Google names it)
     pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
 ) -> Response:
-    told = request.path_params
-    of = f"{told['collection']}/{told['resource']}" if "collection" in told else ""
-    if of and told["collection"] not in (*COLLECTIONS, *_RECORDS):
-        raise NotServed(f"GET {of[:200]}/operations is not served by this platform.")
-    return answer(service.page(context, caller, parent, of, pageSize, pageToken))
+    path_params = request.path_params
+    resource = f"{path_params['collection']}/{path_params['resource']}" if "collection" in path_params else ""
+    if resource and path_params["collection"] not in (*COLLECTIONS, *_RECORDS):
+        raise NotServed(f"GET {resource[:200]}/operations is not served by this platform.")
+    return answer(service.page(context, caller, parent, resource, pageSize, pageToken))
 
 
 # Whoever looks at a deletion goes on with it, which is to write.
 def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-    return answer(service.look(context, caller, parent, path, COLLECTIONS))
+    return answer(service.find_operation(context, caller, parent, path, COLLECTIONS))
 
 
 def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
@@ -63,7 +63,7 @@ def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, context:
 def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
     """Its client wants to hear no more of it. There is no row of it to delete, and what it does goes on, as there."""
     jobs.demand_member(context, caller, parent, "member", verb="operations.delete")
-    service.look(context, caller, parent, path, COLLECTIONS)
+    service.find_operation(context, caller, parent, path, COLLECTIONS)
     return answer({})
 
 
@@ -75,10 +75,10 @@ async def wait_operation(
     timeout: Annotated[str, Query(max_length=40)] = "",  # noqa: ASYNC109 (as Google names it)
 ) -> Response:
     """The operation when it is done, or as it is after ``timeout``."""
-    told = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
-    left_s = min(told or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
+    timeout_s = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
+    left_s = min(timeout_s or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
     while True:
-        shown = await run_in_threadpool(service.look, context, caller, parent, path, COLLECTIONS)
+        shown = await run_in_threadpool(service.find_operation, context, caller, parent, path, COLLECTIONS)
         if shown.get("done") or left_s <= 0:
             return answer(shown)
         await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
@@ -88,8 +88,8 @@ async def wait_operation(
 for _base in (PARENT, PARENT_OF_PROGRESS):
     router.add_api_route(f"{_base}/operations", list_operations, methods=["GET"])
     router.add_api_route(f"{_base}/{{collection}}/{{resource}}/operations", list_operations, methods=["GET"])
-    for _one in (f"{_base}/operations/{{operation}}", f"{_base}/{{resource:path}}/operations/{{operation}}"):
-        router.add_api_route(f"{_one}:cancel", cancel_operation, methods=["POST"])
-        router.add_api_route(f"{_one}:wait", wait_operation, methods=["POST"])
-        router.add_api_route(_one, get_operation, methods=["GET"])
-        router.add_api_route(_one, delete_operation, methods=["DELETE"])
+    for _operation in (f"{_base}/operations/{{operation}}", f"{_base}/{{resource:path}}/operations/{{operation}}"):
+        router.add_api_route(f"{_operation}:cancel", cancel_operation, methods=["POST"])
+        router.add_api_route(f"{_operation}:wait", wait_operation, methods=["POST"])
+        router.add_api_route(_operation, get_operation, methods=["GET"])
+        router.add_api_route(_operation, delete_operation, methods=["DELETE"])

@@ -38,7 +38,7 @@ _UPLOAD: Final = re.compile(rf"{uploads.OPERATION}-(?P<number>[1-9][0-9]{{0,8}})
 _DEPLOYMENT: Final = re.compile(rf"(?P<kind>{deploying.DEPLOY}|{deploying.UNDEPLOY})-(?P<id>.+)")
 
 
-def look(
+def find_operation(
     context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
 ) -> dict[str, Any]:
     """The operation at ``path``, such as ``models/<id>/operations/upload-1``. A deletion goes on by being looked at.
@@ -88,7 +88,7 @@ def cancel(
     resource_id = resource.partition("/")[2]
     jobs.demand_member(context, caller, parent, "member", verb="operations.cancel")
     uploaded, deployed = _UPLOAD.fullmatch(operation), _DEPLOYMENT.fullmatch(operation)
-    if operation != DELETION and look(context, caller, parent, path, collections).get("done"):
+    if operation != DELETION and find_operation(context, caller, parent, path, collections).get("done"):
         return
     if uploaded is not None:
         models.delete_version(context, caller, parent, f"{resource_id}@{uploaded['number']}")
@@ -98,21 +98,21 @@ def cancel(
         raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it is not turned back.")
 
 
-def page(context: AppContext, caller: Caller, parent: Parent, of: str, size: int, token: str) -> dict[str, Any]:
+def page(context: AppContext, caller: Caller, parent: Parent, resource: str, size: int, token: str) -> dict[str, Any]:
     """Uploads and deployments, the newest first. ``of``: the resource whose they are; empty: all of the location.
 
     A deployed model is there once: with its undeployment, where there is one. Raises ``NotFound`` or
     ``Forbidden``.
     """
     limit = min(size or jobs.PAGE, jobs.PAGE_LIMIT)
-    behind = position_of(token) if token else None
+    after = position_of(token) if token else None
     with context.read() as work:
         rows: list[ModelVersion | Deployment] = []
-        for table, query in _queries(work.session, caller, parent, of):
-            wanted = query.order_by(table.created_at.desc(), table.id.desc()).limit(limit + 1)
-            if behind is not None:
-                wanted = wanted.where(tuple_(table.created_at, table.id) < behind)
-            rows += work.session.scalars(wanted).all()
+        for table, query in _queries(work.session, caller, parent, resource):
+            statement = query.order_by(table.created_at.desc(), table.id.desc()).limit(limit + 1)
+            if after is not None:
+                statement = statement.where(tuple_(table.created_at, table.id) < after)
+            rows += work.session.scalars(statement).all()
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
         shown = [_view(work.session, parent, row) for row in rows[:limit]]
         last = rows[limit - 1] if len(rows) > limit else None
@@ -121,13 +121,13 @@ def page(context: AppContext, caller: Caller, parent: Parent, of: str, size: int
 
 
 def _queries(
-    session: Session, caller: Caller, parent: Parent, of: str
+    session: Session, caller: Caller, parent: Parent, resource: str
 ) -> list[tuple[type[ModelVersion | Deployment], AnySelect]]:
     """What to list of each table."""
     member = member_of(session, caller, parent, "viewer", verb="operations.list")
     made = _uploads(member.project_id)
     deployed = _deployments(member.project_id, parent.location)
-    collection, _, resource_id = of.partition("/")
+    collection, _, resource_id = resource.partition("/")
     match collection:
         case "":
             return [(ModelVersion, made), (Deployment, deployed)]

@@ -12,30 +12,30 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.metrics.points import Points
 
 
-def record_run_started(room: RecordTransaction, run: str) -> None:
+def record_run_started(tx: RecordTransaction, run: str) -> None:
     """The job's history gets a line. Nothing for what a user makes."""
-    if room.attempt is None:
+    if tx.attempt is None:
         return
     append_event(
-        room.session,
-        at=room.work.now,
+        tx.session,
+        at=tx.work.now,
         kind="experiment.run_started",
         actor="script",
-        project_id=room.scope.project_id,
-        job_id=room.attempt.job_id,
-        attempt_id=room.attempt.attempt_id,
+        project_id=tx.scope.project_id,
+        job_id=tx.attempt.job_id,
+        attempt_id=tx.attempt.attempt_id,
         reason=f"The script logs to the run {run} of Vertex AI's experiments.",
-        data={"run": run, "location": room.scope.location},
+        data={"run": run, "location": tx.scope.location},
     )
 
 
-def copy_metrics(room: RecordTransaction, run: str, metrics: Mapping[str, Points]) -> None:
+def copy_metrics(tx: RecordTransaction, run: str, metrics: Mapping[str, Points]) -> None:
     """Add points to the job's series ``<run>/<metric>`` of its main replica; a token does not say whose it is.
 
     What is beyond a job's limits stays with the run alone.
     """
-    if room.attempt is None or not metrics:
+    if tx.attempt is None or not metrics:
         return
-    role = next(iter(room.attempt.roles))
-    key = StreamKey(room.attempt.job_id, room.attempt.number, role, 0)
-    add_metrics(room.session, key, {f"{run}/{name}": points for name, points in metrics.items()}, now=room.work.now)
+    role = next(iter(tx.attempt.roles))
+    key = StreamKey(tx.attempt.job_id, tx.attempt.number, role, 0)
+    add_metrics(tx.session, key, {f"{run}/{name}": points for name, points in metrics.items()}, now=tx.work.now)

@@ -13,7 +13,7 @@ import orjson
 from api.protocols.vertex.proto import Message, camel
 from core.domain.errors import InvalidRequest
 
-Read = Callable[[Message, str], Any]
+FieldParser = Callable[[Message, str], Any]
 
 _METADATA_LIMIT: Final = 200_000  # bytes, as the real API has it
 _LABELS: Final = 64
@@ -23,7 +23,7 @@ _OUTPUT: Final = frozenset({"name", "etag", "createTime", "updateTime"})
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RecordKind:
     """``word``: as requests and errors name one of them. ``fields``: how each is read; ``fixed``: of them, what never
     changes. ``output``: what only the server says. ``limit``: how many one collection holds. ``is_slow``: in the real
     API it is made by an operation, whose answer is of ``message``.
@@ -31,7 +31,7 @@ class Kind:
 
     noun: str
     word: str
-    fields: Mapping[str, Read]
+    fields: Mapping[str, FieldParser]
     limit: int
     fixed: frozenset[str] = frozenset()
     output: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Kind:
         return f"{camel(self.word)}Id"
 
 
-def read_fields(kind: Kind, message: Message, only: frozenset[str] | None = None) -> dict[str, Any]:
+def read_fields(kind: RecordKind, message: Message, only: frozenset[str] | None = None) -> dict[str, Any]:
     """What a client told of a record. ``only``: of these fields; what is empty then is in the answer, too.
 
     Raises ``InvalidRequest`` or ``NotServed``.
@@ -78,7 +78,7 @@ def new_name() -> str:
     return f"{10**17 + secrets.randbelow(9 * 10**17)}"
 
 
-def text(limit: int) -> Read:
+def text(limit: int) -> FieldParser:
     return lambda message, name: message.text(name, limit)
 
 
@@ -119,4 +119,4 @@ def struct(message: Message, name: str) -> dict[str, Any]:
     return dict(value)
 
 
-SHOWN: Final[Mapping[str, Read]] = {"displayName": text(128), "description": text(10_000), "labels": labels}
+SHOWN: Final[Mapping[str, FieldParser]] = {"displayName": text(128), "description": text(10_000), "labels": labels}

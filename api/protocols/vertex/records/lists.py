@@ -28,7 +28,7 @@ from api.protocols.vertex.filters import (
     text_test,
 )
 from api.protocols.vertex.proto import snake
-from api.protocols.vertex.records.kinds import Kind, enum
+from api.protocols.vertex.records.kinds import RecordKind, enum
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.records.service import fields_of
 from core.db.repositories.vertex import records
@@ -43,7 +43,7 @@ _SCANNED: Final = 5_000
 # Rows times what the filter asks of each: of a long filter one page looks at fewer rows.
 _COMPARED: Final = 500_000
 _LEAST: Final = 100  # rows that are fetched, and that a page looks at, at least
-_FACTS: Final = 20  # what of a filter the database looks for; all of it is asked of each row that it finds
+_DATABASE_TERMS: Final = 20  # what of a filter the database looks for; all of it is asked of each row that it finds
 _FILTER_LIMIT: Final = 60_000  # characters: clients name each context that they mean
 _ORDERS: Final[dict[str, InstrumentedAttribute[Any]]] = {
     "create_time": VertexRecord.created_at,
@@ -60,7 +60,7 @@ _LINKS: Final[dict[str, tuple[records.LinkKind, bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ListQuery:
+class RecordQuery:
     filter: str = ""
     page_size: int = PAGE
     page_token: str = ""
@@ -68,29 +68,29 @@ class ListQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class ColumnEquals:
     """A column has this value. The database can look for it."""
 
     column: str
     value: str
 
-    def __call__(self, look: FieldReader) -> bool:
-        return bool(look(self.column) == self.value)
+    def __call__(self, read: FieldReader) -> bool:
+        return bool(read(self.column) == self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedTo:
     """It is linked to a context. The database can look for it."""
 
     field: str
     name: str  # the context's whole name; "*": any
 
-    def __call__(self, look: FieldReader) -> bool:
-        found = look(self.field)
+    def __call__(self, read: FieldReader) -> bool:
+        found = read(self.field)
         return bool(found) if self.name == "*" else self.name in found
 
 
-def vocabulary(kind: Kind) -> FilterVocabulary:
+def vocabulary(kind: RecordKind) -> FilterVocabulary:
     """What its lists may be filtered by."""
     texts = {snake(name) for name, read in kind.fields.items() if not isinstance(read, enum)} - {
         "labels",
@@ -111,12 +111,12 @@ def vocabulary(kind: Kind) -> FilterVocabulary:
     if kind.noun == "contexts":
         own |= {name: _linked(name) for name in ("parent_contexts", "child_contexts")}
     elif kind.noun in ("artifacts", "executions"):
-        calls["in_context"] = lambda name: Linked("in_context", name)
+        calls["in_context"] = lambda name: LinkedTo("in_context", name)
     return FilterVocabulary({*texts, "name"}, {"create_time", "update_time"}, own, calls, _FILTER_LIMIT)
 
 
 def list_records(
-    room: RecordTransaction, kind: Kind, collection: str, query: ListQuery
+    tx: RecordTransaction, kind: RecordKind, collection: str, query: RecordQuery
 ) -> tuple[list[VertexRecord], dict[str, str]]:
     """A page, and ``nextPageToken`` where there is another one. The oldest first, unless the client says otherwise.
 
@@ -125,36 +125,36 @@ def list_records(
     test = parse_filter(query.filter, vocabulary(kind))
     order, is_down = _order(query.order_by)
     limit = min(query.page_size or PAGE, PAGE_LIMIT)
-    wanted = records.records_in(room.scope, collection)
-    for fact in itertools.islice(_facts(test), _FACTS):
-        wanted = _narrowed(room, wanted, fact)
+    statement = records.records_in(tx.scope, collection)
+    for term in itertools.islice(_database_terms(test), _DATABASE_TERMS):
+        statement = _filtered(tx, statement, term)
     column = _ORDERS[order]
     sort = (column.desc(), VertexRecord.id.desc()) if is_down else (column, VertexRecord.id)
-    wanted = wanted.order_by(*sort)
+    statement = statement.order_by(*sort)
     if query.page_token:
-        wanted = _behind(wanted, column, *_read_token(query.page_token, order, is_down), is_down=is_down)
+        statement = _after(statement, column, *_read_token(query.page_token, order, is_down), is_down=is_down)
     found: list[VertexRecord] = []
-    seen: VertexRecord | None = None
+    last: VertexRecord | None = None
     scanned = max(_LEAST, min(_SCANNED, _COMPARED // count_terms(query.filter)))
     for number, (row, batch) in enumerate(
-        _in_batches(room, wanted, column, min(max(limit, _LEAST), scanned), is_down=is_down)
+        _in_batches(tx, statement, column, min(max(limit, _LEAST), scanned), is_down=is_down)
     ):
         if len(found) == limit or number == scanned:
-            assert seen is not None  # noqa: S101 (there was one before)
-            return found, {"nextPageToken": _token(seen, order, is_down)}
+            assert last is not None  # noqa: S101 (there was one before)
+            return found, {"nextPageToken": _token(last, order, is_down)}
         if test(batch.look(row)):
             found.append(row)
-        seen = row
+        last = row
     return found, {}
 
 
 class _Batch:
     """Rows that are looked at together; their links are asked for once, where a filter asks at all."""
 
-    def __init__(self, room: RecordTransaction, rows: Sequence[VertexRecord]) -> None:
-        self.room, self.rows = room, rows
+    def __init__(self, tx: RecordTransaction, rows: Sequence[VertexRecord]) -> None:
+        self.room, self.rows = tx, rows
 
-    def look(self, row: VertexRecord) -> FieldReader:
+    def read(self, row: VertexRecord) -> FieldReader:
         fields = {snake(name): value for name, value in fields_of(row).items()}
 
         def value(name: str) -> Any:
@@ -198,25 +198,25 @@ class _Batch:
 
 
 def _in_batches(
-    room: RecordTransaction, wanted: AnySelect, column: InstrumentedAttribute[Any], limit: int, *, is_down: bool
+    tx: RecordTransaction, statement: AnySelect, column: InstrumentedAttribute[Any], limit: int, *, is_down: bool
 ) -> Iterator[tuple[VertexRecord, _Batch]]:
     last: VertexRecord | None = None
     while True:
-        query = wanted if last is None else _behind(wanted, column, getattr(last, column.key), last.id, is_down=is_down)
-        rows = room.session.scalars(query.limit(limit + 1)).all()
-        batch = _Batch(room, rows)
+        query = statement if last is None else _after(statement, column, getattr(last, column.key), last.id, is_down=is_down)
+        rows = tx.session.scalars(query.limit(limit + 1)).all()
+        batch = _Batch(tx, rows)
         yield from ((row, batch) for row in rows)
         if len(rows) <= limit:
             return
         last = rows[-1]
 
 
-def _behind(
-    wanted: AnySelect, column: InstrumentedAttribute[Any], value: Any, row_id: str, *, is_down: bool
+def _after(
+    statement: AnySelect, column: InstrumentedAttribute[Any], value: Any, row_id: str, *, is_down: bool
 ) -> AnySelect:
     own = tuple_(column, VertexRecord.id)
-    place = tuple_(literal(value, UtcDateTime) if isinstance(value, datetime) else literal(value), literal(row_id))
-    return wanted.where(own < place if is_down else own > place)
+    scope = tuple_(literal(value, UtcDateTime) if isinstance(value, datetime) else literal(value), literal(row_id))
+    return statement.where(own < scope if is_down else own > scope)
 
 
 def _token(row: VertexRecord, order: str, is_down: bool) -> str:
@@ -226,8 +226,8 @@ def _token(row: VertexRecord, order: str, is_down: bool) -> str:
 
 
 def _read_token(token: str, order: str, is_down: bool) -> tuple[Any, str]:
-    told, value, row_id = read_cursor(token, (str, str, str))
-    if told != f"{order}{' desc' if is_down else ''}":
+    token_order, value, row_id = read_cursor(token, (str, str, str))
+    if token_order != f"{order}{' desc' if is_down else ''}":
         raise InvalidRequest(
             "page_token: it is of a list in another order; begin again without it.", field="page_token"
         )
@@ -258,47 +258,47 @@ def _order(text: str) -> tuple[str, bool]:
 # --- what filters ask for --------------------------------------------------------------------------------------------
 
 
-def _facts(test: Predicate) -> Iterator[Same | Linked]:
+def _database_terms(test: Predicate) -> Iterator[ColumnEquals | LinkedTo]:
     """What holds for all that pass, as far as the database can look for it."""
-    if isinstance(test, Same | Linked):
+    if isinstance(test, ColumnEquals | LinkedTo):
         yield test
     elif isinstance(test, AllOf):
         for part in test.tests:
-            yield from _facts(part)
+            yield from _database_terms(part)
 
 
-def _narrowed(room: RecordTransaction, wanted: AnySelect, fact: Same | Linked) -> AnySelect:
-    if isinstance(fact, Same):
-        return wanted.where(getattr(VertexRecord, fact.column) == fact.value)
-    if fact.name == "*":
-        return wanted
-    kind, is_above = _LINKS[fact.field]
+def _filtered(tx: RecordTransaction, statement: AnySelect, term: ColumnEquals | LinkedTo) -> AnySelect:
+    if isinstance(term, ColumnEquals):
+        return statement.where(getattr(VertexRecord, term.column) == term.value)
+    if term.name == "*":
+        return statement
+    kind, is_above = _LINKS[term.field]
     other = aliased(VertexRecord)
     own, theirs = (
         (VertexLink.child_id, VertexLink.parent_id) if is_above else (VertexLink.parent_id, VertexLink.child_id)
     )
-    collection, _, name = (room.path_of(fact.name) or "").rpartition("/")
-    return wanted.where(
+    collection, _, name = (tx.path_of(term.name) or "").rpartition("/")
+    return statement.where(
         exists().where(
             own == VertexRecord.id,
             VertexLink.kind == kind,
             theirs == other.id,
-            other.project_id == room.scope.project_id,
-            other.location == room.scope.location,
+            other.project_id == tx.scope.project_id,
+            other.location == tx.scope.location,
             other.collection == collection,
             other.name == name,
         )
     )
 
 
-def _has(kind: Kind, name: str) -> bool:
+def _has(kind: RecordKind, name: str) -> bool:
     return name in {snake(field) for field in kind.fields}
 
 
 def _same(name: str) -> TestFactory:
     def make(key: str, sign: str, value: str) -> Predicate:
         _demand_no_key(name, key)
-        return Same(name, value) if sign == "=" and not value.endswith("*") else text_test(name, sign, value)
+        return ColumnEquals(name, value) if sign == "=" and not value.endswith("*") else text_test(name, sign, value)
 
     return make
 
@@ -308,7 +308,7 @@ def _linked(name: str) -> TestFactory:
         _demand_no_key(name, key)
         if sign not in (":", "="):
             raise bad_filter(f'{name} is asked for as {name}:"<name of a context>"')
-        return Linked(name, value)
+        return LinkedTo(name, value)
 
     return make
 
@@ -319,7 +319,7 @@ def _flag(name: str) -> TestFactory:
         if sign not in ("=", "!=") or value.lower() not in ("true", "false"):
             raise bad_filter(f"{name} is true or false, as in {name}=true")
         wanted = (value.lower() == "true") == (sign == "=")
-        return lambda look: bool(look(name)) == wanted
+        return lambda read: bool(read(name)) == wanted
 
     return make
 
@@ -333,17 +333,17 @@ def _metadata(key: str, sign: str, value: str) -> Predicate:
             'metadata is asked for as metadata.<name>.number_value > 0.9 (or string_value="x", bool_value=true)'
         )
     try:
-        told = kinds[path[-1]](value)
+        expected = kinds[path[-1]](value)
     except ValueError:
         raise bad_filter(f"{value[:40]!r} is no {path[-1]}") from None
     own = {"number_value": (int, float), "string_value": (str,), "bool_value": (bool,)}[path[-1]]
 
-    def test(look: FieldReader) -> bool:
-        found = look("metadata")
+    def test(read: FieldReader) -> bool:
+        found = read("metadata")
         for name in path[:-1]:
             found = found.get(name) if isinstance(found, dict) else None
         is_own = isinstance(found, own) and (bool in own or not isinstance(found, bool))
-        return is_own and compare(found, sign, told)
+        return is_own and compare(found, sign, expected)
 
     return test
 

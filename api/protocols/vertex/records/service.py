@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message, camel, timestamp
-from api.protocols.vertex.records.kinds import Kind, labels, new_name, read_fields, struct
+from api.protocols.vertex.records.kinds import RecordKind, labels, new_name, read_fields, struct
 from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex.records import RecordExists, add_record, count_records, find_record, remove_record
 from core.db.tables import VertexRecord
@@ -18,89 +18,89 @@ _COLUMNS: Final = {"displayName": "display_name", "schemaTitle": "schema_title"}
 _UNCHANGED: Final[tuple[Any, ...]] = ("", False, {}, None)
 
 
-def find(room: RecordTransaction, kind: Kind, path: str, *, locks: bool = False) -> VertexRecord:
+def find(tx: RecordTransaction, kind: RecordKind, path: str, *, locks: bool = False) -> VertexRecord:
     """Raises ``NotFound``."""
-    record = find_record(room.session, room.scope, path, locks=locks)
+    record = find_record(tx.session, tx.scope, path, locks=locks)
     if record is None:
-        raise NotFound(f"The {_title(kind)} {room.name_of(path)} is not found.")
+        raise NotFound(f"The {_title(kind)} {tx.name_of(path)} is not found.")
     return record
 
 
-def create(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
     """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``,
     ``Conflict`` where the collection is full, ``InvalidRequest``.
     """
-    return add(room, kind, path, read_fields(kind, message))
+    return add(tx, kind, path, read_fields(kind, message))
 
 
-def add(room: RecordTransaction, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexRecord:
+def add(tx: RecordTransaction, kind: RecordKind, path: str, fields: Mapping[str, Any]) -> VertexRecord:
     if path.endswith("/"):
         path += new_name()
     collection = path.rpartition("/")[0]
-    if count_records(room.session, room.scope, collection) >= kind.limit:
+    if count_records(tx.session, tx.scope, collection) >= kind.limit:
         raise Conflict(
-            f"{room.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that "
+            f"{tx.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that "
             "nobody needs."
         )
     try:
         return add_record(
-            room.session,
-            room.scope,
+            tx.session,
+            tx.scope,
             path,
-            room.work.now,
+            tx.work.now,
             display_name=fields.get("displayName", ""),
             schema_title=fields.get("schemaTitle", ""),
             body={name: value for name, value in fields.items() if name not in _COLUMNS},
-            job_id=None if room.attempt is None else room.attempt.job_id,
+            job_id=None if tx.attempt is None else tx.attempt.job_id,
         )
     except RecordExists as error:
-        raise AlreadyExists(f"The {_title(kind)} {room.name_of(path)} already exists.") from error
+        raise AlreadyExists(f"The {_title(kind)} {tx.name_of(path)} already exists.") from error
 
 
-def change(room: RecordTransaction, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message, mask: str) -> VertexRecord:
     """Set what the client sent: the fields in ``mask``, or those that it sent.
 
     Two programs that log to one run each send the whole of what they saw, with the ``etag`` that it had. Where another
     was quicker, ``metadata`` is merged name by name, so that neither takes away what the other logged.
     """
-    record = find(room, kind, path, locks=True)
+    record = find(tx, kind, path, locks=True)
     only, parts = _masked(kind, mask)
-    told = read_fields(kind, message, only)
+    sent = read_fields(kind, message, only)
     sees_newest = message.text("etag", 100) == etag_of(record)
     known = fields_of(record)
-    for name in kind.fixed & told.keys():
-        if told[name] not in (*_UNCHANGED, known.get(name)):
-            raise InvalidRequest(f"{message.at(name)}: of {room.name_of(path)} it is {known.get(name)!r} for good.")
-    if "metadata" in told and not sees_newest and only is None:
-        whole = _merged(known.get("metadata", {}), told["metadata"])
-        told["metadata"] = _reread(kind, message, "metadata", whole)
+    for name in kind.fixed & sent.keys():
+        if sent[name] not in (*_UNCHANGED, known.get(name)):
+            raise InvalidRequest(f"{message.at(name)}: of {tx.name_of(path)} it is {known.get(name)!r} for good.")
+    if "metadata" in sent and not sees_newest and only is None:
+        whole = _merged(known.get("metadata", {}), sent["metadata"])
+        sent["metadata"] = _reread(kind, message, "metadata", whole)
     for name, keys in parts.items():
         own = known.get(name, {})
         for key in keys:
-            own = _with_part(own, told[name], key)
-        told[name] = _reread(kind, message, name, own)
+            own = _with_part(own, sent[name], key)
+        sent[name] = _reread(kind, message, name, own)
     body = {
-        name: value for name, value in {**known, **told}.items() if name not in _COLUMNS and value not in _UNCHANGED
+        name: value for name, value in {**known, **sent}.items() if name not in _COLUMNS and value not in _UNCHANGED
     }
     for name, column in _COLUMNS.items():
-        if name in told and name not in kind.fixed:
-            setattr(record, column, told[name])
+        if name in sent and name not in kind.fixed:
+            setattr(record, column, sent[name])
     record.body = body
     record.generation += 1
-    record.updated_at = room.work.now
-    room.session.flush()
+    record.updated_at = tx.work.now
+    tx.session.flush()
     return record
 
 
-def remove(room: RecordTransaction, kind: Kind, path: str) -> None:
+def remove(tx: RecordTransaction, kind: RecordKind, path: str) -> None:
     """With all that lies below it. Raises ``NotFound``."""
-    remove_record(room.session, find(room, kind, path, locks=True))
+    remove_record(tx.session, find(tx, kind, path, locks=True))
 
 
-def view(room: RecordTransaction, record: VertexRecord) -> dict[str, Any]:
+def view(tx: RecordTransaction, record: VertexRecord) -> dict[str, Any]:
     """As its client reads it."""
     return {
-        "name": room.name_of(f"{record.collection}/{record.name}"),
+        "name": tx.name_of(f"{record.collection}/{record.name}"),
         **{name: value for name, value in fields_of(record).items() if value not in ("", None)},
         "etag": etag_of(record),
         "createTime": timestamp(record.created_at),
@@ -117,17 +117,17 @@ def etag_of(record: VertexRecord) -> str:
     return f"{10**12 + record.generation}"
 
 
-def _masked(kind: Kind, mask: str) -> tuple[frozenset[str] | None, dict[str, list[tuple[str, ...]]]]:
+def _masked(kind: RecordKind, mask: str) -> tuple[frozenset[str] | None, dict[str, list[tuple[str, ...]]]]:
     """The fields that an update names, and by field the parts of it, where it names only those. Raises
     ``InvalidRequest``.
     """
     names: set[str] = set()
     whole: set[str] = set()
     parts: dict[str, list[tuple[str, ...]]] = {}
-    for told in (one.strip() for one in mask.split(",")):
-        if not told:
+    for masked in (part.strip() for part in mask.split(",")):
+        if not masked:
             continue
-        first, *keys = told.split(".")
+        first, *keys = masked.split(".")
         name = camel(first)
         if name not in kind.fields:
             raise InvalidRequest(
@@ -136,7 +136,7 @@ def _masked(kind: Kind, mask: str) -> tuple[frozenset[str] | None, dict[str, lis
             )
         if keys and (kind.fields[name] not in (labels, struct) or "" in keys):
             raise InvalidRequest(
-                f"update_mask: {told[:100]!r} is no part of a {_title(kind)}; name the whole field.",
+                f"update_mask: {masked[:100]!r} is no part of a {_title(kind)}; name the whole field.",
                 field="update_mask",
             )
         names.add(name)
@@ -162,7 +162,7 @@ def _with_part(old: Mapping[str, Any], new: Mapping[str, Any], keys: tuple[str, 
     return {**rest, key: part}
 
 
-def _reread(kind: Kind, message: Message, name: str, value: Mapping[str, Any]) -> Any:
+def _reread(kind: RecordKind, message: Message, name: str, value: Mapping[str, Any]) -> Any:
     """What was put together is no larger than what one client may send."""
     return kind.fields[name](Message({name: value}, message.path), name)
 
@@ -175,5 +175,5 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _title(kind: Kind) -> str:
+def _title(kind: RecordKind) -> str:
     return kind.word.replace("_", " ")

@@ -28,28 +28,28 @@ _DISPLAY_NAME: Final = "display_name"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ModelOrder:
     """``field``: of ``_TIMES``; empty: by name, which no other model has."""
 
     field: str = ""
     is_down: bool = False
 
-    def page(self, wanted: AnySelect, token: str, limit: int) -> AnySelect:
+    def page(self, statement: AnySelect, token: str, limit: int) -> AnySelect:
         """``wanted`` in this order, behind what ``token`` says, one row more than ``limit``. Raises
         ``InvalidRequest``.
         """
         column: Any = _TIMES.get(self.field, Model.name)
         if token:
-            told, value, model_id = token_parts(token, (str, str, str))
-            if told != self._mark:
+            mark, value, model_id = token_parts(token, (str, str, str))
+            if mark != self._mark:
                 raise InvalidRequest(
                     "page_token: it is of a list in another order; begin again without it.", field="page_token"
                 )
             place = tuple_(literal(_time(value), UtcDateTime) if self.field else literal(value), literal(model_id))
             own = tuple_(column, Model.id)
-            wanted = wanted.where(own < place if self.is_down else own > place)
+            statement = statement.where(own < place if self.is_down else own > place)
         keys = (column.desc(), Model.id.desc()) if self.is_down else (column, Model.id)
-        return wanted.order_by(*keys).limit(limit + 1)
+        return statement.order_by(*keys).limit(limit + 1)
 
     def token(self, last: Model) -> str:
         """Of the page behind ``last``."""
@@ -61,7 +61,7 @@ class Order:
         return f"{self.field}{' desc' if self.is_down else ''}"
 
 
-def read_order(text: str) -> Order:
+def read_order(text: str) -> ModelOrder:
     """``create_time desc``, as ``Model.list(order_by=…)`` sends it. Fields behind the first one say nothing: no two
     models are of one microsecond.
 
@@ -70,7 +70,7 @@ def read_order(text: str) -> Order:
         NotServed: by display name, which is not the models' own name here.
     """
     if not text.strip():
-        return Order()
+        return ModelOrder()
     terms = [term.split() for term in text.split(",")]
     fields = [snake(term[0]) if term else "" for term in terms]
     if any(
@@ -87,7 +87,7 @@ def read_order(text: str) -> Order:
             "served, or "
             "leave it out, and order them yourself."
         )
-    return Order(fields[0], terms[0][1:] == ["desc"])
+    return ModelOrder(fields[0], terms[0][1:] == ["desc"])
 
 
 def _time(text: str) -> datetime:

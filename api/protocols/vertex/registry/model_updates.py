@@ -41,9 +41,9 @@ def update(
     message.demand_known(models.SERVED, absent=models.ABSENT)
     model_id, _, version_ref = resource_id.removesuffix("@-").partition("@")
     named = _named(update_mask, is_version=bool(version_ref))
-    told = jobs.read_told(Message({**raw, "displayName": message.raw("displayName") or "-"}, message.path))
+    common = jobs.read_common(Message({**raw, "displayName": message.raw("displayName") or "-"}, message.path))
     if "displayName" in named:
-        jobs.read_told(message)
+        jobs.read_common(message)
     texts = {name: message.text(name, _DESCRIPTION) for name in ("description", "versionDescription")}
     ref = f"{model_id}@{version_ref}" if version_ref else model_id
     with context.write() as work:
@@ -51,9 +51,9 @@ def update(
         rows.lock_model(work.session, found.id)
         model, version = models.find(work.session, caller, parent, ref, "member", verb="models.update")
         if version_ref:
-            _change_version(version, named, texts["versionDescription"], told.labels)
+            _change_version(version, named, texts["versionDescription"], common.labels)
         else:
-            _change_model(work, model, version, named, {**texts, "displayName": told.display_name}, told.labels)
+            _change_model(work, model, version, named, {**texts, "displayName": common.display_name}, common.labels)
         model.updated_at = version.updated_at = work.now
         work.session.flush()
         return models.view(work.session, parent, model, version, is_version=bool(version_ref))

@@ -45,7 +45,7 @@ COLLECTION: Final = "models"
 KEY: Final = "vertex"  # in what a version is told
 CHANGED: Final = "vertex_changed"  # beside it: what of the whole model was changed since
 DEFAULT: Final = "default"  # the alias that stands where none is named
-_KEPT: Final = (
+_STORED_FIELDS: Final = (
     "displayName",
     "description",
     "versionDescription",
@@ -77,7 +77,7 @@ _OUTPUT_ONLY: Final = frozenset(
         "satisfiesPzi",
     }
 )
-SERVED: Final = {*_KEPT, "labels", "versionAliases", "artifactUri", *_OUTPUT_ONLY}
+SERVED: Final = {*_STORED_FIELDS, "labels", "versionAliases", "artifactUri", *_OUTPUT_ONLY}
 ABSENT: Final = {
     "encryptionSpec": "encryption by keys of one's own is",
     "explanationSpec": "explanations are",
@@ -104,7 +104,7 @@ class Upload:
     name: str
     parent: str = ""
     is_id: bool = False
-    fields: tuple[str, ...] = field(default=_KEPT, repr=False)
+    fields: tuple[str, ...] = field(default=_STORED_FIELDS, repr=False)
 
 
 def read_upload(message: Message, *, model_id: str, parent: str, where: str = "training_pipeline") -> Upload:
@@ -115,18 +115,18 @@ def read_upload(message: Message, *, model_id: str, parent: str, where: str = "t
     read_container(message)
     if (schemata := message.message("predictSchemata")) is not None:
         schemata.demand_known({"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
-    told = jobs.read_told(message)
+    common = jobs.read_common(message)
     aliases = list(message.texts("versionAliases"))
     for alias in aliases:
         _valid(Alias, alias, message.at("versionAliases"))
-    name = model_id or slug(told.display_name)
+    name = model_id or slug(common.display_name)
     _valid(ModelName, name, f"{where}.model_id")
-    body = {key: message.raw(key) for key in _KEPT if message.has(key)}
+    body = {key: message.raw(key) for key in _STORED_FIELDS if message.has(key)}
     found = _MODEL.fullmatch(parent)
     if parent and found is None:
         raise InvalidRequest(f"{where}.parent_model: {parent[:200]!r} names no model.", field="parent_model")
     above = found["id"] if parent and found is not None else ""
-    return Upload(body, tuple(aliases), told.labels, name, above, is_id=bool(model_id))
+    return Upload(body, tuple(aliases), common.labels, name, above, is_id=bool(model_id))
 
 
 def _valid(kind: Any, value: str, where: str) -> None:
@@ -142,7 +142,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
     job = work.session.get_one(Job, job_id)
     parent = demand_parent(work.session, job.project_id, upload)
     name = free_name(work.session, job.project_id, upload) if parent is None else parent.name
-    told = told_of(upload, is_first=parent is None or not models.has_versions(work.session, parent.id))
+    metadata = version_metadata(upload, is_first=parent is None or not models.has_versions(work.session, parent.id))
     made = versions.register_from_job(
         work.session,
         work.now,
@@ -151,7 +151,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
         by_of(caller),
         SourceRequest(),
         volume=context.settings.default_volume,
-        metadata=told,
+        metadata=metadata,
         when_done=True,
     )
     made.registration = {**made.registration, KEY: upload.body}
@@ -199,13 +199,13 @@ def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
     return models.find_model(session, project_id, model_id)
 
 
-def told_of(upload: Upload, *, is_first: bool) -> VersionMetadata:
+def version_metadata(upload: Upload, *, is_first: bool) -> VersionMetadata:
     """There the first version of a model is its default, whatever is asked for."""
     aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
     return VersionMetadata(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
 
 
-def of_pipeline(found: jobs.Found) -> ModelVersion | None:
+def of_pipeline(found: jobs.JobResource) -> ModelVersion | None:
     """The version that a pipeline's job makes."""
     session = object_session(found.job)
     if session is None:
@@ -232,8 +232,8 @@ class Models:
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
-            wanted = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
-            rows = work.session.scalars(order.page(wanted, query.page_token, limit)).all()
+            statement = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
+            rows = work.session.scalars(order.page(statement, query.page_token, limit)).all()
             items = []
             for row in rows[:limit]:
                 version = _default(work.session, row)
@@ -258,7 +258,7 @@ class Models:
             service.delete_model(work, access, force=False)
         return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
 
-    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with context.read() as work:
             member = member_of(work.session, caller, parent, "member", verb="models.get")
             row = work.session.get(Model, resource_id.partition("@")[0])
@@ -342,9 +342,9 @@ def find_named(
 
 
 def display_name_of(model: Model, version: ModelVersion) -> str:
-    for told in (version.registration.get(CHANGED, {}), version.registration.get(KEY, {})):
-        if "displayName" in told:
-            return str(told["displayName"])
+    for registration in (version.registration.get(CHANGED, {}), version.registration.get(KEY, {})):
+        if "displayName" in registration:
+            return str(registration["displayName"])
     return model.name
 
 
@@ -360,17 +360,17 @@ def view(
 ) -> dict[str, Any]:
     """``is_version``: the version was asked for by its own name, and is answered by it."""
     aliases = models.aliases_of(session, [model.id])[model.id]
-    told: dict[str, Any] = version.registration.get(KEY, {})
+    registered: dict[str, Any] = version.registration.get(KEY, {})
     changed: dict[str, Any] = version.registration.get(CHANGED, {})
-    is_trained = told and version.job_id is not None
+    is_trained = registered and version.job_id is not None
     pipeline = {"trainingPipeline": parent.name_of("trainingPipelines", str(version.job_id))} if is_trained else {}
     descriptions = {
-        "description": model.description or changed.get("description", told.get("description", "")),
+        "description": model.description or changed.get("description", registered.get("description", "")),
         "versionDescription": version.description,
     }
     labels = {**model.labels, **version.labels}
     return {
-        **{name: value for name, value in told.items() if name not in descriptions},
+        **{name: value for name, value in registered.items() if name not in descriptions},
         **{name: value for name, value in descriptions.items() if value},
         "displayName": display_name_of(model, version),
         "name": parent.name_of(COLLECTION, f"{model.id}@{version.number}" if is_version else model.id),

@@ -80,7 +80,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     jobs.demand_member(context, caller, parent, "member", verb="batchPredictionJobs.create")
     message = Message(raw, "batch_prediction_job")
     message.demand_known(_SERVED, absent=_ABSENT)
-    told = jobs.read_told(message)
+    common = jobs.read_common(message)
     table = table_of(context)
     resources = read_batch(message.message("dedicatedResources"), table, parent.location)
     source = _read_source(context, caller, message)
@@ -102,8 +102,8 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         )
     folder = f"{prefix.rstrip('/')}/prediction-{slug(models.display_name_of(model, version))}-{at}"
     where = message.at("outputConfig")
-    asked: dict[str, Any] = {
-        "name": slug(told.display_name),
+    fields: dict[str, Any] = {
+        "name": slug(common.display_name),
         "model": f"{model.name}@{version.number}",
         "framework": server.framework,
         "trust_code": server.is_trusted,
@@ -114,28 +114,28 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         "replicas": resources.replicas,
         "resources": resources.asked,
         "priority": resources.priority,
-        "labels": own_labels(told.labels),
+        "labels": own_labels(common.labels),
         **({"batch_size": tuning.whole("batchSize")} if tuning is not None and tuning.has("batchSize") else {}),
     }
     try:
-        request = BatchPredictRequest(**asked)
+        request = BatchPredictRequest(**fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"{message.path}: {field}: {first['msg']}.", field=field) from None
     submission = service.check_batch(context, caller, member, request)
     demand_place(context, caller, submission)
-    kept = ("inputConfig", "instanceConfig", "outputConfig", "dedicatedResources", "manualBatchTuningParameters")
+    stored_fields = ("inputConfig", "instanceConfig", "outputConfig", "dedicatedResources", "manualBatchTuningParameters")
     body = {
         "model": parent.name_of(models.COLLECTION, model.id),
         "modelVersionId": str(version.number),
-        **{name: message.raw(name) for name in kept if message.has(name)},
+        **{name: message.raw(name) for name in stored_fields if message.has(name)},
         "outputInfo": {"gcsOutputDirectory": folder},
     }
-    return jobs.submit_and_keep(context, caller, parent, submission, told, {COLLECTION: body})
+    return jobs.submit_resources(context, caller, parent, submission, common, {COLLECTION: body})
 
 
-def view(context: AppContext, found: jobs.Found) -> dict[str, Any]:
+def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:
     del context
     shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
     if JobState(found.job.state) is not JobState.SUCCEEDED:
@@ -153,16 +153,16 @@ class _Source:
 
 
 def _read_source(context: AppContext, caller: Caller, message: Message) -> _Source:
-    told = message.message("inputConfig")
-    if told is None:
+    config = message.message("inputConfig")
+    if config is None:
         raise InvalidRequest(f"{message.at('inputConfig')}: Required field is not set.", field="input_config")
-    told.demand_known({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
-    kind = _format(told, "instancesFormat", ("jsonl", "csv"))
-    bucket = told.message("gcsSource")
+    config.demand_known({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
+    kind = _format(config, "instancesFormat", ("jsonl", "csv"))
+    bucket = config.message("gcsSource")
     if bucket is not None:
         bucket.demand_known({"uris"})
     uris = bucket.texts("uris") if bucket is not None else ()
-    where = told.at("gcsSource")
+    where = config.at("gcsSource")
     if len(uris) != 1:
         raise InvalidRequest(
             f"{where}.uris: write one file, or a folder as gs://bucket/folder/*, not {len(uris)} of them.", field=where
@@ -184,29 +184,29 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
 
 def _read_destination(message: Message) -> str:
     """The URI below which the job makes a folder."""
-    told = message.message("outputConfig")
-    if told is None:
+    config = message.message("outputConfig")
+    if config is None:
         raise InvalidRequest(f"{message.at('outputConfig')}: Required field is not set.", field="output_config")
-    told.demand_known({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
-    _format(told, "predictionsFormat", ("jsonl",))
-    bucket = told.message("gcsDestination")
+    config.demand_known({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
+    _format(config, "predictionsFormat", ("jsonl",))
+    bucket = config.message("gcsDestination")
     if bucket is not None:
         bucket.demand_known({"outputUriPrefix"})
     prefix = bucket.text("outputUriPrefix", 2_000) if bucket is not None else ""
     if not prefix:
-        where = f"{told.at('gcsDestination')}.output_uri_prefix"
+        where = f"{config.at('gcsDestination')}.output_uri_prefix"
         raise InvalidRequest(f"{where}: Required field is not set.", field=where)
     return prefix
 
 
-def _format(told: Message, name: str, served: tuple[_Format, ...]) -> _Format:
-    value = told.text(name, 100)
+def _format(config: Message, name: str, served: tuple[_Format, ...]) -> _Format:
+    value = config.text(name, 100)
     if not value:
-        raise InvalidRequest(f"{told.at(name)}: Required field is not set.", field=told.at(name))
-    found: _Format | None = next((one for one in served if one == value), None)
+        raise InvalidRequest(f"{config.at(name)}: Required field is not set.", field=config.at(name))
+    found: _Format | None = next((known for known in served if known == value), None)
     if found is None:
         raise NotServed(
-            f"{told.at(name)}: the format '{value}' is not served by this platform; {' and '.join(served)} "
+            f"{config.at(name)}: the format '{value}' is not served by this platform; {' and '.join(served)} "
             f"{'are' if len(served) > 1 else 'is'}."
         )
     return found

@@ -70,23 +70,23 @@ class Server:
 
 def read_container(model: Message) -> Container | None:
     """``None``: the model names no container. Raises ``InvalidRequest`` or ``NotServed``."""
-    told = model.message("containerSpec")
-    if told is None:
+    spec = model.message("containerSpec")
+    if spec is None:
         return None
-    told.demand_known(_SERVED, absent=_ABSENT)
-    image = told.text("imageUri", 1024).strip()
+    spec.demand_known(_SERVED, absent=_ABSENT)
+    image = spec.text("imageUri", 1024).strip()
     if not image:
-        raise InvalidRequest(f"{told.at('imageUri')}: Required field is not set.", field=told.at("imageUri"))
+        raise InvalidRequest(f"{spec.at('imageUri')}: Required field is not set.", field=spec.at("imageUri"))
     return Container(
         image,
-        told.texts("command"),
-        told.texts("args"),
-        read_env(told),
-        _port(told),
-        _route(told, "predictRoute"),
-        _route(told, "healthRoute"),
-        told.seconds("deploymentTimeout"),
-        told.whole("sharedMemorySizeMb"),
+        spec.texts("command"),
+        spec.texts("args"),
+        read_env(spec),
+        _port(spec),
+        _route(spec, "predictRoute"),
+        _route(spec, "healthRoute"),
+        spec.seconds("deploymentTimeout"),
+        spec.whole("sharedMemorySizeMb"),
     )
 
 
@@ -123,9 +123,9 @@ def server_of(container: Container | None, table: Table, *, is_plain: bool) -> S
     return Server(None if is_plain else container.image, container=container)
 
 
-def _port(told: Message) -> int:
+def _port(spec: Message) -> int:
     """The first one: no other gets requests there either."""
-    ports = [Message(item, path) for path, item in told.items("ports")]
+    ports = [Message(item, path) for path, item in spec.items("ports")]
     for port in ports:
         port.demand_known({"containerPort"})
         if not 1 <= port.whole("containerPort") <= 65535:
@@ -134,12 +134,12 @@ def _port(told: Message) -> int:
     return ports[0].whole("containerPort") if ports else 0
 
 
-def _route(told: Message, name: str) -> str:
-    route = told.text(name)
+def _route(spec: Message, name: str) -> str:
+    route = spec.text(name)
     if route and not _ROUTE.fullmatch(route):
         raise InvalidRequest(
-            f"{told.at(name)}: must begin with a slash, and have no blanks and at most 500 characters, not "
+            f"{spec.at(name)}: must begin with a slash, and have no blanks and at most 500 characters, not "
             f"'{route[:100]}'.",
-            field=told.at(name),
+            field=spec.at(name),
         )
     return route

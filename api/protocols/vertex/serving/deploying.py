@@ -24,7 +24,7 @@ from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
 from api.protocols.vertex.serving.containers import Container, Server, read_container, server_of
 from api.protocols.vertex.serving.endpoints import COLLECTION, TYPES, read_split
-from api.protocols.vertex.serving.resources import Resources, read_dedicated
+from api.protocols.vertex.serving.resources import ReplicaResources, read_dedicated
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.mapping import slug
 from api.protocols.vertex.training.placement_check import demand_place
@@ -79,17 +79,17 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
     """
     message = Message(raw, "deploy_model_request")
     message.demand_known({"endpoint", "deployedModel", "trafficSplit"})
-    told = message.message("deployedModel")
-    if told is None:
+    model_message = message.message("deployedModel")
+    if model_message is None:
         raise InvalidRequest(f"{message.at('deployedModel')}: Required field is not set.", field="deployed_model")
-    told.demand_known(_SERVED, absent=_ABSENT)
+    model_message.demand_known(_SERVED, absent=_ABSENT)
     table = table_of(context)
-    resources = read_dedicated(told.message("dedicatedResources"), table, parent.location)
+    resources = read_dedicated(model_message.message("dedicatedResources"), table, parent.location)
     with context.read() as work:
         endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
-        model, version = models.find_named(work.session, caller, parent, told, "model")
-        display_name = told.text("displayName", _DISPLAY_NAME) or models.display_name_of(model, version)
-        name = _free_id(work.session, endpoint, told, slug(display_name))
+        model, version = models.find_named(work.session, caller, parent, model_message, "model")
+        display_name = model_message.text("displayName", _DISPLAY_NAME) or models.display_name_of(model, version)
+        name = _free_id(work.session, endpoint, model_message, slug(display_name))
     container = read_container(Message(version.registration.get(models.KEY, {}), "model"))
     server = server_of(container, table, is_plain=context.settings.executor == "process")
     _demand_readable(version, server)
@@ -106,8 +106,8 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
         others = any(one.traffic for one in serving.live_deployments(work.session, [row.id]))
         begun = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
         deployed = service.deploy(work, access, begun, draft, split_when_ready=split if others and split else None)
-        about = work.session.get(VertexEndpoint, row.id) or endpoints.kept(work, parent, row)
-        shown = {"displayName": display_name, "dedicatedResources": told.raw("dedicatedResources")}
+        about = work.session.get(VertexEndpoint, row.id) or endpoints.add_metadata(work, parent, row)
+        shown = {"displayName": display_name, "dedicatedResources": model_message.raw("dedicatedResources")}
         about.deployed = {**about.deployed, name: {key: value for key, value in shown.items() if value}}
         work.session.flush()
         return progress(work.session, parent, row, deployed, DEPLOY)
@@ -128,14 +128,14 @@ def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: s
         access.load(work.session, is_changing=True)
         access.deployment(work.session, row, name)
         if message.has("trafficSplit"):
-            others = {one.name for one in endpoints.deployed_to(work.session, row)} - {name}
+            others = {one.name for one in endpoints.active_deployments(work.session, row)} - {name}
             service.set_traffic(work, access, read_split(message, others))
         service.undeploy(work, access, name)
         deployed = access.deployment(work.session, row, name)
         return progress(work.session, parent, row, deployed, UNDEPLOY)
 
 
-def turn_back(context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str) -> None:
+def cancel_deployment(context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str) -> None:
     """Undeploy what is not ready yet; what got ready meanwhile stays. Raises ``NotFound`` or ``Forbidden``."""
     with context.write() as work:
         endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
@@ -148,7 +148,7 @@ def turn_back(context: AppContext, caller: Caller, parent: Parent, resource_id: 
             service.undeploy(work, access, row.name)
 
 
-def look(
+def poll_deployment(
     context: AppContext, caller: Caller, parent: Parent, resource_id: str, kind: str, deployment_id: str
 ) -> dict[str, Any]:
     """An operation as it is now. Raises ``NotFound``: nobody began it."""
@@ -170,7 +170,7 @@ def look(
 def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployment, kind: str) -> dict[str, Any]:
     """The operation that deploys or undeploys it, as it is now."""
     word = "DeployModel" if kind == DEPLOY else "UndeployModel"
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "name": parent.name_of(COLLECTION, endpoint.id, "operations", f"{kind}-{row.id}"),
         "metadata": {
             "@type": f"{TYPES}.{word}OperationMetadata",
@@ -179,12 +179,12 @@ def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployme
     }
     done: dict[str, Any] = {"@type": f"{TYPES}.{word}Response"}
     if kind == UNDEPLOY:
-        return {**told, "done": True, "response": done} if row.ended_at is not None else told
+        return {**operation, "done": True, "response": done} if row.ended_at is not None else operation
     first = serving.revisions_of(session, row.id, numbers=[1], limit=1)[0]
     if first.stable_at is not None:
         about = session.get(VertexEndpoint, endpoint.id)
         done["deployedModel"] = endpoints.view_of_deployed(session, parent, row, about)
-        return {**told, "done": True, "response": done}
+        return {**operation, "done": True, "response": done}
     match DeploymentState(row.state):
         case DeploymentState.FAILED:
             error = {
@@ -194,19 +194,19 @@ def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployme
         case DeploymentState.UNDEPLOYING | DeploymentState.ENDED:
             error = {"code": _CANCELLED, "message": "The model was undeployed before it was ready."}
         case DeploymentState.ACTIVE:
-            return told
-    return {**told, "done": True, "error": error}
+            return operation
+    return {**operation, "done": True, "error": error}
 
 
 # --- what is deployed ------------------------------------------------------------------------------------------------
 
 
-def _free_id(session: Session, endpoint: Endpoint, told: Message, wanted: str) -> str:
+def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wanted: str) -> str:
     """What the client calls it, or its display name as a name of ours, with a number where that is taken."""
     taken = {one.name for one in serving.live_deployments(session, [endpoint.id])}
-    own = told.text("id", _ID)
+    own = model_message.text("id", _ID)
     if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == ITSELF):
-        where = told.at("id")
+        where = model_message.at("id")
         raise InvalidRequest(
             f"{where}: '{own}' is none: lower-case letters, digits and dashes, and not 0.", field=where
         )
@@ -230,9 +230,9 @@ def _demand_readable(version: ModelVersion, server: Server) -> None:
 
 
 def _request(
-    context: AppContext, endpoint: Endpoint, name: str, model: str, server: Server, resources: Resources
+    context: AppContext, endpoint: Endpoint, name: str, model: str, server: Server, resources: ReplicaResources
 ) -> DeployRequest:
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "deployment": name,
         "model": model,
         "framework": server.framework,
@@ -245,12 +245,12 @@ def _request(
         "reason": "By a client of Vertex AI.",
     }
     if server.container is not None:
-        asked |= _own(context, endpoint, name, server.container)
-        asked["image"] = server.image
+        fields |= _own(context, endpoint, name, server.container)
+        fields["image"] = server.image
         if server.container.shm_mib:
-            asked["resources"]["shm"] = f"{server.container.shm_mib}Mi"
+            fields["resources"]["shm"] = f"{server.container.shm_mib}Mi"
     try:
-        return DeployRequest(**asked)
+        return DeployRequest(**fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -279,6 +279,6 @@ def _split(session: Session, message: Message, endpoint: Endpoint, name: str) ->
     """The parts when it is ready, with its own name; empty: as they are, and it gets nothing."""
     if not message.has("trafficSplit"):
         return {}
-    there = {one.name for one in endpoints.deployed_to(session, endpoint)}
+    there = {one.name for one in endpoints.active_deployments(session, endpoint)}
     split = read_split(message, {*there, ITSELF})
     return {name if key == ITSELF else key: part for key, part in split.items()}

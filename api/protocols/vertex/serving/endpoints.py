@@ -79,7 +79,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
         if message.has(name):
             where = message.at(name)
             raise InvalidRequest(f"{where}: a new endpoint has none; deploy a model to it.", field=where)
-    told = jobs.read_told(message)
+    common = jobs.read_common(message)
     if endpoint_id and not re.fullmatch(NAME_PATTERN[1:-1], endpoint_id):
         raise InvalidRequest(
             f"endpoint_id: '{endpoint_id[:100]}' is none: at most 63 lower-case letters, digits and dashes, no dash "
@@ -88,14 +88,14 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
         )
     with context.write() as work:
         member = member_of(work.session, caller, parent, "member", verb="endpoints.create")
-        name = endpoint_id or _free_name(work.session, member.project_id, slug(told.display_name))
+        name = endpoint_id or _free_name(work.session, member.project_id, slug(common.display_name))
         body = EndpointCreate(name=name, description=message.text("description", _DESCRIPTION))
         row = service.create(work, caller, member, body)
         about = VertexEndpoint(
             endpoint_id=row.id,
             location=parent.location,
-            display_name=told.display_name,
-            labels=told.labels,
+            display_name=common.display_name,
+            labels=common.labels,
             deployed={},
         )
         work.session.add(about)
@@ -112,22 +112,22 @@ def update(
     message = Message(raw, "endpoint")
     message.demand_known({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
     masked = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
-    for one in masked:
-        one.demand_known(set(_CHANGED), absent=_ABSENT)
-    named = [name for name in _CHANGED if any(one.has(name) for one in masked) or (not masked and message.has(name))]
+    for path in masked:
+        path.demand_known(set(_CHANGED), absent=_ABSENT)
+    named = [name for name in _CHANGED if any(path.has(name) for path in masked) or (not masked and message.has(name))]
     with context.write() as work:
         row, about = find(work.session, caller, parent, resource_id, "member", verb="endpoints.update")
         access = access_to(caller, parent, row, "member")
         access.load(work.session, is_changing=True)
-        about = about or kept(work, parent, row)
+        about = about or add_metadata(work, parent, row)
         if {"displayName", "labels"} & set(named):
-            told = jobs.read_told(Message({"displayName": about.display_name, **raw}, "endpoint"))
-            about.display_name = told.display_name if "displayName" in named else about.display_name
-            about.labels = told.labels if "labels" in named else about.labels
+            common = jobs.read_common(Message({"displayName": about.display_name, **raw}, "endpoint"))
+            about.display_name = common.display_name if "displayName" in named else about.display_name
+            about.labels = common.labels if "labels" in named else about.labels
         if "description" in named:
             row.description = message.text("description", _DESCRIPTION)
         if "trafficSplit" in named:
-            service.set_traffic(work, access, read_split(message, {one.name for one in deployed_to(work.session, row)}))
+            service.set_traffic(work, access, read_split(message, {path.name for path in active_deployments(work.session, row)}))
         row.updated_at = work.now
         work.session.flush()
         return view(work.session, parent, row, about)
@@ -174,18 +174,18 @@ class Endpoints:
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="endpoints.list")
-            wanted = (
+            statement = (
                 select(Endpoint, VertexEndpoint)
                 .outerjoin(VertexEndpoint, VertexEndpoint.endpoint_id == Endpoint.id)
                 .where(Endpoint.project_id == member.project_id, Endpoint.deleted_at.is_(None))
             )
             if parent.location != ANY_LOCATION:
                 here = VertexEndpoint.location == parent.location
-                wanted = wanted.where(or_(VertexEndpoint.location.is_(None), here))
+                statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
             if query.page_token:
-                wanted = wanted.where(tuple_(Endpoint.created_at, Endpoint.id) < position_of(query.page_token))
+                statement = statement.where(tuple_(Endpoint.created_at, Endpoint.id) < position_of(query.page_token))
             rows = work.session.execute(
-                wanted.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(limit + 1)
+                statement.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(limit + 1)
             ).all()
             items = [(row, view(work.session, _at(parent, about), row, about)) for row, about in rows[:limit]]
         shown = [item for row, item in items if test(lambda name, item=item, row=row: _field(name, item, row))]  # type: ignore[misc]
@@ -202,7 +202,7 @@ class Endpoints:
         with context.write() as work:
             row, _ = find(work.session, caller, parent, resource_id, "member", verb="endpoints.delete")
             name = parent.name_of(COLLECTION, row.id)
-            if serving_ones := deployed_to(work.session, row):
+            if serving_ones := active_deployments(work.session, row):
                 names = ", ".join(one.name for one in serving_ones)
                 raise Conflict(
                     f"Endpoint {name} has deployed models ({names}): undeploy them first, or delete it with force."
@@ -210,7 +210,7 @@ class Endpoints:
             service.delete(work, access_to(caller, parent, row, "member"))
         return view_of(name, is_done=False)
 
-    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         name = parent.name_of(COLLECTION, resource_id)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "member", verb="endpoints.get")
@@ -241,14 +241,14 @@ def access_to(caller: Caller, parent: Parent, row: Endpoint, role: Role) -> Endp
     return EndpointAccess(caller, parent.own, row.id, role)
 
 
-def kept(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpoint:
+def add_metadata(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpoint:
     """What is kept beside an endpoint, which had nothing yet."""
     about = VertexEndpoint(endpoint_id=row.id, location=parent.location, display_name=row.name, labels={}, deployed={})
     work.session.add(about)
     return about
 
 
-def deployed_to(session: Session, row: Endpoint) -> list[Deployment]:
+def active_deployments(session: Session, row: Endpoint) -> list[Deployment]:
     """Those that there are there: one that failed before it was ever ready is none, nor one that is being
     undeployed.
     """
@@ -256,7 +256,7 @@ def deployed_to(session: Session, row: Endpoint) -> list[Deployment]:
 
 
 def view(session: Session, parent: Parent, row: Endpoint, about: VertexEndpoint | None) -> dict[str, Any]:
-    deployed = deployed_to(session, row)
+    deployed = active_deployments(session, row)
     split = {one.name: one.traffic for one in deployed}
     return {
         "name": parent.name_of(COLLECTION, row.id),
@@ -273,7 +273,7 @@ def view(session: Session, parent: Parent, row: Endpoint, about: VertexEndpoint 
 
 def view_of_deployed(session: Session, parent: Parent, row: Deployment, about: VertexEndpoint | None) -> dict[str, Any]:
     """With the model and version that it serves, wherever it was deployed from."""
-    told: dict[str, Any] = (about.deployed if about is not None else {}).get(row.name, {})
+    client_fields: dict[str, Any] = (about.deployed if about is not None else {}).get(row.name, {})
     revisions: Sequence[Any] = serving.revisions_of(session, row.id, numbers=[row.target_revision], limit=1)
     version_id = revisions[0].spec.get("version_id") if revisions else None
     found = session.get(ModelVersion, version_id) if version_id else None
@@ -284,7 +284,7 @@ def view_of_deployed(session: Session, parent: Parent, row: Deployment, about: V
     return {
         "displayName": row.name,
         "dedicatedResources": {"minReplicaCount": row.replicas, "maxReplicaCount": row.replicas},
-        **told,
+        **client_fields,
         "id": row.name,
         **shown,
         "createTime": timestamp(row.created_at),

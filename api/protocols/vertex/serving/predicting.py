@@ -26,7 +26,7 @@ from api.protocols.vertex.registry.models import display_name_of
 from core.db.repositories import serving
 from core.db.tables import Deployment, Model, ModelVersion, ServingReplica
 
-_KEPT: Final = 1_000  # replicas
+_CACHE_LIMIT: Final = 1_000  # replicas
 # What a model's own error is called: https://cloud.google.com/apis/design/errors#http_mapping
 _STATUSES: Final = {
     400: "INVALID_ARGUMENT",
@@ -74,21 +74,21 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
         return refusal(status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), words)
     # Of a large answer this takes a moment in which nobody else would be answered.
     is_large = len(body) > _IN_PLACE
-    told = await run_in_threadpool(_read, body) if is_large else _read(body)
-    if told is None:
+    prediction = await run_in_threadpool(_read, body) if is_large else _read(body)
+    if prediction is None:
         words = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
         return refusal(500, "INTERNAL", f"{words}. By rawPredict any answer comes as it is.")
     served = await _find_served(context, headers)
     shown = {
-        "predictions": told["predictions"],
+        "predictions": prediction["predictions"],
         "deployedModelId": served.deployment,
         "model": served.model(parent),
         "modelDisplayName": served.display_name,
         "modelVersionId": served.version,
-        **({"metadata": told["metadata"]} if told.get("metadata") is not None else {}),
+        **({"metadata": prediction["metadata"]} if prediction.get("metadata") is not None else {}),
     }
-    told_of = {name: value for name, value in shown.items() if value != ""}
-    written = await run_in_threadpool(orjson.dumps, told_of) if is_large else orjson.dumps(told_of)
+    shown_fields = {name: value for name, value in shown.items() if value != ""}
+    written = await run_in_threadpool(orjson.dumps, shown_fields) if is_large else orjson.dumps(shown_fields)
     return Response(written, media_type="application/json")
 
 
@@ -132,7 +132,7 @@ async def _find_served(context: AppContext, headers: dict[str, str]) -> Served:
     if known is None:
         known = await run_in_threadpool(_load, context, replica_id, headers.get(DEPLOYMENT_HEADER.lower(), ""))
         _served[replica_id] = known
-        while len(_served) > _KEPT:
+        while len(_served) > _CACHE_LIMIT:
             _served.popitem(last=False)
     return known
 

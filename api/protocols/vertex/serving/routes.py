@@ -34,7 +34,7 @@ def look_at_upload(
     caller: Reader,
     context: AppContextDep,
 ) -> Response:
-    return answer(uploads.look(context, caller, parent, resource, number))
+    return answer(uploads.poll_upload(context, caller, parent, resource, number))
 
 
 _ENDPOINTS = f"/{endpoints.COLLECTION}"
@@ -84,7 +84,7 @@ def undeploy_model(
 def look_at_deployment(
     resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
-    return answer(deploying.look(context, caller, parent, resource, deploying.DEPLOY, deployment))
+    return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.DEPLOY, deployment))
 
 
 @router.get(f"{PARENT}{_ENDPOINTS}/{{resource}}/operations/{deploying.UNDEPLOY}-{{deployment}}")
@@ -92,7 +92,7 @@ def look_at_deployment(
 def look_at_undeployment(
     resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
-    return answer(deploying.look(context, caller, parent, resource, deploying.UNDEPLOY, deployment))
+    return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.UNDEPLOY, deployment))
 
 
 # To ask is to read.

@@ -48,20 +48,20 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     message.demand_known(
         {"parent", "parentModel", "modelId", "model"}, absent={"serviceAccount": "service accounts are"}
     )
-    told = message.message("model")
-    if told is None:
+    model_message = message.message("model")
+    if model_message is None:
         raise InvalidRequest(f"{message.at('model')}: Required field is not set.", field="model")
-    wanted = models.read_upload(
-        told, model_id=message.text("modelId", _NAME), parent=message.text("parentModel", 1_000), where=message.path
+    requested = models.read_upload(
+        model_message, model_id=message.text("modelId", _NAME), parent=message.text("parentModel", 1_000), where=message.path
     )
-    if not told.has("containerSpec"):
-        where = told.at("containerSpec")
+    if not model_message.has("containerSpec"):
+        where = model_message.at("containerSpec")
         raise InvalidRequest(f"{where}: Required field is not set: what is to serve the model.", field=where)
-    uploaded = _find_files(context, caller, told)
+    uploaded = _find_files(context, caller, model_message)
     with context.write() as work:
         member = member_of(work.session, caller, parent, "member", verb="models.upload")
-        above = models.demand_parent(work.session, member.project_id, wanted)
-        name = above.name if above is not None else models.free_name(work.session, member.project_id, wanted)
+        above = models.demand_parent(work.session, member.project_id, requested)
+        name = above.name if above is not None else models.free_name(work.session, member.project_id, requested)
         made = versions.register_upload(
             work.session,
             work.now,
@@ -70,15 +70,15 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
             by_of(caller),
             uploaded,
             volume=context.settings.default_volume,
-            metadata=models.told_of(wanted, is_first=above is None or not rows.has_versions(work.session, above.id)),
+            metadata=models.version_metadata(requested, is_first=above is None or not rows.has_versions(work.session, above.id)),
         )
-        made.registration = {**made.registration, models.KEY: wanted.body}
+        made.registration = {**made.registration, models.KEY: requested.body}
         work.session.flush()
         work.notify(TOPIC_MODELS)
         return view_of(parent, made)
 
 
-def look(context: AppContext, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
+def poll_upload(context: AppContext, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
     """The operation as it is now. Raises ``NotFound``: nobody uploaded this version."""
     with context.read() as work:
         member = member_of(work.session, caller, parent, "viewer", verb="models.get")
@@ -96,7 +96,7 @@ def look(context: AppContext, caller: Caller, parent: Parent, model_id: str, num
 
 def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     name = parent.name_of(models.COLLECTION, version.model_id)
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "name": f"{name}/operations/{OPERATION}-{version.number}",
         "metadata": {
             "@type": f"{_TYPES}.UploadModelOperationMetadata",
@@ -108,7 +108,7 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     }
     if version.ready_at is not None:  # also where it was deleted since
         done = {"@type": f"{_TYPES}.UploadModelResponse", "model": name, "modelVersionId": str(version.number)}
-        return {**told, "done": True, "response": done}
+        return {**operation, "done": True, "response": done}
     match version.state:
         case VersionState.FAILED:
             error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
@@ -118,8 +118,8 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
                 "message": "The upload was cancelled: the version was deleted before it was registered.",
             }
         case _:
-            return told
-    return {**told, "done": True, "error": error}
+            return operation
+    return {**operation, "done": True, "error": error}
 
 
 def _find_files(context: AppContext, caller: Caller, model: Message) -> UploadedSource:

@@ -12,7 +12,7 @@ from api.http.cursors import make_cursor, read_cursor
 from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import service
-from api.protocols.vertex.records.kinds import Kind, check_id, read_fields
+from api.protocols.vertex.records.kinds import RecordKind, check_id, read_fields
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.tensorboards import points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
@@ -29,55 +29,55 @@ _ANSWERED: Final = 200_000  # scalars in one answer
 _ANSWERED_BYTES: Final = 64 * 2**20  # of tensors in one answer
 
 
-def create_board(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
     """A location has one default TensorBoard: who asks for another gets that one.
 
     Two programs that find none at the same moment, and make one, then log to the same.
     """
     if message.flag("isDefault"):
-        _lock_defaults(room)
-        known = next(iter(_defaults(room)), None)
+        _lock_defaults(tx)
+        known = next(iter(_defaults(tx)), None)
         if known is not None:
             return known
-    return service.create(room, kind, path, message)
+    return service.create(tx, kind, path, message)
 
 
-def change_board(room: RecordTransaction, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+def change_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Message, mask: str) -> VertexRecord:
     """The one that becomes the default takes that from the one that was."""
     if message.flag("isDefault"):
-        _lock_defaults(room)
-    record = service.change(room, kind, path, message, mask)
+        _lock_defaults(tx)
+    record = service.change(tx, kind, path, message, mask)
     if record.body.get("isDefault") and message.flag("isDefault"):
-        for other in _defaults(room):
+        for other in _defaults(tx):
             if other.id != record.id:
                 other.body = {name: value for name, value in other.body.items() if name != "isDefault"}
                 other.generation += 1
-                other.updated_at = room.work.now
-        room.session.flush()
+                other.updated_at = tx.work.now
+        tx.session.flush()
     return record
 
 
-def _lock_defaults(room: RecordTransaction) -> None:
+def _lock_defaults(tx: RecordTransaction) -> None:
     """Until the transaction ends nobody else says which TensorBoard is a location's default."""
-    room.session.execute(select(Project.id).where(Project.id == room.scope.project_id).with_for_update())
+    tx.session.execute(select(Project.id).where(Project.id == tx.scope.project_id).with_for_update())
 
 
-def _defaults(room: RecordTransaction) -> list[VertexRecord]:
+def _defaults(tx: RecordTransaction) -> list[VertexRecord]:
     """As the others left them, and locked, so that no change of theirs is lost."""
-    query = vertex_records.records_in(room.scope, BOARD.noun).order_by(VertexRecord.id).with_for_update()
-    boards: Iterable[VertexRecord] = room.session.scalars(query.execution_options(populate_existing=True))
+    query = vertex_records.records_in(tx.scope, BOARD.noun).order_by(VertexRecord.id).with_for_update()
+    boards: Iterable[VertexRecord] = tx.session.scalars(query.execution_options(populate_existing=True))
     return [board for board in boards if board.body.get("isDefault")]
 
 
-def show_boards(room: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
+def show_boards(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
     """With where the uploader puts blobs: it begins with no TensorBoard that has no such place.
 
     The project's own bucket and no folder in it, as there: behind a folder its client writes two slashes.
     """
-    return [{**service.view(room, one), "blobStoragePathPrefix": room.parent.own} for one in records]
+    return [{**service.view(tx, one), "blobStoragePathPrefix": tx.parent.own} for one in records]
 
 
-def create_series(room: RecordTransaction, kind: Kind, path: str, message: Message) -> VertexRecord:
+def create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
     """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that
     one.
 
@@ -95,70 +95,70 @@ def create_series(room: RecordTransaction, kind: Kind, path: str, message: Messa
     fields = read_fields(kind, message)
     if fields.get("displayName"):
         collection = path.rpartition("/")[0]
-        service.find(room, RUN, collection.rpartition("/")[0], locks=True)
-        known = vertex_records.records_in(room.scope, collection).where(
+        service.find(tx, RUN, collection.rpartition("/")[0], locks=True)
+        known = vertex_records.records_in(tx.scope, collection).where(
             VertexRecord.display_name == fields["displayName"]
         )
-        found: VertexRecord | None = room.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
+        found: VertexRecord | None = tx.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
         has_id = not path.endswith("/")
         if found is not None and (has_id or found.body.get("valueType") != fields.get("valueType")):
             raise AlreadyExists(
                 f"The run has a time series {found.display_name!r} of type {found.body.get('valueType')} already: "
-                f"{room.name_of(f'{found.collection}/{found.name}')}."
+                f"{tx.name_of(f'{found.collection}/{found.name}')}."
             )
         if found is not None:
             return found
-    return service.add(room, kind, path, fields)
+    return service.add(tx, kind, path, fields)
 
 
-def batch_create_runs(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def batch_create_runs(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``runs:batchCreate``. ``path``: the experiment's."""
-    service.find(room, EXPERIMENT, path)
-    return {"tensorboardRuns": [service.view(room, one) for one in _batch(room, RUN, path, message)]}
+    service.find(tx, EXPERIMENT, path)
+    return {"tensorboardRuns": [service.view(tx, one) for one in _batch(tx, RUN, path, message)]}
 
 
-def batch_create_series(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def batch_create_series(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``experiments:batchCreate``: time series of any of the experiment's runs."""
-    service.find(room, EXPERIMENT, path)
-    made = _batch(room, SERIES, path, message)
-    return {"tensorboardTimeSeries": [service.view(room, one) for one in made]}
+    service.find(tx, EXPERIMENT, path)
+    made = _batch(tx, SERIES, path, message)
+    return {"tensorboardTimeSeries": [service.view(tx, one) for one in made]}
 
 
-def write_run(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def write_run(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``runs:write``."""
     message.demand_known({"tensorboardRun", "timeSeriesData"})
-    points.write(room, path, _bounded(message, "timeSeriesData"))
+    points.write(tx, path, _bounded(message, "timeSeriesData"))
     return {}
 
 
-def write_experiment(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def write_experiment(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``experiments:write``: to several of its runs."""
     message.demand_known({"tensorboardExperiment", "writeRunDataRequests"})
     for at, item in _bounded(message, "writeRunDataRequests"):
         one = Message(item, at)
         one.demand_known({"tensorboardRun", "timeSeriesData"})
-        run = _below(room, one, "tensorboardRun", f"{path}/runs")
-        points.write(room, run, _bounded(one, "timeSeriesData"))
+        run = _below(tx, one, "tensorboardRun", f"{path}/runs")
+        points.write(tx, run, _bounded(one, "timeSeriesData"))
     return {}
 
 
-def batch_read(room: RecordTransaction, path: str, names: Sequence[str]) -> dict[str, Any]:
+def batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[str, Any]:
     """``tensorboards:batchRead``: 1,000 scalars of each time series, or 100 tensors; fewer of each where many are asked
     for.
 
     Raises ``InvalidRequest``: one tensor of each is too much already.
     """
-    service.find(room, BOARD, path)
+    service.find(tx, BOARD, path)
     if len(names) > _AT_ONCE:
         raise InvalidRequest(f"time_series: at most {_AT_ONCE:,} names at once.", field="time_series")
-    paths = [room.path_of(name) or "" for name in names]
-    found = vertex_records.find_records(room.session, room.scope, paths)
+    paths = [tx.path_of(name) or "" for name in names]
+    found = vertex_records.find_records(tx.session, tx.scope, paths)
     by_run: defaultdict[str, list[VertexRecord]] = defaultdict(list)
     for place, name in zip(paths, names, strict=True):
         if place not in found or not place.startswith(f"{path}/") or place.split("/")[-2] != SERIES.noun:
-            raise NotFound(f"The tensorboard time series {name[:500]} is not found in {room.name_of(path)}.")
+            raise NotFound(f"The tensorboard time series {name[:500]} is not found in {tx.name_of(path)}.")
         by_run[place.rsplit("/", 2)[0]].append(found[place])
-    runs = vertex_records.find_records(room.session, room.scope, list(by_run))
+    runs = vertex_records.find_records(tx.session, tx.scope, list(by_run))
     scalars = sum(one.body.get("valueType") == SCALAR for one in found.values())
     share = min(_SCALARS, _ANSWERED // max(1, scalars))
     budget = points.Budget(_ANSWERED_BYTES, len(found) - scalars)
@@ -166,65 +166,65 @@ def batch_read(room: RecordTransaction, path: str, names: Sequence[str]) -> dict
     for run, series in by_run.items():
         for is_scalar, limit in ((True, share), (False, _OTHERS)):
             some = {one.id: one for one in series if (one.body.get("valueType") == SCALAR) == is_scalar}
-            read = points.read(room.session, runs[run], list(some.values()), limit, budget)
+            read = points.read(tx.session, runs[run], list(some.values()), limit, budget)
             data.update({f"{run}/{SERIES.noun}/{name}": one for name, one in read.items()})
     return {"timeSeriesData": [data[place] for place in dict.fromkeys(paths)]} if data else {}
 
 
-def read_series(room: RecordTransaction, path: str, max_points: int) -> dict[str, Any]:
+def read_series(tx: RecordTransaction, path: str, max_points: int) -> dict[str, Any]:
     """``timeSeries:read``. ``max_points``: 0 for as many as usual, below it as many as there may be."""
-    record = service.find(room, SERIES, path)
-    run = service.find(room, RUN, path.rsplit("/", 2)[0])
+    record = service.find(tx, SERIES, path)
+    run = service.find(tx, RUN, path.rsplit("/", 2)[0])
     usual = _SCALARS if record.body.get("valueType") == SCALAR else _OTHERS
     limit = _MOST if max_points < 0 else min(max_points or usual, _MOST)
     budget = points.Budget(_ANSWERED_BYTES, 1)
-    return {"timeSeriesData": points.read(room.session, run, [record], limit, budget)[record.name]}
+    return {"timeSeriesData": points.read(tx.session, run, [record], limit, budget)[record.name]}
 
 
-def export_series(room: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def export_series(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``timeSeries:exportTensorboardTimeSeries``: every scalar, in pages, in the order in which they came."""
     message.demand_known(
         {"tensorboardTimeSeries", "pageSize", "pageToken"}, absent={"filter": "filters are", "orderBy": "an order is"}
     )
-    record = service.find(room, SERIES, path)
-    run = service.find(room, RUN, path.rsplit("/", 2)[0])
+    record = service.find(tx, SERIES, path)
+    run = service.find(tx, RUN, path.rsplit("/", 2)[0])
     token = message.text("pageToken", 500)
     start = read_cursor(token, (int,))[0] if token else 0
     limit = min(message.whole("pageSize") or _EXPORTED, _EXPORTED)
     if start < 0 or limit < 0:
         raise InvalidRequest("page_size: is not negative.", field="page_size")
-    values, end = points.export(room.session, run, record, start, limit)
+    values, end = points.export(tx.session, run, record, start, limit)
     more = {} if end is None else {"nextPageToken": make_cursor(end)}
     return {**({"timeSeriesDataPoints": values} if values else {}), **more}
 
 
-def _batch(room: RecordTransaction, kind: Kind, path: str, message: Message) -> list[VertexRecord]:
+def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> list[VertexRecord]:
     """Each of the requests in ``message``, all or none. ``path``: of what all their parents are, or are below of."""
     message.demand_known({"parent", "requests"})
     wanted: list[tuple[str, Message]] = []
     for at, item in _bounded(message, "requests"):
-        one = Message(item, at)
+        item_message = Message(item, at)
         field = camel(kind.word)
-        one.demand_known({"parent", field, kind.id_parameter})
-        above = path if kind is RUN else _below(room, one, "parent", f"{path}/runs")
-        told = one.text(kind.id_parameter, 200)
-        name = check_id(told, one.at(kind.id_parameter)) if told else ""
-        wanted.append((f"{above}/{kind.noun}/{name}", Message(one.raw(field) or {}, one.at(field))))
+        item_message.demand_known({"parent", field, kind.id_parameter})
+        above = path if kind is RUN else _below(tx, item_message, "parent", f"{path}/runs")
+        given_id = item_message.text(kind.id_parameter, 200)
+        name = check_id(given_id, item_message.at(kind.id_parameter)) if given_id else ""
+        wanted.append((f"{above}/{kind.noun}/{name}", Message(item_message.raw(field) or {}, item_message.at(field))))
     if kind is RUN:
-        return [service.create(room, kind, place, one) for place, one in wanted]
+        return [service.create(tx, kind, place, item_message) for place, item_message in wanted]
     # In one order, whatever the order of the requests: two that name the same runs do not wait for each other.
     for run in sorted({place.rsplit("/", 2)[0] for place, _ in wanted}):
-        service.find(room, RUN, run, locks=True)
-    return [create_series(room, kind, place, one) for place, one in wanted]
+        service.find(tx, RUN, run, locks=True)
+    return [create_series(tx, kind, place, item_message) for place, item_message in wanted]
 
 
-def _below(room: RecordTransaction, message: Message, field: str, collection: str) -> str:
+def _below(tx: RecordTransaction, message: Message, field: str, collection: str) -> str:
     """Where the whole name in ``field`` leads. Raises ``InvalidRequest``: not into ``collection``."""
     name = message.text(field, 2_000)
-    path = room.path_of(name)
+    path = tx.path_of(name)
     if path is None or path.rpartition("/")[0] != collection:
         raise InvalidRequest(
-            f"{message.at(field)}: '{name[:300]}' is not below {room.name_of(collection)}.", field=message.at(field)
+            f"{message.at(field)}: '{name[:300]}' is not below {tx.name_of(collection)}.", field=message.at(field)
         )
     return path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.protocols.vertex.records.kinds import SHOWN, Kind, enum, flag, text
+from api.protocols.vertex.records.kinds import SHOWN, RecordKind, enum, flag, text
 from core.domain.metrics.limits import SERIES_OF_REPLICA
 
 SCALAR: Final = "SCALAR"
@@ -12,7 +12,7 @@ TENSOR: Final = "TENSOR"
 BLOBS: Final = "BLOB_SEQUENCE"
 VALUE_TYPES: Final = {0: "VALUE_TYPE_UNSPECIFIED", 1: SCALAR, 2: TENSOR, 3: BLOBS}
 
-BOARD: Final = Kind(
+BOARD: Final = RecordKind(
     "tensorboards",
     "tensorboard",
     {**SHOWN, "isDefault": flag},
@@ -22,14 +22,14 @@ BOARD: Final = Kind(
     message="Tensorboard",
     is_slow=True,
 )
-EXPERIMENT: Final = Kind(
+EXPERIMENT: Final = RecordKind(
     "experiments",
     "tensorboard_experiment",
     {**SHOWN, "source": text(1_000)},
     limit=10_000,
 )
-RUN: Final = Kind("runs", "tensorboard_run", SHOWN, limit=10_000)
-SERIES: Final = Kind(
+RUN: Final = RecordKind("runs", "tensorboard_run", SHOWN, limit=10_000)
+SERIES: Final = RecordKind(
     "timeSeries",
     "tensorboard_time_series",
     {

@@ -66,46 +66,46 @@ class Budget:
         return chosen[::-1]
 
 
-def write(room: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
+def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
     """Add values to the time series of a run. ``data``: (where in the request, one of its time series' data).
 
     Raises ``NotFound``, ``InvalidRequest``, or ``NotServed`` for data of blobs; then nothing of it is kept.
     """
-    run = service.find(room, RUN, run_path)
-    told = [Message(item, at) for at, item in data]
-    names = {one.text("tensorboardTimeSeriesId", 128) for one in told}
+    run = service.find(tx, RUN, run_path)
+    messages = [Message(item, at) for at, item in data]
+    names = {message.text("tensorboardTimeSeriesId", 128) for message in messages}
     known = vertex_records.find_records(
-        room.session, room.scope, [f"{run_path}/{SERIES.noun}/{name}" for name in sorted(names)]
+        tx.session, tx.scope, [f"{run_path}/{SERIES.noun}/{name}" for name in sorted(names)]
     )
     series = {record.name: record for record in known.values()}
     columns: defaultdict[str, Points] = defaultdict(Points)
     objects: list[NewMetricObject] = []
-    for one in told:
-        one.demand_known({"tensorboardTimeSeriesId", "valueType", "values"})
-        name = one.text("tensorboardTimeSeriesId", 128)
+    for message in messages:
+        message.demand_known({"tensorboardTimeSeriesId", "valueType", "values"})
+        name = message.text("tensorboardTimeSeriesId", 128)
         if name not in series:
             path = f"{run_path}/{SERIES.noun}/{name}"
-            raise NotFound(f"{one.path}: The tensorboard time series {room.name_of(path)} is not found.")
+            raise NotFound(f"{message.path}: The tensorboard time series {tx.name_of(path)} is not found.")
         kind = series[name].body.get("valueType", VALUE_TYPES[0])
-        if one.has("valueType") and one.enum("valueType", VALUE_TYPES) != kind:
+        if message.has("valueType") and message.enum("valueType", VALUE_TYPES) != kind:
             raise InvalidRequest(
-                f"{one.at('valueType')}: the time series {name} is of type {kind}.", field="value_type"
+                f"{message.at('valueType')}: the time series {name} is of type {kind}.", field="value_type"
             )
-        for at, item in one.items("values"):
+        for at, item in message.items("values"):
             point = Message(item, at)
             point.demand_known({"wallTime", "step", "scalar", "tensor", "blobs"})
             if kind == SCALAR:
-                _add_scalar(point, columns[name], room.work.now)
+                _add_scalar(point, columns[name], tx.work.now)
             elif kind == TENSOR:
-                objects.append(_tensor(point, name, room.work.now))
+                objects.append(_tensor(point, name, tx.work.now))
             else:
-                objects.append(_blobs(point, name, room.work.now))
-    added = add_metrics(room.session, _key(run), columns, objects, now=room.work.now)
+                objects.append(_blobs(point, name, tx.work.now))
+    added = add_metrics(tx.session, _key(run), columns, objects, now=tx.work.now)
     if added.faults:
         raise InvalidRequest(f"{added.faults[0]}.", field="time_series_data")
     # As the SDK calls the context of such a run, whose own metrics are there, too.
     context = f"{run_path.split('/')[-3]}-{run.name}"
-    copy_metrics(room, context, {_shown(series[name]): points for name, points in columns.items() if points})
+    copy_metrics(tx, context, {_shown(series[name]): points for name, points in columns.items() if points})
 
 
 def read(
@@ -116,16 +116,16 @@ def read(
     ``limit``: values of each, spread evenly with the last one among them. ``budget``: for the tensors. Raises
     ``InvalidRequest``.
     """
-    kept = _kept(session, run, [record.name for record in series])
+    stored = _stored_series(session, run, [record.name for record in series])
     found = {}
     for record in series:
         kind = record.body.get("valueType", VALUE_TYPES[0])
-        one = kept.get((record.name, "scalar" if kind == SCALAR else _TENSORS))
+        own = stored.get((record.name, "scalar" if kind == SCALAR else _TENSORS))
         values: list[dict[str, Any]] = []
-        if one is not None and kind == SCALAR:
-            values = _scalars(thinned(session, one, limit))
-        elif one is not None:
-            values = _tensors(session, one, limit, budget)
+        if own is not None and kind == SCALAR:
+            values = _scalars(thinned(session, own, limit))
+        elif own is not None:
+            values = _tensors(session, own, limit, budget)
         found[record.name] = {
             "tensorboardTimeSeriesId": record.name,
             "valueType": kind,
@@ -134,19 +134,19 @@ def read(
     return found
 
 
-def show(room: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
+def show(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
     """Time series of one run with what they reach to."""
     if not records:
         return []
-    run = service.find(room, RUN, records[0].collection.rpartition("/")[0])
-    kept = _kept(room.session, run, [record.name for record in records])
+    run = service.find(tx, RUN, records[0].collection.rpartition("/")[0])
+    stored = _stored_series(tx.session, run, [record.name for record in records])
     shown = []
     for record in records:
-        one = kept.get((record.name, "scalar")) or kept.get((record.name, _TENSORS))
+        own = stored.get((record.name, "scalar")) or stored.get((record.name, _TENSORS))
         reach: dict[str, Any] = {}
-        if one is not None and one.last_time is not None:
-            reach = {"metadata": {"maxStep": str(one.last_step), "maxWallTime": _time(one.last_time)}}
-        shown.append({**service.view(room, record), **reach})
+        if own is not None and own.last_time is not None:
+            reach = {"metadata": {"maxStep": str(own.last_step), "maxWallTime": _time(own.last_time)}}
+        shown.append({**service.view(tx, record), **reach})
     return shown
 
 
@@ -154,12 +154,12 @@ def export(
     session: Session, run: VertexRecord, record: VertexRecord, start: int, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
     """At most ``limit`` values from number ``start`` on, in the order in which they came, and where the rest begins."""
-    one = _kept(session, run, [record.name]).get((record.name, "scalar"))
-    if one is None:
+    stored = _stored_series(session, run, [record.name]).get((record.name, "scalar"))
+    if stored is None:
         return [], None
-    values = _scalars(read_points(session, one, start, limit))
+    values = _scalars(read_points(session, stored, start, limit))
     end = start + len(values)
-    return values, end if values and end < one.count else None
+    return values, end if values and end < stored.count else None
 
 
 def thinned(session: Session, series: StoredSeries, limit: int) -> Points:
@@ -179,7 +179,7 @@ def thinned(session: Session, series: StoredSeries, limit: int) -> Points:
     return points.chosen(order)
 
 
-def _kept(session: Session, run: VertexRecord, names: Sequence[str]) -> dict[tuple[str, str], StoredSeries]:
+def _stored_series(session: Session, run: VertexRecord, names: Sequence[str]) -> dict[tuple[str, str], StoredSeries]:
     found: dict[tuple[str, str], StoredSeries] = {}
     for start in range(0, len(names), 500):
         part = list(names[start : start + 500])

@@ -12,7 +12,7 @@ from api.auth import Role
 from api.protocols.vertex.answers import answer
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.principals import RecordTransaction, PrincipalDep
-from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, place_of
+from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path
 from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from api.protocols.vertex.tensorboards import boards, points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SERIES
@@ -34,54 +34,54 @@ TIME_SERIES: Final = ResourceRoutes(
 )
 
 
-def _post(path: str, action: str, verb: str, work_of: Callable[[RecordTransaction, str, Message], dict[str, Any]]) -> None:
+def _post(path: str, action: str, verb: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]) -> None:
     """``path``: of what it is asked of."""
     role: Role = "viewer" if action.startswith("export") else "member"
 
     def post(
-        request: Request, body: RawBody, parent: ParentDep, visitor: PrincipalDep, context: AppContextDep
+        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
     ) -> Response:
         with context.read() if role == "viewer" else context.write() as work:
-            room = visitor.enter(work, parent, role, verb=verb)
-            return answer(work_of(room, place_of(request, path), Message(body, action)))
+            tx = principal.open(work, parent, role, verb=verb)
+            return answer(apply(tx, record_path(request, path), Message(body, action)))
 
-    on = f"{path}/runs" if work_of is boards.batch_create_runs else path
+    on = f"{path}/runs" if apply is boards.batch_create_runs else path
     router.add_api_route(f"{PARENT}/{on}:{action}", post, methods=["POST"], name=f"vertex_{verb}")
 
 
 # In front of the routes that refuse all other verbs.
-_post(EXPERIMENTS.one, "batchCreate", "tensorboardTimeSeries.batchCreate", boards.batch_create_series)
-_post(EXPERIMENTS.one, "batchCreate", "tensorboardRuns.batchCreate", boards.batch_create_runs)
-_post(EXPERIMENTS.one, "write", "tensorboardExperiments.write", boards.write_experiment)
-_post(RUNS.one, "write", "tensorboardRuns.write", boards.write_run)
-_post(TIME_SERIES.one, "exportTensorboardTimeSeries", "tensorboardTimeSeries.read", boards.export_series)
+_post(EXPERIMENTS.template, "batchCreate", "tensorboardTimeSeries.batchCreate", boards.batch_create_series)
+_post(EXPERIMENTS.template, "batchCreate", "tensorboardRuns.batchCreate", boards.batch_create_runs)
+_post(EXPERIMENTS.template, "write", "tensorboardExperiments.write", boards.write_experiment)
+_post(RUNS.template, "write", "tensorboardRuns.write", boards.write_run)
+_post(TIME_SERIES.template, "exportTensorboardTimeSeries", "tensorboardTimeSeries.read", boards.export_series)
 
 
-@router.get(f"{PARENT}/{BOARDS.one}:batchRead")
+@router.get(f"{PARENT}/{BOARDS.template}:batchRead")
 def batch_read(
     request: Request,
     parent: ParentDep,
-    visitor: PrincipalDep,
+    principal: PrincipalDep,
     context: AppContextDep,
     timeSeries: Annotated[list[str] | None, Query()] = None,  # noqa: N803
 ) -> Response:
     with context.read() as work:
-        room = visitor.enter(work, parent, "viewer", verb="tensorboardTimeSeries.batchRead")
-        return answer(boards.batch_read(room, place_of(request, BOARDS.one), timeSeries or []))
+        tx = principal.open(work, parent, "viewer", verb="tensorboardTimeSeries.batchRead")
+        return answer(boards.batch_read(tx, record_path(request, BOARDS.template), timeSeries or []))
 
 
-@router.get(f"{PARENT}/{TIME_SERIES.one}:read")
+@router.get(f"{PARENT}/{TIME_SERIES.template}:read")
 def read_series(
     request: Request,
     parent: ParentDep,
-    visitor: PrincipalDep,
+    principal: PrincipalDep,
     context: AppContextDep,
     maxDataPoints: Annotated[int, Query(ge=-1, le=10**9)] = 0,  # noqa: N803
 ) -> Response:
     with context.read() as work:
-        room = visitor.enter(work, parent, "viewer", verb="tensorboardTimeSeries.read")
-        return answer(boards.read_series(room, place_of(request, TIME_SERIES.one), maxDataPoints))
+        tx = principal.open(work, parent, "viewer", verb="tensorboardTimeSeries.read")
+        return answer(boards.read_series(tx, record_path(request, TIME_SERIES.template), maxDataPoints))
 
 
-for _shelf in (BOARDS, EXPERIMENTS, RUNS, TIME_SERIES):
-    add_resource_routes(router, _shelf)
+for _routes in (BOARDS, EXPERIMENTS, RUNS, TIME_SERIES):
+    add_resource_routes(router, _routes)

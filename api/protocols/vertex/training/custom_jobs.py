@@ -11,7 +11,7 @@ from api.auth import Caller
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import jobs, tracking
-from api.protocols.vertex.training.mapping import Order
+from api.protocols.vertex.training.mapping import JobOrder
 from api.protocols.vertex.training.specs import read_spec
 from api.protocols.vertex.web_links import has_web_access, web_access_uris
 from core.domain.jobs.states import JobState
@@ -40,9 +40,9 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     jobs.demand_member(context, caller, parent, "member", verb="customJobs.create")
     message = Message(raw, "custom_job")
     message.demand_known({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
-    told = jobs.read_told(message)
+    common = jobs.read_common(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
-    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
+    order = JobOrder(spec, common.display_name, parent.own, parent.location, common.labels)
     return jobs.create(
         context,
         caller,
@@ -53,7 +53,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     )
 
 
-def view(context: AppContext, found: jobs.Found) -> dict[str, Any]:
+def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:
     shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
     if JobState(found.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
         shown["webAccessUris"] = web_access_uris(context.settings, found.job.id, found.job.spec["roles"])

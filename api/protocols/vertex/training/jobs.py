@@ -21,7 +21,7 @@ from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.table import table_of
-from api.protocols.vertex.training.mapping import Order, job_spec_of
+from api.protocols.vertex.training.mapping import JobOrder, job_spec_of
 from api.protocols.vertex.training.placement_check import demand_place
 from api.protocols.vertex.training.states import JOB_STATES, PIPELINE_STATES, error_of, state_of
 from core.db.rows import AnySelect
@@ -36,7 +36,7 @@ _LABELS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JobResource:
     """A resource with the job behind it. ``name``: its whole name. ``is_trial``: of a tuning job; its row is not in the
     database.
     """
@@ -52,14 +52,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommonFields:
     """What every job says of itself."""
 
     display_name: str
     labels: dict[str, str]
 
 
-def read_told(message: Message) -> Told:
+def read_common(message: Message) -> CommonFields:
     """Raises ``InvalidRequest``."""
     name = message.text("displayName", 128)
     if not name:
@@ -69,14 +69,14 @@ def read_told(message: Message) -> Told:
         raise InvalidRequest(
             f"{message.at('labels')}: at most {_LABELS} labels of at most 63 characters.", field="labels"
         )
-    return Told(name, labels)
+    return CommonFields(name, labels)
 
 
 def create(
     context: AppContext,
     caller: Caller,
     parent: Parent,
-    order: Order,
+    order: JobOrder,
     bodies: dict[str, dict[str, Any]],
     also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
@@ -88,16 +88,16 @@ def create(
         spec = canonical(job_spec_of(context, caller, order, table_of(context)))
         submission = check_submission(context, caller, spec)
     demand_place(context, caller, submission)
-    told = Told(order.display_name, dict(order.labels))
-    return submit_and_keep(context, caller, parent, submission, told, bodies, also)
+    common = CommonFields(order.display_name, dict(order.labels))
+    return submit_resources(context, caller, parent, submission, common, bodies, also)
 
 
-def submit_and_keep(
+def submit_resources(
     context: AppContext,
     caller: Caller,
     parent: Parent,
     submission: Submission,
-    told: Told,
+    common: CommonFields,
     bodies: dict[str, dict[str, Any]],
     also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
@@ -112,8 +112,8 @@ def submit_and_keep(
                     project_id=submission.member.project_id,
                     job_id=submitted.job_id,
                     location=parent.location,
-                    display_name=told.display_name,
-                    labels=told.labels,
+                    display_name=common.display_name,
+                    labels=common.labels,
                     body=body,
                     created_at=work.now,
                 )
@@ -133,7 +133,7 @@ def demand_member(context: AppContext, caller: Caller, parent: Parent, role: Rol
 
 def find(
     session: Session, caller: Caller, parent: Parent, collection: str, resource_id: str, role: Role, *, verb: str
-) -> Found:
+) -> JobResource:
     """Raises ``NotFound`` (none, deleted, or of another project or location) or ``Forbidden``."""
     member = member_of(session, caller, parent, role, verb=verb)
     row = session.execute(
@@ -148,14 +148,14 @@ def find(
         )
     ).one_or_none()
     if row is not None:
-        return Found(row[0], row[1], parent)
+        return JobResource(row[0], row[1], parent)
     trial = _find_trial(session, parent, member.project_id, resource_id) if collection == "customJobs" else None
     if trial is None:
         raise NotFound(f"{collection} {parent.name_of(collection, resource_id)} is not found.")
     return trial
 
 
-def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) -> Found | None:
+def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) -> JobResource | None:
     """The job of a trial of a hyperparameter tuning job, which names it as a custom job."""
     row = session.execute(
         select(Job, Study)
@@ -171,7 +171,7 @@ def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) 
     ).one_or_none()
     if row is None:
         return None
-    job, told = row[0], row[1].spec["vertex"]
+    job, client_fields = row[0], row[1].spec["vertex"]
     resource = VertexResource(
         collection="customJobs",
         id=job.id,
@@ -179,11 +179,11 @@ def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) 
         job_id=job.id,
         location=parent.location,
         display_name=job.name,
-        labels=dict(told["labels"]),
-        body={"jobSpec": told["body"].get("trialJobSpec", {})},
+        labels=dict(client_fields["labels"]),
+        body={"jobSpec": client_fields["body"].get("trialJobSpec", {})},
         created_at=job.created_at,
     )
-    return Found(resource, job, parent, is_trial=True)
+    return JobResource(resource, job, parent, is_trial=True)
 
 
 def times_of(job: Job, created_at: datetime) -> dict[str, str]:
@@ -196,7 +196,7 @@ def times_of(job: Job, created_at: datetime) -> dict[str, str]:
     return {name: timestamp(at) for name, at in times.items() if at is not None}
 
 
-def status_of(found: Found, prefix: str) -> dict[str, Any]:
+def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
     """State, error, times and labels."""
     error = error_of(found.job)
     return {
@@ -226,7 +226,7 @@ def list_page(
     parent: Parent,
     collection: str,
     query: ListQuery,
-    view: Callable[[Found], dict[str, Any]],
+    view: Callable[[JobResource], dict[str, Any]],
 ) -> dict[str, Any]:
     """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
     demand_newest_first(query.order_by)
@@ -234,7 +234,7 @@ def list_page(
     states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
     test = parse_filter(query.filter, job_vocabulary(states))
     limit = min(query.page_size or PAGE, PAGE_LIMIT)
-    wanted = (
+    statement = (
         select(VertexResource, Job)
         .join(Job, Job.id == VertexResource.job_id)
         .where(
@@ -245,19 +245,19 @@ def list_page(
         .order_by(VertexResource.created_at.desc(), VertexResource.id.desc())
     )
     if parent.location != ANY_LOCATION:
-        wanted = wanted.where(VertexResource.location == parent.location)
+        statement = statement.where(VertexResource.location == parent.location)
     if query.page_token:
-        wanted = wanted.where(_behind(*position_of(query.page_token)))
+        statement = statement.where(_after(*position_of(query.page_token)))
     items: list[dict[str, Any]] = []
-    seen: VertexResource | None = None  # the last row that was looked at
-    for number, (row, job) in enumerate(_in_batches(work.session, wanted, limit)):
+    last: VertexResource | None = None  # the last row that was looked at
+    for number, (row, job) in enumerate(_in_batches(work.session, statement, limit)):
         if len(items) == limit or number == _SCANNED:
-            return _page(collection, items, seen)
-        found = Found(row, job, Parent(parent.project, row.location, parent.own))
+            return _page(collection, items, last)
+        found = JobResource(row, job, Parent(parent.project, row.location, parent.own))
         item = view(found)
         if test(partial(_field, found, item)):
             items.append(item)
-        seen = row
+        last = row
     return _page(collection, items, None)
 
 
@@ -274,11 +274,11 @@ def _page(collection: str, items: list[dict[str, Any]], last: VertexResource | N
     return {**({collection: items} if items else {}), **token}
 
 
-def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[tuple[VertexResource, Job]]:
+def _in_batches(session: Session, statement: AnySelect, limit: int) -> Iterator[tuple[VertexResource, Job]]:
     """All rows that are wanted; so many at once as a page takes where nothing is filtered out."""
     place = None
     while True:
-        query = wanted if place is None else wanted.where(_behind(*place))
+        query = statement if place is None else statement.where(_after(*place))
         batch = session.execute(query.limit(limit + 1)).all()
         yield from ((row, job) for row, job in batch)
         if len(batch) <= limit:
@@ -286,12 +286,12 @@ def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[tup
         place = batch[-1][0].created_at, batch[-1][0].id
 
 
-def _behind(created_at: datetime, resource_id: str) -> ColumnElement[bool]:
+def _after(created_at: datetime, resource_id: str) -> ColumnElement[bool]:
     own = tuple_(VertexResource.created_at, VertexResource.id)
     return own < tuple_(literal(created_at, UtcDateTime), literal(resource_id))
 
 
-def _field(found: Found, item: dict[str, Any], name: str) -> Any:
+def _field(found: JobResource, item: dict[str, Any], name: str) -> Any:
     match name:
         case "labels":
             return found.row.labels
@@ -314,12 +314,12 @@ def _field(found: Found, item: dict[str, Any], name: str) -> Any:
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def cancel(work: UnitOfWork, caller: Caller, found: Found) -> None:
+def cancel(work: UnitOfWork, caller: Caller, found: JobResource) -> None:
     verbs.lock(work.session, found.job)
     verbs.request(work, caller, found.job, verbs.Verb.CANCEL, "")
 
 
-def delete(work: UnitOfWork, caller: Caller, found: Found) -> bool:
+def delete(work: UnitOfWork, caller: Caller, found: JobResource) -> bool:
     """Forget an ended job; false while its last processes are still being cleaned up.
 
     Raises:

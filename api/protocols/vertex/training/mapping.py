@@ -29,7 +29,7 @@ _RUNNER: Final = Path(__file__).parents[1] / "code" / "run_in_environment.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class JobOrder:
     """``location``: of theirs."""
 
     spec: CustomJobSpec
@@ -39,7 +39,7 @@ class Order:
     labels: Mapping[str, str]
 
 
-def job_spec_of(context: AppContext, caller: Caller, order: Order, table: Table) -> dict[str, Any]:
+def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Table) -> dict[str, Any]:
     """Our spec, not yet checked by our own rules. Looks at the buckets that it names.
 
     Raises:
@@ -119,7 +119,7 @@ def _command(program: Program) -> list[str]:
 # --- buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _mounts(context: AppContext, caller: Caller, order: Order, table: Table) -> list[dict[str, Any]]:
+def _mounts(context: AppContext, caller: Caller, order: JobOrder, table: Table) -> list[dict[str, Any]]:
     """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a
     text.
     """

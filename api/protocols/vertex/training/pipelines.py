@@ -15,7 +15,7 @@ from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import custom_jobs, jobs, tracking
-from api.protocols.vertex.training.mapping import Order
+from api.protocols.vertex.training.mapping import JobOrder
 from api.protocols.vertex.training.specs import in_camel_case, read_spec
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionState
@@ -45,7 +45,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         *_OUTPUT_ONLY,
     }
     message.demand_known(served, absent=_NO_PIPELINE)
-    told = jobs.read_told(message)
+    common = jobs.read_common(message)
     definition = message.text("trainingTaskDefinition", 1_000)
     if not definition.endswith(_CUSTOM_TASK):
         raise NotServed(
@@ -54,9 +54,9 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
             f"(gs://google-cloud-aiplatform/{_CUSTOM_TASK})."
         )
     upload = None
-    if (wanted := message.message("modelToUpload")) is not None:
+    if (model_message := message.message("modelToUpload")) is not None:
         parent_model = message.text("parentModel", 1_000)
-        upload = models.read_upload(wanted, model_id=message.text("modelId", 63), parent=parent_model)
+        upload = models.read_upload(model_message, model_id=message.text("modelId", 63), parent=parent_model)
     inputs = message.raw("trainingTaskInputs")
     spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
 
@@ -65,7 +65,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         if upload is not None:
             models.register(context, work, caller, upload, job_id)
 
-    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
+    order = JobOrder(spec, common.display_name, parent.own, parent.location, common.labels)
     return jobs.create(
         context,
         caller,
@@ -79,7 +79,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     )
 
 
-def view(found: jobs.Found) -> dict[str, Any]:
+def view(found: jobs.JobResource) -> dict[str, Any]:
     backing = found.parent.name_of(custom_jobs.COLLECTION, found.job.id)
     return {
         **jobs.status_of(found, "PIPELINE_STATE_"),
@@ -89,22 +89,22 @@ def view(found: jobs.Found) -> dict[str, Any]:
     }
 
 
-def _model_of(found: jobs.Found) -> dict[str, Any]:
+def _model_of(found: jobs.JobResource) -> dict[str, Any]:
     """The model, where one is asked for: a pipeline goes on until it is registered, and fails where it cannot be."""
     version = models.of_pipeline(found)
     if version is None:
         return {}
-    told = version.registration[models.KEY]
+    registered = version.registration[models.KEY]
     if JobState(found.job.state) is not JobState.SUCCEEDED:
-        return {"modelToUpload": told}
+        return {"modelToUpload": registered}
     match version.state:
         case VersionState.READY:
             name = found.parent.name_of(models.COLLECTION, version.model_id)
-            return {"modelToUpload": {**told, "name": name, "versionId": str(version.number)}}
+            return {"modelToUpload": {**registered, "name": name, "versionId": str(version.number)}}
         case VersionState.FAILED:
             error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
-            return {"modelToUpload": told, "state": "PIPELINE_STATE_FAILED", "error": error}
+            return {"modelToUpload": registered, "state": "PIPELINE_STATE_FAILED", "error": error}
         case VersionState.DELETING:
-            return {"modelToUpload": told}
+            return {"modelToUpload": registered}
         case _:
-            return {"modelToUpload": told, "state": "PIPELINE_STATE_RUNNING"}
+            return {"modelToUpload": registered, "state": "PIPELINE_STATE_RUNNING"}

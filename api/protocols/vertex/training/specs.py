@@ -113,7 +113,7 @@ class CustomJobSpec:
 
 def read_spec(raw: Any, path: str) -> CustomJobSpec:
     """Raises ``InvalidRequest``, or ``NotServed`` for what is of the real API and not of ours."""
-    told = Message(raw, path)
+    message = Message(raw, path)
     served = {
         "workerPoolSpecs",
         "scheduling",
@@ -124,26 +124,26 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
         "experimentRun",
         "tensorboard",
     }
-    tracked = {name: told.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
+    tracked = {name: message.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
     # There it is needed to write to either; here the job's own token does.
-    told.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
-    told.flag("enableWebAccess")  # whether `webAccessUris` are told; every job has its page
-    told.flag("enableDashboardAccess")
-    pools = tuple(_pool(Message(item, at)) for at, item in told.items("workerPoolSpecs"))
+    message.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
+    message.flag("enableWebAccess")  # whether `webAccessUris` are told; every job has its page
+    message.flag("enableDashboardAccess")
+    pools = tuple(_pool(Message(item, at)) for at, item in message.items("workerPoolSpecs"))
     while pools and pools[-1] is None:
         pools = pools[:-1]
     first = pools[0] if pools else None
-    where = told.at("workerPoolSpecs")
+    where = message.at("workerPoolSpecs")
     if first is None:
         raise InvalidRequest(f"{where}: the first pool is the primary replica, and is missing.", field=where)
     if first.replicas != 1:
         raise InvalidRequest(f"{first.path}.replica_count: must be 1 for the first worker pool, not {first.replicas}.")
     if len(pools) > _POOLS:
         raise InvalidRequest(f"{where}: at most {_POOLS} pools, not {len(pools)}.", field=where)
-    base = told.message("baseOutputDirectory")
+    base = message.message("baseOutputDirectory")
     if base is not None:
         base.demand_known({"outputUriPrefix"})
-    spec = _scheduled(told.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
+    spec = _scheduled(message.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
     return replace(
         spec,
         experiment=tracked["experiment"],
@@ -152,95 +152,95 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
     )
 
 
-def _scheduled(told: Message | None, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
-    if told is None:
+def _scheduled(message: Message | None, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
+    if message is None:
         return CustomJobSpec(pools, base_output=base)
-    told.demand_known({"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"})
-    strategy = told.enum("strategy", _STRATEGIES)
+    message.demand_known({"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"})
+    strategy = message.enum("strategy", _STRATEGIES)
     if strategy == "FLEX_START":
         raise NotServed(
-            f"{told.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by "
+            f"{message.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by "
             "max_wait_duration how "
             "long the job may wait."
         )
     return CustomJobSpec(
         pools,
-        timeout_s=told.seconds("timeout") or DEFAULT_TIMEOUT_S,
-        max_wait_s=told.seconds("maxWaitDuration"),
-        restarts=told.flag("restartJobOnWorkerRestart") and not told.flag("disableRetries"),
+        timeout_s=message.seconds("timeout") or DEFAULT_TIMEOUT_S,
+        max_wait_s=message.seconds("maxWaitDuration"),
+        restarts=message.flag("restartJobOnWorkerRestart") and not message.flag("disableRetries"),
         strategy=strategy,
         base_output=base,
     )
 
 
-def _pool(told: Message) -> Pool | None:
-    told.demand_known(
+def _pool(message: Message) -> Pool | None:
+    message.demand_known(
         {"machineSpec", "replicaCount", "diskSpec", "containerSpec", "pythonPackageSpec"}, absent=_NO_POOL
     )
-    replicas = told.whole("replicaCount")
-    _check_disk(told.message("diskSpec"))
-    container, package = told.message("containerSpec"), told.message("pythonPackageSpec")
+    replicas = message.whole("replicaCount")
+    _check_disk(message.message("diskSpec"))
+    container, package = message.message("containerSpec"), message.message("pythonPackageSpec")
     if container is None and package is None and not replicas:
         return None
     if (container is None) == (package is None):
-        raise InvalidRequest(f"{told.path}: exactly one of container_spec and python_package_spec is needed.")
+        raise InvalidRequest(f"{message.path}: exactly one of container_spec and python_package_spec is needed.")
     if not 0 <= replicas <= _REPLICAS:
-        raise InvalidRequest(f"{told.at('replicaCount')}: is from 1 to {_REPLICAS}, not {replicas}.")
+        raise InvalidRequest(f"{message.at('replicaCount')}: is from 1 to {_REPLICAS}, not {replicas}.")
     program = _container(container) if container is not None else _package(package)
-    machine = told.message("machineSpec")
+    machine = message.message("machineSpec")
     if machine is None:
-        return Pool(told.path, program, replicas or 1)
+        return Pool(message.path, program, replicas or 1)
     machine.demand_known({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
     kind, count = machine.enum("acceleratorType", ACCELERATORS), machine.whole("acceleratorCount")
     if (kind != ACCELERATORS[0]) != (count > 0):
         raise InvalidRequest(f"{machine.path}: accelerator_type and accelerator_count go together.")
-    return Pool(told.path, program, replicas or 1, machine.text("machineType", 200), kind if count else "", count)
+    return Pool(message.path, program, replicas or 1, machine.text("machineType", 200), kind if count else "", count)
 
 
-def _check_disk(told: Message | None) -> None:
+def _check_disk(message: Message | None) -> None:
     """What Vertex AI would take; it says nothing here. Raises ``InvalidRequest``."""
-    if told is None:
+    if message is None:
         return
-    told.demand_known({"bootDiskType", "bootDiskSizeGb"})
-    kind, size = told.text("bootDiskType", 100), told.whole("bootDiskSizeGb")
+    message.demand_known({"bootDiskType", "bootDiskSizeGb"})
+    kind, size = message.text("bootDiskType", 100), message.whole("bootDiskSizeGb")
     if kind not in _DISKS:
-        where = told.at("bootDiskType")
+        where = message.at("bootDiskType")
         raise InvalidRequest(f"{where}: is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.", field=where)
     if size and not _DISK_GB[0] <= size <= _DISK_GB[1]:
-        where = told.at("bootDiskSizeGb")
+        where = message.at("bootDiskSizeGb")
         raise InvalidRequest(f"{where}: is from {_DISK_GB[0]} to {_DISK_GB[1]}, not {size}.", field=where)
 
 
-def _container(told: Message) -> Program:
-    told.demand_known({"imageUri", "command", "args", "env"})
-    if not told.text("imageUri").strip():
-        raise InvalidRequest(f"{told.at('imageUri')}: Required field is not set.", field=told.at("imageUri"))
-    return Program(told.text("imageUri").strip(), told.texts("command"), _args(told), read_env(told))
+def _container(message: Message) -> Program:
+    message.demand_known({"imageUri", "command", "args", "env"})
+    if not message.text("imageUri").strip():
+        raise InvalidRequest(f"{message.at('imageUri')}: Required field is not set.", field=message.at("imageUri"))
+    return Program(message.text("imageUri").strip(), message.texts("command"), _args(message), read_env(message))
 
 
-def _package(told: Message | None) -> Program:
-    assert told is not None  # noqa: S101 (one of the two is there)
-    told.demand_known({"executorImageUri", "packageUris", "pythonModule", "args", "env"})
+def _package(message: Message | None) -> Program:
+    assert message is not None  # noqa: S101 (one of the two is there)
+    message.demand_known({"executorImageUri", "packageUris", "pythonModule", "args", "env"})
     for name in ("executorImageUri", "pythonModule", "packageUris"):
-        if not told.has(name):
-            raise InvalidRequest(f"{told.at(name)}: Required field is not set.", field=told.at(name))
-    packages = told.texts("packageUris")
+        if not message.has(name):
+            raise InvalidRequest(f"{message.at(name)}: Required field is not set.", field=message.at(name))
+    packages = message.texts("packageUris")
     if wrong := next((uri for uri in packages if not uri.startswith("gs://")), None):
-        raise InvalidRequest(f"{told.at('packageUris')}: '{wrong[:200]}' is no Cloud Storage URI.")
+        raise InvalidRequest(f"{message.at('packageUris')}: '{wrong[:200]}' is no Cloud Storage URI.")
     return Program(
-        told.text("executorImageUri").strip(),
-        args=_args(told),
-        env=read_env(told),
-        module=told.text("pythonModule", 500),
+        message.text("executorImageUri").strip(),
+        args=_args(message),
+        env=read_env(message),
+        module=message.text("pythonModule", 500),
         packages=packages,
     )
 
 
-def _args(told: Message) -> tuple[str, ...]:
+def _args(message: Message) -> tuple[str, ...]:
     """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a
     float.
     """
-    return Message({"args": in_words(told.raw("args"))}, told.path).texts("args")
+    return Message({"args": in_words(message.raw("args"))}, message.path).texts("args")
 
 
 def in_words(args: Any) -> Any:
@@ -256,10 +256,10 @@ def _plain(value: float) -> int | float:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def read_env(told: Message) -> tuple[tuple[str, str], ...]:
+def read_env(message: Message) -> tuple[tuple[str, str], ...]:
     """Names and values of ``env``."""
     found = []
-    for path, item in told.items("env"):
+    for path, item in message.items("env"):
         variable = Message(item, path)
         variable.demand_known({"name", "value"})
         found.append((variable.text("name", 256), variable.text("value")))

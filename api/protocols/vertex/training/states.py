@@ -59,12 +59,12 @@ def error_of(job: Job) -> dict[str, Any] | None:
     state = JobState(job.state)
     if not state.is_terminal or state is JobState.SUCCEEDED:
         return None
-    told = job.exit or {}
+    job_exit = job.exit or {}
     kinds = {kind.value: code for kind, code in _CODES.items()}
     if state is JobState.CANCELLED:
         code = CANCELLED
     elif state is JobState.EXPIRED:
         code = DEADLINE_EXCEEDED
     else:
-        code = kinds.get(str(told.get("kind")), INTERNAL)
-    return {"code": code, "message": str(told.get("sentence") or f"The job is {state.value}.")}
+        code = kinds.get(str(job_exit.get("kind")), INTERNAL)
+    return {"code": code, "message": str(job_exit.get("sentence") or f"The job is {state.value}.")}

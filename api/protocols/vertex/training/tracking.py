@@ -38,7 +38,7 @@ def environment(
     ``project``: ours. Raises ``InvalidRequest``, ``NotFound``: it names what is no experiment, run or TensorBoard
     there.
     """
-    wanted = (
+    references = (
         ("experiment", "AIP_EXPERIMENT_NAME", spec.experiment, _CONTEXT),
         ("experiment_run", "AIP_EXPERIMENT_RUN_NAME", spec.experiment_run, _CONTEXT),
         ("tensorboard", "AIP_TENSORBOARD_RESOURCE_NAME", spec.tensorboard, _BOARD),
@@ -46,16 +46,16 @@ def environment(
     if spec.experiment_run and not spec.experiment:
         raise InvalidRequest("job_spec.experiment_run: needs job_spec.experiment, too.", field="experiment")
     schemas = {"experiment": EXPERIMENT, "experiment_run": RUN, "tensorboard": ""}
-    words = {"experiment": "an experiment", "experiment_run": "a run of one", "tensorboard": "a TensorBoard"}
+    nouns = {"experiment": "an experiment", "experiment_run": "a run of one", "tensorboard": "a TensorBoard"}
     env = dict(_HERE)
     with context.read() as work:
-        for field, variable, name, shape in wanted:
+        for field, variable, name, shape in references:
             if not name:
                 continue
             found = _NAME.fullmatch(name)
             where = f"job_spec.{field}"
             if found is None or not shape.fullmatch(found["path"]):
-                raise InvalidRequest(f"{where}: '{name[:300]}' is not the whole name of {words[field]}.", field=where)
+                raise InvalidRequest(f"{where}: '{name[:300]}' is not the whole name of {nouns[field]}.", field=where)
             if (table.project(found["project"]), found["location"]) != (project, location):
                 raise InvalidRequest(
                     f"{where}: '{name[:300]}' is of another project or location than the job.", field=where
@@ -63,7 +63,7 @@ def environment(
             place = RecordScope(caller.member_of(work.session, project).project_id, location)
             record = find_record(work.session, place, found["path"])
             if record is None or record.schema_title != schemas[field]:
-                raise NotFound(f"{where}: {name[:300]} is not found, or is not {words[field]}.")
+                raise NotFound(f"{where}: {name[:300]} is not found, or is not {nouns[field]}.")
             env[variable] = name
             if found["project"] != project:
                 env["CLOUD_ML_PROJECT_ID"] = found["project"]  # so that its scripts write names as these are
@@ -77,10 +77,10 @@ def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) ->
     Both are called as the job.
     """
     job = work.session.get_one(Job, job_id)
-    room = RecordTransaction(work, parent, RecordScope(job.project_id, parent.location), None)
+    tx = RecordTransaction(work, parent, RecordScope(job.project_id, parent.location), None)
     own = work.session.get_one(VertexResource, ("customJobs", job_id))
     if spec.experiment and not spec.experiment_run:
-        experiment = service.find(room, metadata.CONTEXT, _path(spec.experiment))
+        experiment = service.find(tx, metadata.CONTEXT, _path(spec.experiment))
         name = check_id(f"{experiment.name}-{job_id}", "job_spec.experiment")
         path = f"{experiment.collection}/{name}"
         fields = {
@@ -89,15 +89,15 @@ def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) ->
             "schemaVersion": "0.0.1",
             "metadata": {"_params": {}, "_metrics": {}, "_state": "RUNNING"},
         }
-        run = _of_job(service.add(room, metadata.CONTEXT, path, fields), job_id)
+        run = _of_job(service.add(tx, metadata.CONTEXT, path, fields), job_id)
         link(work.session, experiment, run, "child", work.now)
-        told = {**own.body["jobSpec"], "experimentRun": room.name_of(path)}
-        own.body = {**own.body, "jobSpec": told}
+        job_spec = {**own.body["jobSpec"], "experimentRun": tx.name_of(path)}
+        own.body = {**own.body, "jobSpec": job_spec}
     if spec.tensorboard:
         path = f"{_path(spec.tensorboard)}/experiments/{job_id}"
         source = parent.name_of("customJobs", job_id)
         fields = {"displayName": own.display_name, "source": source}
-        _of_job(service.add(room, tensorboards.EXPERIMENT, path, fields), job_id)
+        _of_job(service.add(tx, tensorboards.EXPERIMENT, path, fields), job_id)
     work.session.flush()
 
 

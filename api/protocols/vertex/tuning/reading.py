@@ -13,7 +13,7 @@ from trainmaster.studies import StudySpec, parse_study
 from api.protocols.vertex.answers import NotServed
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import custom_jobs
-from api.protocols.vertex.training.jobs import Told, read_told
+from api.protocols.vertex.training.jobs import CommonFields, read_common
 from api.protocols.vertex.training.specs import CustomJobSpec, read_spec
 from core.domain.errors import InvalidRequest
 
@@ -50,28 +50,28 @@ _NO_STUDY: Final = {
 
 
 @dataclass(slots=True)
-class Tuning:
+class TuningRequest:
     """``study``: our spec's fields without name, project and template. ``places``: of a parameter, where it stands in
     the request; ``rule``: of the stopping rule.
     """
 
-    told: Told
+    common: CommonFields
     job: CustomJobSpec
     study: dict[str, Any]
     places: dict[str, str] = field(default_factory=dict)
     rule: str = ""
 
 
-def read_tuning(message: Message) -> Tuning:
+def read_tuning(message: Message) -> TuningRequest:
     """Raises ``InvalidRequest``, or ``NotServed`` for what is of the real API and not of ours."""
     counts = {"maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"}
     output = {*custom_jobs.OUTPUT_ONLY, "trials"}
     message.demand_known({"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING)
-    told = read_told(message)
+    common = read_common(message)
     spec = message.message("studySpec")
     if spec is None:
         raise _missing(message.at("studySpec"))
-    tuning = Tuning(told, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
+    tuning = TuningRequest(common, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
     if tuning.job.experiment:
         raise NotServed(
             f"{message.at('trialJobSpec')}.experiment: an experiment of all trials is not served by this platform; "
@@ -91,7 +91,7 @@ def read_tuning(message: Message) -> Tuning:
     return tuning
 
 
-def study_spec_of(tuning: Tuning, name: str, project: str, template: Mapping[str, Any]) -> StudySpec:
+def study_spec_of(tuning: TuningRequest, name: str, project: str, template: Mapping[str, Any]) -> StudySpec:
     """Raises ``InvalidRequest``: the first mistake, with its place in the request."""
     try:
         job = {key: item for key, item in template.items() if key != "name"}  # trials are called after the study
@@ -102,7 +102,7 @@ def study_spec_of(tuning: Tuning, name: str, project: str, template: Mapping[str
         raise InvalidRequest(f"{place}: {first.message}.", field=place) from error
 
 
-def _place(tuning: Tuning, path: str) -> str:
+def _place(tuning: TuningRequest, path: str) -> str:
     """Where the request has what our spec has at ``path``."""
     for name in sorted(tuning.places, key=len, reverse=True):
         own = join_path(("parameters", name))
@@ -125,55 +125,55 @@ def _place(tuning: Tuning, path: str) -> str:
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
-def _read_study(told: Message, tuning: Tuning) -> None:
+def _read_study(message: Message, tuning: TuningRequest) -> None:
     served = {"metrics", "parameters", "algorithm", "measurementSelectionType", "observationNoise", *_RULES}
-    told.demand_known(served, absent=_NO_STUDY)
-    if told.raw("observationNoise") not in (None, 0, "OBSERVATION_NOISE_UNSPECIFIED"):
-        raise InvalidRequest(f"{told.at('observationNoise')}: {_VIZIER}.", field=told.at("observationNoise"))
-    algorithm = told.enum("algorithm", ALGORITHMS)
+    message.demand_known(served, absent=_NO_STUDY)
+    if message.raw("observationNoise") not in (None, 0, "OBSERVATION_NOISE_UNSPECIFIED"):
+        raise InvalidRequest(f"{message.at('observationNoise')}: {_VIZIER}.", field=message.at("observationNoise"))
+    algorithm = message.enum("algorithm", ALGORITHMS)
     study = tuning.study
     study["algorithm"] = _OURS[algorithm]
     # Left out it is the last one there, and the best one here.
     study["measurement"] = (
-        "best" if told.enum("measurementSelectionType", _SELECTIONS) == "BEST_MEASUREMENT" else "last"
+        "best" if message.enum("measurementSelectionType", _SELECTIONS) == "BEST_MEASUREMENT" else "last"
     )
-    study["metrics"] = [_metric(Message(item, path)) for path, item in told.items("metrics")]
+    study["metrics"] = [_metric(Message(item, path)) for path, item in message.items("metrics")]
     if not study["metrics"]:
-        raise _missing(told.at("metrics"))
+        raise _missing(message.at("metrics"))
     study["parameters"] = {}
-    for path, item in told.items("parameters"):
+    for path, item in message.items("parameters"):
         _read_parameter(Message(item, path), tuning, {}, 0)
     if not study["parameters"]:
-        raise _missing(told.at("parameters"))
+        raise _missing(message.at("parameters"))
     endless = next((name for name, one in study["parameters"].items() if one["type"] == "float"), None)
     if algorithm == "GRID_SEARCH" and endless is not None:
         raise InvalidRequest(
-            f"{told.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and "
+            f"{message.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and "
             f"{endless} is "
             "DOUBLE.",
-            field=told.at("algorithm"),
+            field=message.at("algorithm"),
         )
-    _read_stopping(told, tuning)
+    _read_stopping(message, tuning)
 
 
-def _metric(told: Message) -> dict[str, str]:
-    told.demand_known({"metricId", "goal", "safetyConfig"})
-    if told.raw("safetyConfig") is not None:
-        raise InvalidRequest(f"{told.at('safetyConfig')}: {_VIZIER}.", field=told.at("safetyConfig"))
-    goal = told.enum("goal", _GOALS)
-    for name, is_there in (("metricId", bool(told.text("metricId", 200))), ("goal", goal != _GOALS[0])):
+def _metric(message: Message) -> dict[str, str]:
+    message.demand_known({"metricId", "goal", "safetyConfig"})
+    if message.raw("safetyConfig") is not None:
+        raise InvalidRequest(f"{message.at('safetyConfig')}: {_VIZIER}.", field=message.at("safetyConfig"))
+    goal = message.enum("goal", _GOALS)
+    for name, is_there in (("metricId", bool(message.text("metricId", 200))), ("goal", goal != _GOALS[0])):
         if not is_there:
-            raise _missing(told.at(name))
-    return {"name": told.text("metricId"), "goal": goal.lower()}
+            raise _missing(message.at(name))
+    return {"name": message.text("metricId"), "goal": goal.lower()}
 
 
-def _read_stopping(told: Message, tuning: Tuning) -> None:
-    given = [name for name in _RULES if told.raw(name) is not None]
+def _read_stopping(message: Message, tuning: TuningRequest) -> None:
+    given = [name for name in _RULES if message.raw(name) is not None]
     if not given:
         return
     if len(given) > 1:
-        raise InvalidRequest(f"{told.at(given[1])}: stands beside {told.at(given[0])}; give one of the two.")
-    rule = Message(told.raw(given[0]), told.at(given[0]))
+        raise InvalidRequest(f"{message.at(given[1])}: stands beside {message.at(given[0])}; give one of the two.")
+    rule = Message(message.raw(given[0]), message.at(given[0]))
     tuning.rule = rule.path.removeprefix(f"{PATH}.")
     absent = {
         "useElapsedDuration": "comparing trials by elapsed time is (steps are compared)",
@@ -197,41 +197,41 @@ def _read_stopping(told: Message, tuning: Tuning) -> None:
 # --- parameters ------------------------------------------------------------------------------------------------------
 
 
-def _read_parameter(told: Message, tuning: Tuning, when: Mapping[str, list[Any]], depth: int) -> None:
+def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, list[Any]], depth: int) -> None:
     """One parameter with those that depend on it. ``when``: the values of its parent with which it is there."""
     if depth > _DEEPEST:
-        raise InvalidRequest(f"{told.path}: conditional parameters are nested more than {_DEEPEST} times.")
-    told.demand_known({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
-    name = told.text("parameterId", 100)
+        raise InvalidRequest(f"{message.path}: conditional parameters are nested more than {_DEEPEST} times.")
+    message.demand_known({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
+    name = message.text("parameterId", 100)
     if not name:
-        raise _missing(told.at("parameterId"))
-    given = [kind for kind in _KINDS if told.raw(kind) is not None]
+        raise _missing(message.at("parameterId"))
+    given = [kind for kind in _KINDS if message.raw(kind) is not None]
     if len(given) != 1:
         raise InvalidRequest(
-            f"{told.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and "
+            f"{message.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and "
             "discrete_value_spec "
             f"is needed for {name}.",
-            field=told.path,
+            field=message.path,
         )
-    own = _values(Message(told.raw(given[0]), told.at(given[0])), given[0])
-    scale = told.enum("scaleType", _SCALES)
+    own = _values(Message(message.raw(given[0]), message.at(given[0])), given[0])
+    scale = message.enum("scaleType", _SCALES)
     if own["type"] == "categorical" and scale != _SCALES[0]:
-        raise InvalidRequest(f"{told.at('scaleType')}: leave it unset for the CATEGORICAL parameter {name}.")
+        raise InvalidRequest(f"{message.at('scaleType')}: leave it unset for the CATEGORICAL parameter {name}.")
     if own["type"] == "discrete" and scale in _OUR_SCALES and any(value <= 0 for value in own["values"]):
         raise InvalidRequest(
-            f"{told.at('scaleType')}: {scale} needs values above 0, and {name} has {min(own['values'])}.",
-            field=told.at("scaleType"),
+            f"{message.at('scaleType')}: {scale} needs values above 0, and {name} has {min(own['values'])}.",
+            field=message.at("scaleType"),
         )
     if own["type"] in ("float", "integer") and scale in _OUR_SCALES:
         own["scale"] = _OUR_SCALES[scale]
     if when:
         own["when"] = {parent: list(values) for parent, values in when.items()}
-    _add(tuning, name, own, told.path)
-    for path, item in told.items("conditionalParameterSpecs"):
+    _add(tuning, name, own, message.path)
+    for path, item in message.items("conditionalParameterSpecs"):
         _read_conditional(Message(item, path), tuning, (name, own["type"]), depth)
 
 
-def _add(tuning: Tuning, name: str, own: dict[str, Any], path: str) -> None:
+def _add(tuning: TuningRequest, name: str, own: dict[str, Any], path: str) -> None:
     """A parameter that stands under several values of one parent is one parameter here."""
     parameters = tuning.study["parameters"]
     known = parameters.get(name)
@@ -254,42 +254,42 @@ def _add(tuning: Tuning, name: str, own: dict[str, Any], path: str) -> None:
         when[parent] += values
 
 
-def _values(told: Message, kind: str) -> dict[str, Any]:
+def _values(message: Message, kind: str) -> dict[str, Any]:
     """Type, range or values."""
     known = {"values"} if kind in ("categoricalValueSpec", "discreteValueSpec") else {"minValue", "maxValue"}
-    told.demand_known({*known, "defaultValue"})
-    if told.raw("defaultValue") is not None:
-        raise InvalidRequest(f"{told.at('defaultValue')}: {_VIZIER}.", field=told.at("defaultValue"))
+    message.demand_known({*known, "defaultValue"})
+    if message.raw("defaultValue") is not None:
+        raise InvalidRequest(f"{message.at('defaultValue')}: {_VIZIER}.", field=message.at("defaultValue"))
     # A bound of zero is left out, so one of the two may be; both would be a parameter of one value.
-    if "minValue" in known and not any(name in told for name in known):
-        raise InvalidRequest(f"{told.path}: min_value and max_value are needed.", field=told.path)
+    if "minValue" in known and not any(name in message for name in known):
+        raise InvalidRequest(f"{message.path}: min_value and max_value are needed.", field=message.path)
     match kind:
         case "doubleValueSpec":
-            return {"type": "float", "min": told.number("minValue"), "max": told.number("maxValue")}
+            return {"type": "float", "min": message.number("minValue"), "max": message.number("maxValue")}
         case "integerValueSpec":
-            return {"type": "integer", "min": told.whole("minValue"), "max": told.whole("maxValue")}
+            return {"type": "integer", "min": message.whole("minValue"), "max": message.whole("maxValue")}
         case "categoricalValueSpec":
-            return {"type": "categorical", "values": list(told.texts("values"))}
-    values = [_plain(value) for value in told.numbers("values")]
+            return {"type": "categorical", "values": list(message.texts("values"))}
+    values = [_plain(value) for value in message.numbers("values")]
     if values != sorted(values):
-        raise InvalidRequest(f"{told.at('values')}: must be in increasing order.", field=told.at("values"))
+        raise InvalidRequest(f"{message.at('values')}: must be in increasing order.", field=message.at("values"))
     return {"type": "discrete", "values": values}
 
 
-def _read_conditional(told: Message, tuning: Tuning, parent: tuple[str, str], depth: int) -> None:
-    told.demand_known({"parameterSpec", *_CONDITIONS})
+def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str, str], depth: int) -> None:
+    message.demand_known({"parameterSpec", *_CONDITIONS})
     name, kind = parent
-    given = [condition for condition in _CONDITIONS if told.raw(condition) is not None]
+    given = [condition for condition in _CONDITIONS if message.raw(condition) is not None]
     if len(given) != 1 or _CONDITIONS[given[0]] != kind:
         needed = next((condition for condition, own in _CONDITIONS.items() if own == kind), None)
         if needed is None:
-            raise InvalidRequest(f"{told.path}: {name} is DOUBLE, and no parameter can depend on it.", field=told.path)
+            raise InvalidRequest(f"{message.path}: {name} is DOUBLE, and no parameter can depend on it.", field=message.path)
         raise InvalidRequest(
-            f"{told.path}: exactly {Message({}, told.path).at(needed).rpartition('.')[2]} is needed, since {name} is "
+            f"{message.path}: exactly {Message({}, message.path).at(needed).rpartition('.')[2]} is needed, since {name} is "
             f"{kind.upper()}.",
-            field=told.path,
+            field=message.path,
         )
-    condition = Message(told.raw(given[0]), told.at(given[0]))
+    condition = Message(message.raw(given[0]), message.at(given[0]))
     condition.demand_known({"values"})
     values: list[Any]
     if kind == "categorical":
@@ -298,9 +298,9 @@ def _read_conditional(told: Message, tuning: Tuning, parent: tuple[str, str], de
         values = [_plain(value) for value in condition.numbers("values")]
     if not values:
         raise _missing(condition.at("values"))
-    spec = told.message("parameterSpec")
+    spec = message.message("parameterSpec")
     if spec is None:
-        raise _missing(told.at("parameterSpec"))
+        raise _missing(message.at("parameterSpec"))
     _read_parameter(spec, tuning, {name: values}, depth + 1)
 
 

@@ -21,7 +21,7 @@ from api.protocols.vertex.operations.deletions import view_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.mapping import Order, job_spec_of, slug
+from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, slug
 from api.protocols.vertex.training.placement_check import demand_place
 from api.protocols.vertex.training.states import JOB_STATES
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
@@ -35,7 +35,7 @@ from core.domain.studies.states import StudyEvent, StudyState
 
 COLLECTION: Final = "hyperparameterTuningJobs"
 KEY: Final = "vertex"  # in a study's spec
-_KEPT: Final = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec")
+_STORED_FIELDS: Final = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec")
 _SCANNED: Final = 2_000  # rows that one page's filter may look at
 _TRIALS: Final = 10_000  # of all of them together: behind so many the next page begins
 
@@ -47,26 +47,26 @@ class TuningJobs:
         jobs.demand_member(context, caller, parent, "member", verb=f"{COLLECTION}.create")
         message = Message(raw, PATH)
         tuning = read_tuning(message)
-        order = Order(tuning.job, tuning.told.display_name, parent.own, parent.location, tuning.told.labels)
+        order = JobOrder(tuning.job, tuning.common.display_name, parent.own, parent.location, tuning.common.labels)
         template = job_spec_of(context, caller, order, table_of(context))
         metrics = tuning.study["metrics"]
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
         with translated_errors(tuning.job):
             canonical(template)  # its mistakes are told as those of a custom job
-        spec = study_spec_of(tuning, slug(tuning.told.display_name), parent.own, template)
+        spec = study_spec_of(tuning, slug(tuning.common.display_name), parent.own, template)
         draft = service.check_study(context, caller, spec)
         if draft.submission is not None:
             demand_place(context, caller, draft.submission)
-        told = {
+        client_fields = {
             "location": parent.location,
-            "displayName": tuning.told.display_name,
-            "labels": tuning.told.labels,
-            "body": {name: message.raw(name) for name in _KEPT if message.raw(name) is not None},
+            "displayName": tuning.common.display_name,
+            "labels": tuning.common.labels,
+            "body": {name: message.raw(name) for name in _STORED_FIELDS if message.raw(name) is not None},
         }
         with context.write() as work:
             row = service.create(work, caller, draft).row
-            row.spec = {**row.spec, KEY: told}
+            row.spec = {**row.spec, KEY: client_fields}
             work.session.flush()
             return row.id
 
@@ -81,21 +81,21 @@ class TuningJobs:
         test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
-            wanted = _wanted(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
+            statement = _studies(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
             if query.page_token:
-                wanted = wanted.where(_behind(*position_of(query.page_token)))
+                statement = statement.where(_after(*position_of(query.page_token)))
             items: list[dict[str, Any]] = []
-            seen: Study | None = None
+            last: Study | None = None
             trials = 0
-            for number, study in enumerate(_in_batches(work.session, wanted, limit)):
+            for number, study in enumerate(_in_batches(work.session, statement, limit)):
                 if len(items) == limit or number == _SCANNED or trials >= _TRIALS:
-                    assert seen is not None  # noqa: S101 (there was one before)
-                    return _page(items, make_cursor(seen.created_at.isoformat(), seen.id))
+                    assert last is not None  # noqa: S101 (there was one before)
+                    return _page(items, make_cursor(last.created_at.isoformat(), last.id))
                 item = view(work.session, [study], _parent_of(parent, study), context.settings)[0]
                 trials += len(item.get("trials", ()))
                 if test(partial(_field, study, item)):
                     items.append(item)
-                seen = study
+                last = study
         return _page(items, "")
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
@@ -116,16 +116,16 @@ class TuningJobs:
             service.delete(work, StudyAccess(caller, study.id, "member"))
         return view_of(name, is_done=True)
 
-    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with context.read() as work:
-            wanted = _wanted(work.session, caller, parent, "get", is_deleted=True).where(Study.id == resource_id)
-            if work.session.scalars(wanted).one_or_none() is None:
+            statement = _studies(work.session, caller, parent, "get", is_deleted=True).where(Study.id == resource_id)
+            if work.session.scalars(statement).one_or_none() is None:
                 name = parent.name_of(COLLECTION, resource_id, "operations", "delete")
                 raise NotFound(f"Operation {name} is not found.")
         return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
 
 
-def _wanted(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:
+def _studies(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:
     """The studies that clients of Vertex AI made there."""
     member = member_of(session, caller, parent, "viewer", verb=f"{COLLECTION}.{what}")
     location = Study.spec[KEY]["location"].as_string()
@@ -139,8 +139,8 @@ def _wanted(session: Session, caller: Caller, parent: Parent, what: str, *, is_d
 def _find(session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, what: str) -> Study:
     """Raises ``NotFound`` (none, deleted, or of another project or location) or ``Forbidden``."""
     member_of(session, caller, parent, role, verb=f"{COLLECTION}.{what}")
-    wanted = _wanted(session, caller, parent, what).where(Study.id == resource_id)
-    study: Study | None = session.scalars(wanted).one_or_none()
+    statement = _studies(session, caller, parent, what).where(Study.id == resource_id)
+    study: Study | None = session.scalars(statement).one_or_none()
     if study is None:
         raise NotFound(f"{COLLECTION} {parent.name_of(COLLECTION, resource_id)} is not found.")
     return study
@@ -167,10 +167,10 @@ def _page(items: list[dict[str, Any]], token: str) -> dict[str, Any]:
     return {**({COLLECTION: items} if items else {}), **({"nextPageToken": token} if token else {})}
 
 
-def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[Study]:
+def _in_batches(session: Session, statement: AnySelect, limit: int) -> Iterator[Study]:
     place: tuple[datetime, str] | None = None
     while True:
-        query = wanted if place is None else wanted.where(_behind(*place))
+        query = statement if place is None else statement.where(_after(*place))
         batch = session.scalars(query.limit(limit + 1)).all()
         yield from batch
         if len(batch) <= limit:
@@ -178,7 +178,7 @@ def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[Stu
         place = batch[-1].created_at, batch[-1].id
 
 
-def _behind(created_at: datetime, study_id: str) -> ColumnElement[bool]:
+def _after(created_at: datetime, study_id: str) -> ColumnElement[bool]:
     return tuple_(Study.created_at, Study.id) < tuple_(literal(created_at, UtcDateTime), literal(study_id))
 
 

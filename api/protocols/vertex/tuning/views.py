@@ -55,7 +55,7 @@ def _trials(session: Session, study_ids: Sequence[str]) -> dict[str, list[AnyRow
 
 
 def _view(study: Study, rows: Sequence[AnyRow], parent: Parent, settings: Settings) -> dict[str, Any]:
-    told: Mapping[str, Any] = study.spec["vertex"]
+    client_fields: Mapping[str, Any] = study.spec["vertex"]
     metrics = [metric["name"] for metric in study.spec["metrics"]]
     started = min((row.started_at for row in rows if row.started_at is not None), default=None)
     times = {
@@ -66,17 +66,17 @@ def _view(study: Study, rows: Sequence[AnyRow], parent: Parent, settings: Settin
     }
     error = _error_of(study)
     roles = (study.spec.get("template") or {}).get("roles", {})
-    pools = roles if has_web_access(told["body"].get("trialJobSpec") or {}) else None
+    pools = roles if has_web_access(client_fields["body"].get("trialJobSpec") or {}) else None
     trials = [_trial(row, metrics, pools, parent, settings) for row in rows]
     return {
         "name": parent.name_of("hyperparameterTuningJobs", study.id),
-        "displayName": told["displayName"],
-        **told["body"],
+        "displayName": client_fields["displayName"],
+        **client_fields["body"],
         "state": f"JOB_STATE_{_state_of(study, rows)}",
         **({"trials": trials} if trials else {}),
         **({} if error is None else {"error": error}),
         **{name: timestamp(at) for name, at in times.items() if at is not None},
-        **({"labels": told["labels"]} if told["labels"] else {}),
+        **({"labels": client_fields["labels"]} if client_fields["labels"] else {}),
     }
 
 
@@ -107,25 +107,25 @@ def _trial(
 ) -> dict[str, Any]:
     """``pools``: of which each replica's page is told; ``None``: of none."""
     state, is_over = TrialState(row.state), TrialState(row.state).is_terminal
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "id": str(row.number),
         "state": _trial_state(row),
         "parameters": [{"parameterId": name, "value": value} for name, value in row.parameters.items()],
     }
     if state.has_result and (measurement := _final(row, metrics)) is not None:
-        told["finalMeasurement"] = measurement
+        shown["finalMeasurement"] = measurement
     # A job may be over before anybody saw it run.
     if (started := row.started_at or (row.created_at if state.has_result else None)) is not None:
-        told["startTime"] = timestamp(started)
+        shown["startTime"] = timestamp(started)
     if row.ended_at is not None:
-        told["endTime"] = timestamp(row.ended_at)
+        shown["endTime"] = timestamp(row.ended_at)
     if row.job_id is not None:
-        told["customJob"] = parent.name_of("customJobs", row.job_id)
+        shown["customJob"] = parent.name_of("customJobs", row.job_id)
         if pools is not None and not is_over and row.job_state == JobState.RUNNING:
-            told["webAccessUris"] = web_access_uris(settings, row.job_id, pools)
+            shown["webAccessUris"] = web_access_uris(settings, row.job_id, pools)
     if is_over and not state.has_result:
-        told["infeasibleReason"] = row.reason or f"The trial is {state.value}."
-    return told
+        shown["infeasibleReason"] = row.reason or f"The trial is {state.value}."
+    return shown
 
 
 def _trial_state(row: AnyRow) -> str:
