@@ -95,7 +95,9 @@ def _walk(bucket: Bucket, query: ObjectQuery) -> Iterator[tuple[str, TreeEntry |
         yield from _below(bucket.top.below(owner), "", head, query, 1)
 
 
-def _walk_folders(bucket: Bucket, folders: frozenset[str], query: ObjectQuery) -> Iterator[tuple[str, TreeEntry | None]]:
+def _walk_folders(
+    bucket: Bucket, folders: frozenset[str], query: ObjectQuery
+) -> Iterator[tuple[str, TreeEntry | None]]:
     """As ``_walk``, of a bucket in which only ``folders`` are to be seen, none of which lies in another."""
     last = ""
     for head in sorted(f"{folder}/" for folder in folders):
@@ -110,7 +112,9 @@ def _walk_folders(bucket: Bucket, folders: frozenset[str], query: ObjectQuery) -
         yield from _below(bucket.tree().below(head.rstrip("/")), "", head, query, 1)
 
 
-def _below(tree: Tree, folder: str, head: str, query: ObjectQuery, depth: int) -> Iterator[tuple[str, TreeEntry | None]]:
+def _below(
+    tree: Tree, folder: str, head: str, query: ObjectQuery, depth: int
+) -> Iterator[tuple[str, TreeEntry | None]]:
     """``head``: the name of ``folder`` as an object's, empty or ending in a slash."""
     if depth > DEPTH_LIMIT:
         return

@@ -41,7 +41,10 @@ def translated_errors(spec: CustomJobSpec) -> Iterator[None]:
     except (InvalidSpec, InvalidRequest) as error:
         if error.errors:
             mistakes = [
-                (mistake["path"] or "", f"{mistake['message']} ({mistake['hint']})" if mistake["hint"] else str(mistake["message"]))
+                (
+                    mistake["path"] or "",
+                    f"{mistake['message']} ({mistake['hint']})" if mistake["hint"] else str(mistake["message"]),
+                )
                 for mistake in error.errors
             ]
         else:

@@ -61,7 +61,9 @@ def job_vocabulary(states: Collection[str]) -> FilterVocabulary:
 
 
 # Of what has no state: models and endpoints.
-DEFAULT_VOCABULARY: Final = FilterVocabulary(frozenset({"display_name", "name"}), frozenset({"create_time", "update_time"}))
+DEFAULT_VOCABULARY: Final = FilterVocabulary(
+    frozenset({"display_name", "name"}), frozenset({"create_time", "update_time"})
+)
 
 
 def parse_filter(text: str, vocabulary: FilterVocabulary = DEFAULT_VOCABULARY) -> Predicate:

@@ -115,21 +115,21 @@ def test_a_lock_that_is_not_given_in_time_is_unavailable(sessions: SessionFactor
 
 def test_events_that_commit_out_of_order_are_all_told(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
     """The one with the smaller id commits later: whoever only asks for larger ids never sees it."""
-    from api.events.service import Follower, News
+    from api.events.service import EventBatch, EventStream
 
     job_id = post(client, "k").json()["id"]
 
     def add(session: Any, reason: str) -> None:
         append_event(session, at=clock.now, kind="replica.note", actor="x", job_id=job_id, reason=reason)
 
-    follower = Follower(None, None, None, 0)  # type: ignore[arg-type]
+    follower = EventStream(None, None, None, 0)  # type: ignore[arg-type]
     told: list[str] = []
 
     def look() -> None:
         with unit_of_work(sessions, read_only=True) as session:
             rows = events_of_job(session, job_id, after=follower._low, limit=500)
         told.extend(row.reason for row in rows if row.id not in follower._sent)
-        follower._settle(News(rows, clock.now, state="queued", is_over=False))
+        follower._advance_low_mark(EventBatch(rows, clock.now, state="queued", is_over=False))
 
     with unit_of_work(sessions) as late:
         add(late, "late")

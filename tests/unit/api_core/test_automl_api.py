@@ -13,7 +13,7 @@ from sqlalchemy import update
 from starlette.testclient import TestClient
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.automl.profiling import look
+from api.automl.profiling import profile_data
 from api.forecasts import placing
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
@@ -281,7 +281,7 @@ def test_images_are_counted_no_further_than_is_needed(data: Path, monkeypatch: p
     (data / "pets" / "mixed").mkdir()
     for place in range(30):
         (data / "pets" / "mixed" / f"{place}.txt").touch()
-    seen = look(Tree(data), "pets", kind=None, target=None)
+    seen = profile_data(Tree(data), "pets", kind=None, target=None)
     assert seen.classes == (("cats", 5), ("dogs", 5))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from api.checkpoints.service import _Launch, _view_of
+from api.checkpoints.service import _AttemptWrites, _view_of
 from core.inspection.discovery import CheckpointFiles
 
 BEGAN = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 LAUNCHES = (
-    _Launch(1, BEGAN, BEGAN + MINUTE, [{"step": 10, "metrics": {"loss": 0.5}}]),
-    _Launch(2, BEGAN + 2 * MINUTE, None, [{"step": 20, "metrics": {"loss": 0.2}}]),
+    _AttemptWrites(1, BEGAN, BEGAN + MINUTE, [{"step": 10, "metrics": {"loss": 0.5}}]),
+    _AttemptWrites(2, BEGAN + 2 * MINUTE, None, [{"step": 20, "metrics": {"loss": 0.2}}]),
 )
 
 

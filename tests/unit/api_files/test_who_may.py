@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from api.app import routers
 from api.app.factory import create_app
-from api.pages.routes import PLACES
+from api.pages.routes import PAGE_PATHS
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
@@ -147,8 +147,8 @@ ROUTES: dict[str, Case] = {
     },
     "GET /tensorboard/{secret}": case(dict.fromkeys(PEOPLE, 404), "/tensorboard/no-such"),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
-    **{f"GET /{place}": case(OPEN) for place in ("", *PLACES)},  # a page that holds nothing; what it shows, it asks for
-    **{f"GET /{place}/{{below:path}}": case(OPEN, f"/{place}/x") for place in PLACES},
+    **{f"GET /{place}": case(OPEN) for place in ("", *PAGE_PATHS)},  # a page that holds nothing; what it shows, it asks for
+    **{f"GET /{place}/{{below:path}}": case(OPEN, f"/{place}/x") for place in PAGE_PATHS},
     "GET /assets/{name}": case(OPEN, "/assets/index-1.js"),
     "GET /icon.svg": case(OPEN),
     "GET /start.js": case(OPEN),

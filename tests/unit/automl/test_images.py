@@ -102,7 +102,7 @@ def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, c
     images.run(options(folder, is_final=True))
     said = capsys.readouterr().out
     assert "1 of 41 images cannot be read, such as above/broken.png; they are left out." in said
-    assert "Tested on 8 rows that no trial saw." in said
+    assert "Tested on 8 rows that no trial has used." in said
     model = load_model(str(tmp_path / "output" / "model"))
     file = base64.b64encode((folder / "above" / "0.png").read_bytes()).decode()
     gray = np.zeros((16, 16))
@@ -115,7 +115,7 @@ def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, c
     assert "test_accuracy_baseline=0.5" in said
     assert report["test"]["test_accuracy"] >= 0.75
     for bad, words in (
-        ({"b64": "!!"}, "no image"),
+        ({"b64": "!!"}, "not a readable image"),
         ({"x": 1}, "base64"),
         ([[1, [2]]], "rows of pixels"),
         ([], "shape"),
@@ -160,7 +160,7 @@ def test_too_few_images_of_a_class_with_a_large_test_part_are_refused(tmp_path: 
         (tmp_path / "data" / name).mkdir(parents=True)
         for index in range(3):
             Image.new("RGB", (16, 16)).save(tmp_path / "data" / name / f"{index}.png")
-    with pytest.raises(DataProblem, match=r"With 0\.5 of the images kept .* --test-fraction .* more images\."):
+    with pytest.raises(DataProblem, match=r"With 0\.5 of the images reserved .* --test-fraction .* more images\."):
         images.run(options(tmp_path / "data", test_fraction=0.5, parameters={"family": "baseline"}))
     images.run(options(tmp_path / "data", test_fraction=0.2, parameters={"family": "baseline"}))
 
@@ -176,7 +176,7 @@ def test_a_backbone_stays_as_it_is_and_a_layer_on_it_learns(tmp_path: Path, caps
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("accuracy=")]
     assert max(float(line.split(" ")[0].removeprefix("accuracy=")) for line in lines) >= 0.75
     weights.write_bytes(b"nothing")
-    with pytest.raises(DataProblem, match="no TorchScript"):
+    with pytest.raises(DataProblem, match="not a readable TorchScript"):
         images.run(options(tmp_path / "data", parameters=point, weights=str(weights)))
 
 
@@ -184,7 +184,7 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
     folder = draw(tmp_path / "one")
     for file in (folder / "below").iterdir():
         file.unlink()
-    with pytest.raises(DataProblem, match="1 such folders"):
+    with pytest.raises(DataProblem, match="2 such folders are needed, 1 are there"):
         images.run(options(folder))
     few = draw(tmp_path / "few", each=5)
     with pytest.raises(DataProblem, match="There are 10 images; at least 20"):

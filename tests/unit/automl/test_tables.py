@@ -337,7 +337,7 @@ def test_the_final_run_tests_saves_and_what_it_saves_is_served_without_trusting_
     folder = write(tmp_path / "data", people(), HEADER)
     tabular.run(options(folder, is_final=True, parameters={"family": family}))
     said = capsys.readouterr().out
-    assert "Tested on 24 rows that no trial saw." in said
+    assert "Tested on 24 rows that no trial has used." in said
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
     assert report["rows"] == {"trials": 96, "test": 24, "in_all": 120}
     assert report["test"]["test_rows"] == 24
@@ -377,7 +377,7 @@ def test_a_few_rows_whose_quantity_is_a_word_are_left_out(tmp_path: Path) -> Non
     data = tabular.load(options(write(tmp_path / "few", [*rows, [1, "sold"]], ["x", "z"]), **given))
     assert len(data.target) == 99
     assert data.notes == ["1 rows have no number as z, such as 'sold', and are left out."]
-    with pytest.raises(DataProblem, match="3 rows have something else, such as 'sold'"):
+    with pytest.raises(DataProblem, match="3 rows have another value, such as 'sold'"):
         tabular.load(options(write(tmp_path / "many", [*rows, *([[1, "sold"]] * 3)], ["x", "z"]), **given))
 
 
@@ -395,7 +395,7 @@ def test_the_control_plane_and_the_trials_take_the_same_for_a_number(cell: str) 
         ({"target": "bougth"}, "Did you mean 'bought'"),
         ({"target": "same"}, "nothing to learn"),
         ({"target": "name"}, "too many for classes"),
-        ({"task": "regression"}, "Say task classification"),
+        ({"task": "regression"}, "Use task classification"),
         ({"parameters": {"family": "forrest"}}, "no family 'forrest'"),
     ],
 )
@@ -415,7 +415,7 @@ def test_too_few_rows_and_too_rare_classes_are_refused(tmp_path: Path) -> None:
 
 def test_too_few_rows_of_a_class_with_a_large_test_part_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "data", [[index * index, index % 7] for index in range(21)], ["x", "bought"])
-    with pytest.raises(DataProblem, match=r"With 0\.5 of the rows kept .* --test-fraction .* more rows\."):
+    with pytest.raises(DataProblem, match=r"With 0\.5 of the rows reserved .* --test-fraction .* more rows\."):
         tabular.load(options(folder, test_fraction=0.5))
     assert len(tabular.load(options(folder, test_fraction=0.2)).test) == 7
 

@@ -54,7 +54,7 @@ def given_away(mix: _Mix, seed: int, *, is_judged: bool) -> float:
     requests = [request(*asked) for _, *asked in mix]
     weights = [weight for weight, *_ in mix]
     if is_judged:
-        capacity.expect(
+        capacity.set_workload(
             partial(WorkloadProfile.of, Counter(dict(zip(requests, weights, strict=True))).items(), cluster)
         )
     gpus = sum(node.allocatable.gpu_count for node in cluster.nodes) * WHOLE

@@ -29,7 +29,10 @@ Invoke = Callable[..., Result]
         (["login", "ftp://host"], "is not a URL"),
         (["frobnicate"], "No such command"),
         (["run", "--workers", "-1", "--", "x"], "--workers: '-1' is not a number of workers; write it like 3, or 2:4."),
-        (["run", "--workers", "2:x", "--", "x"], "--workers: '2:x' is not a number of workers; write it like 3, or 2:4."),
+        (
+            ["run", "--workers", "2:x", "--", "x"],
+            "--workers: '2:x' is not a number of workers; write it like 3, or 2:4.",
+        ),
         (["run", "--priority", "400", "--", "x"], "--priority must be at most 100, not 400."),
         (["up", "--executor", "z"], "--executor must be one of 'process', 'docker', 'kubernetes', not z."),
         (["show"], "JOB is missing."),

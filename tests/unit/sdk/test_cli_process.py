@@ -146,6 +146,6 @@ def test_of_an_up_that_is_killed_it_is_told_how_far_it_was(cli: Invoke, monkeypa
     )
     monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: [sys.executable, "-c", script])
     done = cli("up", "--detach")
-    told = "The platform ended while it was waiting for the API and said nothing of why; look into the logs"
+    told = "The platform ended while it was waiting for the API without a message; see the logs"
     assert done.exit_code == 1
     assert " ".join(done.stderr.split()) == f"Error: {told} in its data folder."

@@ -87,8 +87,8 @@ def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server:
     assert "vision" in told
     assert "4/8 h100" in told
     assert "2 running jobs" in told
-    assert "and 1 of other projects, which holds 1 GPU and 4 CPUs" in told
-    assert "3 jobs wait:" in told
+    assert "and 1 of other projects, using 1 GPU and 4 CPUs" in told
+    assert "3 waiting jobs:" in told
     assert "Needs 8 GPUs." in told
     assert "2–3  (2 of other projects)  –        –     3     –     normal" in told
 
@@ -122,7 +122,7 @@ def test_in_a_pipe_the_queue_has_all_its_columns(cli: Any, queue_server: Any, mo
     heads = [line.split() for line in told.splitlines() if "PROJECT" in line]
     assert heads[0][-1] == "CPUS"
     assert heads[1][:3] == ["JOB", "PROJECT", "USER"]
-    assert heads[2] == ["#", "JOB", "PROJECT", "USER", "GPUS", "CPUS", "PRIORITY", "STARTS", "REASON"]
+    assert heads[2] == ["#", "JOB", "PROJECT", "USER", "GPUS", "CPUS", "PRIORITY", "EXPECTED", "START", "REASON"]
 
 
 def test_the_queue_as_json_is_what_the_server_said(cli: Any, queue_server: Any) -> None:
@@ -147,7 +147,7 @@ def test_an_expected_start_says_how_sure_it_is() -> None:
         return at(hours).astimezone().strftime("%H:%M")
 
     known = ExpectedStartView(code="expected", sentence="", early_at=at(1), likely_at=at(2), late_at=at(3))
-    assert start_text(known, NOW) == f"~{clock(2)} ({clock(1)}–{clock(3)})"
+    assert start_text(known, NOW) == f"{clock(2)} ({clock(1)}–{clock(3)})"
     open_end = known.model_copy(update={"late_at": None})
     assert start_text(open_end, NOW).endswith("–?)")
     assert start_text(None, NOW) == "–"
@@ -156,7 +156,8 @@ def test_an_expected_start_says_how_sure_it_is() -> None:
 def test_a_quota_is_shown_with_what_is_used_and_warned_about(cli: Any, server: Any) -> None:
     server.on("GET", "/projects/vision/quota", QUOTA)
     shown = cli("quota", "vision")
-    assert "vision (weight 2)  gpus       14        16        8           4          32" in shown.stdout
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["vision", "(weight", "2)", "gpus", "14", "16", "8", "4", "32"] in rows
     assert "gpus/h100  0" in shown.stdout
     assert "16.0 GiB" in shown.stdout
     assert "ann" in shown.stdout
@@ -286,10 +287,10 @@ def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: C
     for given, told in (
         (["--for", "1d"], "name nodes, or give --select"),
         (["a", "--select", "pool=x", "--for", "1d"], "one of the two"),
-        (["a", "--count", "1", "--for", "1d"], "nodes that are named are all kept"),
+        (["a", "--count", "1", "--for", "1d"], "named nodes are all reserved"),
         (["a", "--for", "4000d"], "'4000d' is not between 0 and ten years"),
-        (["a", "--for", "soon"], "'soon' is no span"),
-        (["a", "--until", "soon"], "'soon' is neither a date nor a span"),
+        (["a", "--for", "soon"], "'soon' is not a duration"),
+        (["a", "--until", "soon"], "'soon' is neither a date nor a duration"),
     ):
         refused = cli("reservation", "create", "demo", *given)
         assert (refused.exit_code, told in " ".join(refused.stderr.split())) == (2, True), refused.stderr

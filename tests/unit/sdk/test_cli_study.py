@@ -266,7 +266,10 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
     spec = {**SPEC, "winner": {"model": "classes", "aliases": ["best"]}}
     server.on("POST", "/studies/digits/clone", {**STUDY, "spec": spec})
     told = " ".join(cli("study", "clone", "digits").stderr.split())
-    assert "will be registered as a version of the model classes, with the alias best unless it points to a better version" in told
+    assert (
+        "will be registered as a version of the model classes, with the alias best unless it points to a better version"
+        in told
+    )
     assert "`--set winner=null`" in told
 
 

@@ -59,7 +59,7 @@ def test_changes_are_told_entry_by_entry(cli: Any, server: Any, tmp_path: Path) 
     assert 'machines.dgx: – → {"cpu": 64}\n' in told.stdout
     assert 'images.*-docker.pkg.dev/vertex-ai/*: "ours:1" → –\n' in told.stdout
     assert "trusts_pickles: false → –\n" in told.stdout
-    assert "generation 4" in told.stderr
+    assert "Generation 4" in told.stderr
     assert server.bodies("PUT", "/vertex-table")[0]["generation"] == 3
 
 

@@ -105,7 +105,9 @@ async def _open(context: AppContext, caller: StorageCaller | None, target: sessi
     return await run_in_threadpool(_bucket_for, context, caller, target)
 
 
-def _for(caller: StorageCaller | None, target: sessions.UploadTarget, total: int | None = None) -> sessions.UploadTarget:
+def _for(
+    caller: StorageCaller | None, target: sessions.UploadTarget, total: int | None = None
+) -> sessions.UploadTarget:
     """Who has no token replaces nothing."""
     if caller is not None:
         return replace(target, total_bytes=total)
@@ -114,7 +116,9 @@ def _for(caller: StorageCaller | None, target: sessions.UploadTarget, total: int
     )
 
 
-async def _begin(request: Request, target: sessions.UploadTarget, caller: StorageCaller | None, context: AppContext) -> Response:
+async def _begin(
+    request: Request, target: sessions.UploadTarget, caller: StorageCaller | None, context: AppContext
+) -> Response:
     found = await _open(context, caller, target)
     await run_in_threadpool(UploadMeter(found, _limit(context, caller)).announce, target.total_bytes)
     upload_id = await run_in_threadpool(sessions.begin, found, target, context.key, context.clock().timestamp())
@@ -122,7 +126,9 @@ async def _begin(request: Request, target: sessions.UploadTarget, caller: Storag
     return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
 
 
-async def _go_on(request: Request, bucket: str, caller: StorageCaller | None, context: AppContext, upload_id: str) -> Response:
+async def _go_on(
+    request: Request, bucket: str, caller: StorageCaller | None, context: AppContext, upload_id: str
+) -> Response:
     target = sessions.read_session(upload_id, bucket, context.key)
     if caller is None and not target.is_open:
         raise Forbidden("This upload was begun with a token; send it with each piece.")
@@ -151,7 +157,12 @@ async def _go_on(request: Request, bucket: str, caller: StorageCaller | None, co
 
 
 async def _multipart(
-    request: Request, bucket: str, name: str, condition: Preconditions, caller: StorageCaller | None, context: AppContext
+    request: Request,
+    bucket: str,
+    name: str,
+    condition: Preconditions,
+    caller: StorageCaller | None,
+    context: AppContext,
 ) -> Response:
     body = Multipart(request.headers.get("content-type", ""))
     stream = request.stream()

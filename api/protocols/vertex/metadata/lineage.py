@@ -47,9 +47,7 @@ def add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str
     over = _all_above(tx, context)
     for child in children:
         if child.id in over:
-            raise Conflict(
-                f"{_name(tx, child)} is above {_name(tx, context)} already; it cannot be its child, too."
-            )
+            raise Conflict(f"{_name(tx, child)} is above {_name(tx, context)} already; it cannot be its child, too.")
         vertex_records.link(tx.session, context, child, "child", tx.work.now)
     return {}
 

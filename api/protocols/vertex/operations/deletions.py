@@ -33,7 +33,9 @@ def delete(context: AppContext, caller: Caller, parent: Parent, collection: str,
     return deletion_view(found.name, is_done=is_done)
 
 
-def poll_deletion(context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
+def poll_deletion(
+    context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str
+) -> dict[str, Any]:
     """The deletion of a job as it is now. Raises ``NotFound``: nobody began one."""
     with context.read() as work:
         member = member_of(work.session, caller, parent, "member", verb=f"{collection}.get")

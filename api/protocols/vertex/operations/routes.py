@@ -29,7 +29,9 @@ _RECORDS: Final = ("metadataStores", "tensorboards")
 def _path(request: Request) -> str:
     """Where the operation is below its location; without a resource it is nobody's."""
     path_params = request.path_params
-    return "/".join([*([path_params["resource"]] if "resource" in path_params else []), "operations", path_params["operation"]])
+    return "/".join(
+        [*([path_params["resource"]] if "resource" in path_params else []), "operations", path_params["operation"]]
+    )
 
 
 _PathDep = Annotated[str, Depends(_path)]

@@ -53,9 +53,9 @@ def find_operation(
         if operation == DELETION:
             return collections[collection].poll_deletion(context, caller, parent, resource_id)
         if collection == models.COLLECTION and (found := _UPLOAD.fullmatch(operation)):
-            return uploads.look(context, caller, parent, resource_id, int(found["number"]))
+            return uploads.poll_upload(context, caller, parent, resource_id, int(found["number"]))
         if collection == endpoints.COLLECTION and (found := _DEPLOYMENT.fullmatch(operation)):
-            return deploying.look(context, caller, parent, resource_id, found["kind"], found["id"])
+            return deploying.poll_deployment(context, caller, parent, resource_id, found["kind"], found["id"])
         if collection == endpoints.COLLECTION and operation == "create":
             shown = collections[collection].get(context, caller, parent, resource_id)
             return _done(parent, path, {"@type": f"{endpoints.TYPES}.Endpoint", **shown})

@@ -23,8 +23,8 @@ from api.protocols.vertex.filters import (
     bad_filter,
     choice_test,
     compare,
-    parse_filter,
     count_terms,
+    parse_filter,
     text_test,
 )
 from api.protocols.vertex.proto import snake
@@ -142,7 +142,7 @@ def list_records(
         if len(found) == limit or number == scanned:
             assert last is not None  # noqa: S101 (there was one before)
             return found, {"nextPageToken": _token(last, order, is_down)}
-        if test(batch.look(row)):
+        if test(batch.read(row)):
             found.append(row)
         last = row
     return found, {}
@@ -202,7 +202,11 @@ def _in_batches(
 ) -> Iterator[tuple[VertexRecord, _Batch]]:
     last: VertexRecord | None = None
     while True:
-        query = statement if last is None else _after(statement, column, getattr(last, column.key), last.id, is_down=is_down)
+        query = (
+            statement
+            if last is None
+            else _after(statement, column, getattr(last, column.key), last.id, is_down=is_down)
+        )
         rows = tx.session.scalars(query.limit(limit + 1)).all()
         batch = _Batch(tx, rows)
         yield from ((row, batch) for row in rows)

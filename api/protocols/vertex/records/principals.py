@@ -52,7 +52,9 @@ class Principal:
 
     caller: Caller | AttemptId
 
-    def open(self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> RecordTransaction:
+    def open(
+        self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False
+    ) -> RecordTransaction:
         """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no
         location.
         """

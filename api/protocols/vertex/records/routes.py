@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.protocols.vertex.answers import NotServed, answer
-from api.protocols.vertex.operations.deletions import view_of
+from api.protocols.vertex.operations.deletions import deletion_view
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service
 from api.protocols.vertex.records.kinds import RecordKind, check_id
-from api.protocols.vertex.records.principals import RecordTransaction, PrincipalDep
+from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
 from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest
@@ -134,7 +134,7 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
         with context.write() as work:
             tx = principal.open(work, parent, "member", verb=routes.permission("delete"), deletes=True)
             service.remove(tx, kind, path)
-        return answer(view_of(parent.name_of(path), is_done=True))
+        return answer(deletion_view(parent.name_of(path), is_done=True))
 
     def verb(request: Request, action: str, parent: ParentDep, principal: PrincipalDep) -> Response:
         del request, parent, principal

@@ -26,7 +26,7 @@ from api.models.access import ModelAccess, by_of
 from api.protocols.vertex.answers import NotServed
 from api.protocols.vertex.filters import parse_filter
 from api.protocols.vertex.names import Parent, member_of
-from api.protocols.vertex.operations.deletions import view_of
+from api.protocols.vertex.operations.deletions import deletion_view
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.registry.model_orders import read_order
 from api.protocols.vertex.serving.containers import read_container
@@ -256,7 +256,7 @@ class Models:
             for alias in models.aliases_of(work.session, [model.id])[model.id]:
                 service.remove_alias(work, access, alias)
             service.delete_model(work, access, force=False)
-        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+        return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
 
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with context.read() as work:
@@ -264,7 +264,7 @@ class Models:
             row = work.session.get(Model, resource_id.partition("@")[0])
         if row is None or row.project_id != member.project_id or row.deleted_at is None:
             raise NotFound(f"Operation {parent.name_of(COLLECTION, resource_id)}/operations/delete is not found.")
-        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+        return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
 
 
 def list_versions(
@@ -306,7 +306,7 @@ def delete_version(context: AppContext, caller: Caller, parent: Parent, resource
             work.session, caller, parent, resource_id, "member", verb="models.deleteVersion", is_any=True
         )
         service.delete_version(work, _access(caller, parent, model), str(version.number), force=False)
-    return view_of(parent.name_of(COLLECTION, model.id), is_done=True)
+    return deletion_view(parent.name_of(COLLECTION, model.id), is_done=True)
 
 
 def _access(caller: Caller, parent: Parent, model: Model) -> ModelAccess:

@@ -125,7 +125,13 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         raise InvalidRequest(f"{message.path}: {field}: {first['msg']}.", field=field) from None
     submission = service.check_batch(context, caller, member, request)
     demand_place(context, caller, submission)
-    stored_fields = ("inputConfig", "instanceConfig", "outputConfig", "dedicatedResources", "manualBatchTuningParameters")
+    stored_fields = (
+        "inputConfig",
+        "instanceConfig",
+        "outputConfig",
+        "dedicatedResources",
+        "manualBatchTuningParameters",
+    )
     body = {
         "model": parent.name_of(models.COLLECTION, model.id),
         "modelVersionId": str(version.number),

@@ -135,7 +135,9 @@ def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: s
         return progress(work.session, parent, row, deployed, UNDEPLOY)
 
 
-def cancel_deployment(context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str) -> None:
+def cancel_deployment(
+    context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str
+) -> None:
     """Undeploy what is not ready yet; what got ready meanwhile stays. Raises ``NotFound`` or ``Forbidden``."""
     with context.write() as work:
         endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")

@@ -27,7 +27,7 @@ from api.protocols.vertex.answers import NotServed
 from api.protocols.vertex.error_translation import position_of
 from api.protocols.vertex.filters import parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.operations.deletions import DELETION, view_of
+from api.protocols.vertex.operations.deletions import DELETION, deletion_view
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
@@ -127,7 +127,9 @@ def update(
         if "description" in named:
             row.description = message.text("description", _DESCRIPTION)
         if "trafficSplit" in named:
-            service.set_traffic(work, access, read_split(message, {path.name for path in active_deployments(work.session, row)}))
+            service.set_traffic(
+                work, access, read_split(message, {path.name for path in active_deployments(work.session, row)})
+            )
         row.updated_at = work.now
         work.session.flush()
         return view(work.session, parent, row, about)
@@ -208,7 +210,7 @@ class Endpoints:
                     f"Endpoint {name} has deployed models ({names}): undeploy them first, or delete it with force."
                 )
             service.delete(work, access_to(caller, parent, row, "member"))
-        return view_of(name, is_done=False)
+        return deletion_view(name, is_done=False)
 
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         name = parent.name_of(COLLECTION, resource_id)
@@ -217,7 +219,7 @@ class Endpoints:
             row = work.session.get(Endpoint, resource_id)
             if row is None or row.project_id != member.project_id or row.deleting_at is None:
                 raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
-            return view_of(name, is_done=row.deleted_at is not None)
+            return deletion_view(name, is_done=row.deleted_at is not None)
 
 
 def find(

@@ -52,7 +52,10 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     if model_message is None:
         raise InvalidRequest(f"{message.at('model')}: Required field is not set.", field="model")
     requested = models.read_upload(
-        model_message, model_id=message.text("modelId", _NAME), parent=message.text("parentModel", 1_000), where=message.path
+        model_message,
+        model_id=message.text("modelId", _NAME),
+        parent=message.text("parentModel", 1_000),
+        where=message.path,
     )
     if not model_message.has("containerSpec"):
         where = model_message.at("containerSpec")
@@ -70,7 +73,9 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
             by_of(caller),
             uploaded,
             volume=context.settings.default_volume,
-            metadata=models.version_metadata(requested, is_first=above is None or not rows.has_versions(work.session, above.id)),
+            metadata=models.version_metadata(
+                requested, is_first=above is None or not rows.has_versions(work.session, above.id)
+            ),
         )
         made.registration = {**made.registration, models.KEY: requested.body}
         work.session.flush()

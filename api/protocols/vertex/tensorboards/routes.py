@@ -11,7 +11,7 @@ from api.app.unit_of_work import AppContextDep
 from api.auth import Role
 from api.protocols.vertex.answers import answer
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.records.principals import RecordTransaction, PrincipalDep
+from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
 from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path
 from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from api.protocols.vertex.tensorboards import boards, points
@@ -34,7 +34,9 @@ TIME_SERIES: Final = ResourceRoutes(
 )
 
 
-def _post(path: str, action: str, verb: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]) -> None:
+def _post(
+    path: str, action: str, verb: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]
+) -> None:
     """``path``: of what it is asked of."""
     role: Role = "viewer" if action.startswith("export") else "member"
 

@@ -283,7 +283,9 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
     if len(given) != 1 or _CONDITIONS[given[0]] != kind:
         needed = next((condition for condition, own in _CONDITIONS.items() if own == kind), None)
         if needed is None:
-            raise InvalidRequest(f"{message.path}: {name} is DOUBLE, and no parameter can depend on it.", field=message.path)
+            raise InvalidRequest(
+                f"{message.path}: {name} is DOUBLE, and no parameter can depend on it.", field=message.path
+            )
         raise InvalidRequest(
             f"{message.path}: exactly {Message({}, message.path).at(needed).rpartition('.')[2]} is needed, since {name} is "
             f"{kind.upper()}.",

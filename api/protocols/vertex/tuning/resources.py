@@ -17,7 +17,7 @@ from api.jobs.service import canonical
 from api.protocols.vertex.error_translation import position_of, translated_errors
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.operations.deletions import view_of
+from api.protocols.vertex.operations.deletions import deletion_view
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
@@ -81,7 +81,9 @@ class TuningJobs:
         test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
-            statement = _studies(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
+            statement = _studies(work.session, caller, parent, "list").order_by(
+                Study.created_at.desc(), Study.id.desc()
+            )
             if query.page_token:
                 statement = statement.where(_after(*position_of(query.page_token)))
             items: list[dict[str, Any]] = []
@@ -114,7 +116,7 @@ class TuningJobs:
             if not StudyState(study.state).is_terminal:
                 raise Conflict(f"The resource {name} is in state {study.state.upper()}; cancel it first.")
             service.delete(work, StudyAccess(caller, study.id, "member"))
-        return view_of(name, is_done=True)
+        return deletion_view(name, is_done=True)
 
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with context.read() as work:
@@ -122,7 +124,7 @@ class TuningJobs:
             if work.session.scalars(statement).one_or_none() is None:
                 name = parent.name_of(COLLECTION, resource_id, "operations", "delete")
                 raise NotFound(f"Operation {name} is not found.")
-        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+        return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
 
 
 def _studies(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:

@@ -14,6 +14,7 @@ import typer
 from trainmaster.cli.jobs.spec_files import read_spec_argument
 from trainmaster.cli.jobs.verbs import changes_of
 from trainmaster.cli.planner import plots
+from trainmaster.cli.planner.queue import start_text
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import WrongUse
 from trainmaster.cli.terminal.values import moment
@@ -132,11 +133,13 @@ def _pairs(found: ForecastView, *, with_empty: bool = False) -> list[tuple[str, 
 
 
 def starts_text(found: ForecastView) -> str:
-    """``now``, the forecast as a sentence, or why there is none."""
+    """``now``, ``14:20 (13:50–16:05)``, or why there is no forecast."""
     if found.would_start:
         return "now"
     if found.start is None:
         return ""
+    if found.start.likely_at is not None:
+        return start_text(found.start, output.now())
     return found.start.sentence.removeprefix("It starts ").removesuffix(".")
 
 
