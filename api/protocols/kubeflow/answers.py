@@ -70,5 +70,5 @@ class KubernetesRoute(ProtocolRoute):
 
     @classmethod
     def refusal(cls, status: int, code: str, message: str) -> Response:
-        told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-        return answer({**told, "message": message, "reason": code, "code": status}, status)
+        status_object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        return answer({**status_object, "message": message, "reason": code, "code": status}, status)

@@ -102,8 +102,8 @@ def list_all(session: Session, caller: Caller, namespace: str) -> list[Job]:
 def reasons_of(session: Session, found: Sequence[Job], now: datetime) -> dict[str, WaitReasonView]:
     """By job: why it waits. One statement. Of those that were queued just now there is nothing to say yet."""
     waiting = [job.id for job in found if job.state == JobState.QUEUED]
-    told = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
-    return {key: reason for key, reason in told.items() if reason is not None and reason != JUST_QUEUED}
+    reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
+    return {key: reason for key, reason in reasons.items() if reason is not None and reason != JUST_QUEUED}
 
 
 def waiting(session: Session, caller: Caller, namespace: str) -> list[Job]:

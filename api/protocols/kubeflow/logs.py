@@ -21,7 +21,7 @@ from core.storage.outputs import job_output
 
 # Seconds between two looks at the file, and so many looks between two at the attempt.
 _POLL_S: Final = 0.5
-_LOOKS: Final = 4
+_POLLS_PER_STATE_READ: Final = 4
 
 
 def open_log(session: Session, pod: Pod, *, tail_lines: int | None) -> LogMerge:
@@ -47,10 +47,10 @@ class PodLog:
 
     async def chunks(self, *, follow: bool) -> AsyncIterator[bytes]:
         """What there is; with ``follow`` until the attempt has ended."""
-        looks = 0
+        polls = 0
         is_final = not follow
         while not self.shutdown.is_stopping:
-            if follow and looks % _LOOKS == 0:
+            if follow and polls % _POLLS_PER_STATE_READ == 0:
                 try:
                     # Read before the file: whatever an attempt that has ended wrote is seen by now.
                     is_final = await self.is_over()
@@ -58,7 +58,7 @@ class PodLog:
                     pass  # the database is away: the lines go on
                 except TrainmasterError:
                     return
-            looks += 1
+            polls += 1
             has_more = True
             while has_more and not self.shutdown.is_stopping:
                 text, has_more = await to_thread.run_sync(self._read, is_final, limiter=self.limiter)

@@ -79,9 +79,9 @@ class Manifest(_Part):
 
 def read_manifest(raw: Mapping[str, Any]) -> Manifest:
     """Raises ``InvalidRequest``: it names each field that is wrong, or that this platform does not serve."""
-    told = {name: value for name, value in raw.items() if name != "status"}
+    fields = {name: value for name, value in raw.items() if name != "status"}
     try:
-        return Manifest.model_validate(_without_empty(told))
+        return Manifest.model_validate(_without_empty(fields))
     except ValidationError as error:
         mistakes = [_mistake(item) for item in error.errors(include_url=False)[:5]]
         raise InvalidRequest(f"TrainJob is invalid: {'; '.join(mistakes)}.") from error
@@ -153,13 +153,13 @@ def _command(words: list[str]) -> tuple[list[str], dict[str, str]]:
     return [*words[:2], script], env
 
 
-def _resources(told: _Resources) -> tuple[dict[str, Any], int]:
+def _resources(sent: _Resources) -> tuple[dict[str, Any], int]:
     """Ours, and the CPUs rounded up (0: unstated)."""
     where = "spec.trainer.resourcesPerNode"
-    if told.requests and told.limits and told.requests != told.limits:
+    if sent.requests and sent.limits and sent.requests != sent.limits:
         raise InvalidRequest(f"{where}: requests and limits must be the same here: what is asked for is the limit.")
     found: dict[str, Any] = {}
-    for name, amount in (told.limits or told.requests).items():
+    for name, amount in (sent.limits or sent.requests).items():
         if name in ("cpu", "memory"):
             found[name] = amount
         elif name == _GPU or name.startswith(_MIG):

@@ -137,14 +137,14 @@ def list_pods(
 ) -> Response:
     """Of one TrainJob: the replicas of its newest attempt."""
     _demand_served(request)
-    told = _SELECTOR.fullmatch(selector.strip())
-    if told is None:
+    match = _SELECTOR.fullmatch(selector.strip())
+    if match is None:
         raise InvalidRequest(
             "labelSelector: name the TrainJob whose pods these are, as in jobset.sigs.k8s.io/jobset-name=NAME; no "
             "other is served."
         )
     with context.read() as work:
-        job = jobs.find(work.session, caller, namespace, told[1])
+        job = jobs.find(work.session, caller, namespace, match[1])
         found = [views.pod_view(pod, namespace, context.settings) for pod in jobs.pods_of(work.session, job)]
     return items("Pod", "v1", found)
 
@@ -154,8 +154,8 @@ def list_events(request: Request, namespace: Namespace, caller: Reader, context:
     """The newest of all TrainJobs of the project, and of each that waits why it does."""
     _demand_served(request)
     with context.read() as work:
-        told = jobs.events(work.session, caller, namespace)
-        found = [views.event_view(event, name, namespace) for event, name in told]
+        events = jobs.events(work.session, caller, namespace)
+        found = [views.event_view(event, name, namespace) for event, name in events]
         waiting = jobs.waiting(work.session, caller, namespace)
         reasons = jobs.reasons_of(work.session, waiting, work.now)
         found += [views.waiting_view(job, namespace, reasons[job.id]) for job in waiting if job.id in reasons]

@@ -27,7 +27,7 @@ _PHASES: Final = {
 }
 # Kubernetes' word for pods; a TrainJob of Kubeflow's waits in its pods.
 _SCHEDULED: Final = "Scheduled"
-_GRAVE: Final = (".failed", ".lost", ".given_up", ".expired")
+_WARNING_EVENTS: Final = (".failed", ".lost", ".given_up", ".expired")
 
 
 def job_view(
@@ -80,22 +80,22 @@ def _conditions(job: Job, waits: WaitReasonView | None) -> list[dict[str, Any]]:
     state = JobState(job.state)
     sentence = str((job.exit or {}).get("sentence") or f"The job is {state.value}.")
     if state is JobState.SUCCEEDED:
-        told = ("Complete", "JobsCompleted", sentence)
+        condition = ("Complete", "JobsCompleted", sentence)
     elif state.is_terminal:
         cause = str((job.exit or {}).get("kind") or state.value) if state is JobState.FAILED else state.value
-        told = ("Failed", _words(cause), sentence)
+        condition = ("Failed", _camel_case(cause), sentence)
     elif state is JobState.PAUSED:
-        told = ("Suspended", "Suspended", f"The job is paused; `trainmaster resume {job.name}` lets it go on.")
+        condition = ("Suspended", "Suspended", f"The job is paused; `trainmaster resume {job.name}` lets it go on.")
     elif state is JobState.QUEUED and waits is not None:
-        return [_condition(_SCHEDULED, "False", _words(waits.code), waits.sentence, job.queued_at)]
+        return [_condition(_SCHEDULED, "False", _camel_case(waits.code), waits.sentence, job.queued_at)]
     else:
         return []
-    return [_condition(told[0], "True", told[1], told[2], job.finished_at or job.updated_at)]
+    return [_condition(condition[0], "True", condition[1], condition[2], job.finished_at or job.updated_at)]
 
 
 def _condition(kind: str, status: str, reason: str, message: str, at: datetime) -> dict[str, Any]:
-    told = {"type": kind, "status": status, "reason": reason, "message": message}
-    return {**told, "lastTransitionTime": timestamp(at)}
+    condition = {"type": kind, "status": status, "reason": reason, "message": message}
+    return {**condition, "lastTransitionTime": timestamp(at)}
 
 
 def pod_view(pod: Pod, namespace: str, settings: Settings) -> dict[str, Any]:
@@ -133,50 +133,52 @@ def pod_view(pod: Pod, namespace: str, settings: Settings) -> dict[str, Any]:
 
 
 def event_view(event: Event, name: str, namespace: str) -> dict[str, Any]:
-    told = {
-        "reason": _words(event.kind),
+    fields = {
+        "reason": _camel_case(event.kind),
         "message": event.reason or f"{event.kind} by {event.actor}",
-        "type": "Warning" if event.kind.endswith(_GRAVE) else "Normal",
+        "type": "Warning" if event.kind.endswith(_WARNING_EVENTS) else "Normal",
         "source": {"component": event.actor},
     }
-    return _event(told, str(event.id), name, namespace, event.at)
+    return _event(fields, str(event.id), name, namespace, event.at)
 
 
 def waiting_view(job: Job, namespace: str, waits: WaitReasonView) -> dict[str, Any]:
     """Why it waits, as the scheduler of Kubernetes tells it: an event, which is what the client shows of it."""
-    told = {
-        "reason": _words(waits.code),
+    fields = {
+        "reason": _camel_case(waits.code),
         "message": waits.sentence,
         "type": "Warning" if waits.is_impossible else "Normal",
         "source": {"component": "scheduler"},
     }
-    return _event(told, "waits", job.name, namespace, job.queued_at)
+    return _event(fields, "waits", job.name, namespace, job.queued_at)
 
 
-def _event(told: dict[str, Any], key: str, name: str, namespace: str, at: datetime) -> dict[str, Any]:
+def _event(fields: dict[str, Any], key: str, name: str, namespace: str, at: datetime) -> dict[str, Any]:
     stamp = timestamp(at)
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{name}.{key}", "namespace": namespace, "creationTimestamp": stamp},
         "involvedObject": {"apiVersion": VERSION, "kind": "TrainJob", "name": name, "namespace": namespace},
-        **told,
+        **fields,
         "count": 1,
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
     }
 
 
-def _words(text: str) -> str:
+def _camel_case(text: str) -> str:
     """``job.queued`` as ``JobQueued``."""
     return "".join(word.capitalize() for word in text.replace(".", "_").split("_"))
 
 
 def _limits(spec: JobSpec) -> dict[str, str]:
-    told = spec.roles["worker"].resources.model_dump(mode="json", exclude_defaults=True)
-    found: dict[str, str] = {name: str(told[name]) for name in ("cpu", "memory") if name in told}
-    if "gpus" in told:
-        kinds = told.get("gpu_type")
+    resources = spec.roles["worker"].resources.model_dump(mode="json", exclude_defaults=True)
+    found: dict[str, str] = {name: str(resources[name]) for name in ("cpu", "memory") if name in resources}
+    if "gpus" in resources:
+        kinds = resources.get("gpu_type")
         kind = kinds if isinstance(kinds, str) else next(iter(kinds or ()), None)
-        found["nvidia.com/gpu" if kind is None else f"nvidia.com/mig-{kind.removeprefix('mig-')}"] = str(told["gpus"])
+        found["nvidia.com/gpu" if kind is None else f"nvidia.com/mig-{kind.removeprefix('mig-')}"] = str(
+            resources["gpus"]
+        )
     return found

@@ -31,25 +31,25 @@ def list_files(
     reader: Reader, context: AppContextDep, path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = ""
 ) -> Response:
     with context.read() as work:
-        tree, place = open_artifacts(work.session, reader.scope(work.session), path)
-    return answer({"files": list_artifacts(tree, place)})
+        tree, path_in_output = open_artifacts(work.session, reader.scope(work.session), path)
+    return answer({"files": list_artifacts(tree, path_in_output)})
 
 
 @router.get(f"{FILES}/{{path:path}}")
 def download(path: _Path, reader: Reader, context: AppContextDep) -> Response:
     """The bytes of a file. `Range` is honoured."""
     with context.read() as work:
-        tree, place = open_artifacts(work.session, reader.scope(work.session), path)
+        tree, path_in_output = open_artifacts(work.session, reader.scope(work.session), path)
     name = path.rstrip("/").rpartition("/")[2]
-    return OpenFileResponse(tree.open_file(place), media_type="application/octet-stream", name=name)
+    return OpenFileResponse(tree.open_file(path_in_output), media_type="application/octet-stream", name=name)
 
 
 @router.put(f"{FILES}/{{path:path}}")
 async def upload(path: _Path, request: Request, script: Script, context: AppContextDep) -> Response:
     """Streamed to the disk; the file is there when all of it came, in place of an earlier one."""
-    tree, place = await run_in_threadpool(_open_own, context, script, path)
+    tree, path_in_output = await run_in_threadpool(_open_own, context, script, path)
     pending = bytearray()
-    async with contextmanager_in_threadpool(tree.new_file(place)) as fd:
+    async with contextmanager_in_threadpool(tree.new_file(path_in_output)) as fd:
         async for block in request.stream():
             pending += block
             if len(pending) >= _PIECE:
@@ -71,18 +71,18 @@ def list_of_run(
     with context.read() as work:
         scope = reader.scope(work.session)
         run = find_run(work.session, scope, run_id or run_uuid)
-        tree, place = open_artifacts(work.session, scope, f"runs/{run.id}/{path}")
+        tree, path_in_output = open_artifacts(work.session, scope, f"runs/{run.id}/{path}")
     inside = f"{path.strip('/')}/" if path.strip("/") else ""
-    files = [{**one, "path": f"{inside}{one['path']}"} for one in list_artifacts(tree, place)]
+    files = [{**one, "path": f"{inside}{one['path']}"} for one in list_artifacts(tree, path_in_output)]
     return answer({"root_uri": artifact_uri("runs", run.id), "files": files})
 
 
 def _open_own(context: AppContext, script: ScriptAccess, path: str) -> tuple[Tree, str]:
     with context.read() as work:
-        tree, place = open_artifacts(work.session, script.load(work.session, work.now).scope, path)
+        tree, path_in_output = open_artifacts(work.session, script.load(work.session, work.now).scope, path)
     if len(split_path(path)) <= len(("runs", "<run id>")):
         raise InvalidRequest("path names a run's folder itself; name a file in it.", field="path")
-    return tree, place
+    return tree, path_in_output
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -21,7 +21,7 @@ _LATE: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScriptAttempt:
     """Where an attempt writes. ``roles``: of its gang, in rank order, with the most replicas that each may have."""
 
     attempt_id: str
@@ -45,31 +45,31 @@ class ScriptAccess:
 
     attempt_id: AttemptId
 
-    def load(self, session: Session, now: datetime) -> Place:
+    def load(self, session: Session, now: datetime) -> ScriptAttempt:
         """Where it writes.
 
         Raises:
             NotFound: there is no such attempt any more.
             AttemptEnded: a minute ago or longer, or its job or its project was deleted.
         """
-        place, ended_at = _place_of(session, self.attempt_id)
+        attempt, ended_at = _attempt_of(session, self.attempt_id)
         if ended_at is not None and now - ended_at > _LATE:
             raise AttemptEnded("The attempt of this token has ended; its scripts log no more.")
-        return place
+        return attempt
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAccess:
     """The right to read: what a user's projects hold, or what an attempt's own job does."""
 
-    who: Caller | AttemptId
+    caller: Caller | AttemptId
 
     def scope(self, session: Session) -> ReadScope:
-        if isinstance(self.who, Caller):
-            projects = {member.project_id: member.project for member in self.who.projects.values()}
+        if isinstance(self.caller, Caller):
+            projects = {member.project_id: member.project for member in self.caller.projects.values()}
             return ReadScope(projects, None)
-        place, _ = _place_of(session, self.who)
-        return place.scope
+        attempt, _ = _attempt_of(session, self.caller)
+        return attempt.scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +77,24 @@ class ReadScope:
     """What may be read. ``projects``: id -> name. ``place``: an attempt's, which reads of its own job alone."""
 
     projects: dict[str, str]
-    place: Place | None
+    attempt: ScriptAttempt | None
 
     def has_job(self, project_id: str, job_id: str) -> bool:
-        return project_id in self.projects and (self.place is None or self.place.job_id == job_id)
+        return project_id in self.projects and (self.attempt is None or self.attempt.job_id == job_id)
 
 
 async def _script(request: Request, context: AppContextDep) -> ScriptAccess:
-    who = await attempt_or_caller(request, context)
-    if isinstance(who, Caller):
+    caller = await attempt_or_caller(request, context)
+    if isinstance(caller, Caller):
         raise Forbidden("Runs are written by the jobs themselves; a user's token reads them.")
-    return ScriptAccess(who)
+    return ScriptAccess(caller)
 
 
 async def _reader(request: Request, context: AppContextDep) -> ReadAccess:
-    who = await attempt_or_caller(request, context)
-    if isinstance(who, Caller) and not who.may(Scope.READ):
+    caller = await attempt_or_caller(request, context)
+    if isinstance(caller, Caller) and not caller.may(Scope.READ):
         raise Forbidden("This needs a token of scope read; log in with another one.")
-    return ReadAccess(who)
+    return ReadAccess(caller)
 
 
 Script = Annotated[ScriptAccess, Depends(_script)]
@@ -106,7 +106,7 @@ def roles_of(gang: dict[str, Any]) -> dict[str, int]:
     return {role[0]: role[6] if len(role) > 6 else role[1] for role in gang["roles"]}
 
 
-def _place_of(session: Session, attempt_id: AttemptId) -> tuple[Place, datetime | None]:
+def _attempt_of(session: Session, attempt_id: AttemptId) -> tuple[ScriptAttempt, datetime | None]:
     row = session.execute(
         select(Attempt.number, Attempt.ended_at, Job, Project.name, Project.deleted_at)
         .join(Job, Job.id == Attempt.job_id)
@@ -120,7 +120,7 @@ def _place_of(session: Session, attempt_id: AttemptId) -> tuple[Place, datetime 
         raise AttemptEnded("The job of this token was deleted; its scripts log no more.")
     if project_deleted_at is not None:  # what a late call made anew would be nobody's
         raise AttemptEnded("The project of this token's job was deleted; its scripts log no more.")
-    place = Place(
+    attempt = ScriptAttempt(
         attempt_id, number, job.id, job.name, job.project_id, project, job.user_id, roles_of(job.gang)
     )  # fmt: skip
-    return place, ended_at
+    return attempt, ended_at

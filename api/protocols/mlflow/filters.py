@@ -16,7 +16,7 @@ import re2  # type: ignore[import-untyped]
 
 from core.domain.errors import InvalidRequest
 
-Look = Callable[[str, str], Any]
+ValueReader = Callable[[str, str], Any]
 """What a thing has: ``look("params", "lr")``. The kinds are metrics, params, tags, attributes and datasets."""
 
 T = TypeVar("T")
@@ -70,15 +70,15 @@ class Comparison:
     sign: str
     value: Any
 
-    def holds(self, look: Look) -> bool:
+    def holds(self, read: ValueReader) -> bool:
         """A thing that lacks the key fulfils ``IS NULL`` and nothing else."""
-        found = look(self.kind, self.key)
+        found = read(self.kind, self.key)
         if self.sign == "IS NULL":
             return found is None
         if self.sign == "IS NOT NULL":
             return found is not None
         if isinstance(found, list):  # a run has several datasets
-            return any(self._compare(one) for one in found)
+            return any(self._compare(item) for item in found)
         return found is not None and self._compare(found)
 
     def _compare(self, found: Any) -> bool:
@@ -94,7 +94,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OrderTerm:
     kind: str
     key: str
     is_descending: bool
@@ -120,7 +120,7 @@ def parse_filter(text: str, attributes: Collection[str]) -> list[Comparison]:
     return found
 
 
-def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[Order]:
+def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[OrderTerm]:
     """``metrics.loss ASC``; ascending unless it says otherwise. Raises like :func:`parse_filter`."""
     found = []
     for text in texts:
@@ -131,24 +131,24 @@ def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[Order
             is_descending = reader.take_word("ASC", "DESC") == "DESC"
         if not reader.is_done:
             raise reader.fault()
-        found.append(Order(kind, key, is_descending))
+        found.append(OrderTerm(kind, key, is_descending))
     return found
 
 
-def in_order(things: Iterable[T], orders: Iterable[Order], look_of: Callable[[T], Look]) -> list[T]:
+def in_order(things: Iterable[T], orders: Iterable[OrderTerm], reader_of: Callable[[T], ValueReader]) -> list[T]:
     """``things`` sorted by all ``orders``, the first one first; what lacks a key comes last, NaN before it."""
     found = list(things)
     for order in reversed(list(orders)):
 
-        def place(thing: T, order: Order = order) -> tuple[int, Any]:
-            value = look_of(thing)(order.kind, order.key)
+        def sort_key(thing: T, order: OrderTerm = order) -> tuple[int, Any]:
+            value = reader_of(thing)(order.kind, order.key)
             if isinstance(value, list):
                 value = value[0] if value else None
             if value is None:
                 return (2, 0)
             return (1, 0) if value != value else (0, value)  # noqa: PLR0124 (NaN)
 
-        have = [(place(thing), thing) for thing in found]
+        have = [(sort_key(thing), thing) for thing in found]
         plain = [pair for pair in have if pair[0][0] == 0]
         plain.sort(key=lambda pair: pair[0][1], reverse=order.is_descending)
         rest = sorted((pair for pair in have if pair[0][0] != 0), key=lambda pair: pair[0][0])

@@ -25,9 +25,9 @@ _Model = Annotated[str, Path(max_length=256)]
 def post_model(sent: CreateModel, script: Script, context: AppContextDep) -> Response:
     """Of the run that it names, or of the attempt's own."""
     with context.write() as work:
-        place = script.load(work.session, work.now)
-        run = writable_run(work.session, place, sent.source_run_id or place.attempt_id)
-        return _answer(create_model(work, place, run, sent))
+        attempt = script.load(work.session, work.now)
+        run = writable_run(work.session, attempt, sent.source_run_id or attempt.attempt_id)
+        return _answer(create_model(work, attempt, run, sent))
 
 
 @router.post(f"{_MODELS}/search")

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
-from api.protocols.mlflow.callers import Place, ReadScope
-from api.protocols.mlflow.filters import Look, in_order, parse_filter, parse_order
+from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
+from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
 from api.protocols.mlflow.metrics import written
 from api.protocols.mlflow.runs import RunFacts, bounded_inputs, set_params, set_tags
 from api.protocols.mlflow.schemas import CreateModel, Metric, SearchModels
@@ -31,15 +31,15 @@ _KEYS: Final = frozenset(
 )
 
 
-def create_model(work: UnitOfWork, place: Place, run: RunFacts, sent: CreateModel) -> MlflowModel:
-    count = select(func.count()).where(MlflowModel.job_id == place.job_id)
+def create_model(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, sent: CreateModel) -> MlflowModel:
+    count = select(func.count()).where(MlflowModel.job_id == attempt.job_id)
     if work.session.execute(count).scalar_one() >= _MODELS_OF_JOB:
         raise Forbidden(f"This job has logged {_MODELS_OF_JOB} models already; delete none of them, but log fewer.")
     model_id = new_id("m")
     model = MlflowModel(
         id=model_id,
-        project_id=place.project_id,
-        job_id=place.job_id,
+        project_id=attempt.project_id,
+        job_id=attempt.job_id,
         run_id=run.id,
         name=sent.name or f"model-{model_id[-6:]}",
         kind=sent.model_type,
@@ -66,9 +66,9 @@ def find_model(session: Session, scope: ReadScope, model_id: str, *, is_locked: 
     return model
 
 
-def own_model(work: UnitOfWork, place: Place, model_id: str) -> MlflowModel:
+def own_model(work: UnitOfWork, attempt: ScriptAttempt, model_id: str) -> MlflowModel:
     """A model of the attempt's job, to be changed. Raises ``NotFound``."""
-    model = find_model(work.session, place.scope, model_id, is_locked=True)
+    model = find_model(work.session, attempt.scope, model_id, is_locked=True)
     model.updated_at = work.now
     return model
 
@@ -80,18 +80,21 @@ def finalize(model: MlflowModel, status: str | int) -> None:
     model.status = str(name)
 
 
-def note_metrics(work: UnitOfWork, place: Place, run: RunFacts, metrics: Iterable[Metric]) -> None:
+def record_metrics(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, metrics: Iterable[Metric]) -> None:
     """The last values of what was measured of a model; the run keeps all of them."""
     by_model: dict[str, list[Metric]] = {}
     for metric in metrics:
         if metric.model_id:
             by_model.setdefault(metric.model_id, []).append(metric)
     for model_id, measured in by_model.items():
-        model = own_model(work, place, model_id)
-        kept = {(one["key"], one.get("dataset_name", ""), one.get("dataset_digest", "")): one for one in model.metrics}
+        model = own_model(work, attempt, model_id)
+        last_metrics = {
+            (stored["key"], stored.get("dataset_name", ""), stored.get("dataset_digest", "")): stored
+            for stored in model.metrics
+        }
         for metric in measured:
             name, digest = metric.dataset_name or "", metric.dataset_digest or ""
-            kept[metric.key, name, digest] = {
+            last_metrics[metric.key, name, digest] = {
                 "key": metric.key,
                 "value": written(metric.value),
                 "timestamp": metric.timestamp,
@@ -100,9 +103,9 @@ def note_metrics(work: UnitOfWork, place: Place, run: RunFacts, metrics: Iterabl
                 "model_id": model_id,
                 **({"dataset_name": name, "dataset_digest": digest} if name else {}),
             }
-        if len(kept) > _METRICS_OF_MODEL:
+        if len(last_metrics) > _METRICS_OF_MODEL:
             raise InvalidRequest(f"A model has at most {_METRICS_OF_MODEL} metrics.", field="metrics")
-        model.metrics = bounded_inputs(list(kept.values()), "metrics")
+        model.metrics = bounded_inputs(list(last_metrics.values()), "metrics")
 
 
 def search_models(session: Session, scope: ReadScope, sent: SearchModels) -> dict[str, Any]:
@@ -113,15 +116,15 @@ def search_models(session: Session, scope: ReadScope, sent: SearchModels) -> dic
     start = page_start(sent.page_token)
     wanted = [project for project in sent.experiment_ids if project in scope.projects]
     query = select(MlflowModel).where(MlflowModel.project_id.in_(wanted))
-    if scope.place is not None:
-        query = query.where(MlflowModel.job_id == scope.place.job_id)
+    if scope.attempt is not None:
+        query = query.where(MlflowModel.job_id == scope.attempt.job_id)
     query = query.order_by(MlflowModel.created_at.desc(), MlflowModel.id.desc()).limit(_SCANNED)
     models = [
         model
         for model in session.execute(query).scalars()
-        if all(item.holds(_look(model)) for item in filters)
+        if all(item.holds(_reader_of(model)) for item in filters)
     ]  # fmt: skip
-    found = in_order(models, orders, _look)
+    found = in_order(models, orders, _reader_of)
     end = start + sent.max_results
     return {
         "models": [model_view(model) for model in found[start:end]],
@@ -147,18 +150,20 @@ def model_view(model: MlflowModel) -> dict[str, Any]:
     }
 
 
-def _look(model: MlflowModel) -> Look:
-    def look(kind: str, key: str) -> Any:
+def _reader_of(model: MlflowModel) -> ValueReader:
+    def read(kind: str, key: str) -> Any:
         match kind:
             case "metrics":
-                found = [float(one["value"]) for one in model.metrics if one["key"] == key]
+                found = [float(metric["value"]) for metric in model.metrics if metric["key"] == key]
                 return found or None
             case "params":
                 return model.params.get(key)
             case "tags":
                 return model.tags.get(key)
             case "datasets":
-                return [one.get(f"dataset_{key}") for one in model.metrics if one.get(f"dataset_{key}")] or None
+                return [
+                    metric.get(f"dataset_{key}") for metric in model.metrics if metric.get(f"dataset_{key}")
+                ] or None
             case _:
                 return {
                     "name": model.name,
@@ -170,4 +175,4 @@ def _look(model: MlflowModel) -> Look:
                     "last_updated_timestamp": ms(model.updated_at),
                 }[key]
 
-    return look
+    return read

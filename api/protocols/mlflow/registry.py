@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.answers import AlreadyExists
-from api.protocols.mlflow.callers import Place, ReadScope
-from api.protocols.mlflow.filters import Look, in_order, parse_filter, parse_order
+from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
+from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
 from api.protocols.mlflow.models import own_model
 from api.protocols.mlflow.runs import writable_run
 from api.protocols.mlflow.schemas import CreateRegistered, CreateVersion
@@ -34,13 +34,13 @@ _MODEL: Final = re.compile(r"models:/(m-[\w-]+)")
 _OF_RUN: Final = re.compile(r"runs:/([\w-]+)/(.+)")
 
 
-def create_name(work: UnitOfWork, place: Place, sent: CreateRegistered) -> MlflowRegisteredModel:
+def create_name(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRegistered) -> MlflowRegisteredModel:
     """Raises ``AlreadyExists`` when the project has it."""
-    count = select(func.count()).where(MlflowRegisteredModel.project_id == place.project_id)
+    count = select(func.count()).where(MlflowRegisteredModel.project_id == attempt.project_id)
     if work.session.execute(count).scalar_one() >= _NAMES_OF_PROJECT:
         raise Forbidden(f"This project has {_NAMES_OF_PROJECT} registered models already; use one of their names.")
     values = {
-        "project_id": place.project_id,
+        "project_id": attempt.project_id,
         "name": sent.name,
         "description": sent.description,
         "tags": {tag.key: tag.value for tag in sent.tags},
@@ -68,14 +68,14 @@ def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool 
     return found
 
 
-def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> MlflowModelVersion:
+def create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersion) -> MlflowModelVersion:
     """The next version of a name of the project. Raises ``NotFound`` when there is no such name, run or model."""
-    name = find_name(work.session, place.scope, sent.name, is_locked=True)
+    name = find_name(work.session, attempt.scope, sent.name, is_locked=True)
     if sent.run_id:
-        writable_run(work.session, place, sent.run_id)
+        writable_run(work.session, attempt, sent.run_id)
     model_id = sent.model_id or (found[1] if (found := _MODEL.fullmatch(sent.source)) else "")
     if model_id:
-        own_model(work, place, model_id)
+        own_model(work, attempt, model_id)
     query = select(func.max(MlflowModelVersion.version)).where(
         MlflowModelVersion.project_id == name.project_id, MlflowModelVersion.name == name.name
     )
@@ -86,7 +86,7 @@ def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> Mlflo
         project_id=name.project_id,
         name=name.name,
         version=newest + 1,
-        job_id=place.job_id,
+        job_id=attempt.job_id,
         run_id=sent.run_id,
         model_id=model_id,
         source=sent.source,
@@ -183,18 +183,20 @@ def _newest(session: Session, project_id: str, name: str) -> list[dict[str, Any]
 def _page(views: list[dict[str, Any]], sent: Mapping[str, Any], key: str, keys: frozenset[str]) -> dict[str, Any]:
     filters, orders = parse_filter(sent["filter"], keys), parse_order(sent["order_by"], keys)
     start, limit = page_start(sent["page_token"]), sent["max_results"]
-    found = in_order([view for view in views if all(item.holds(_look(view)) for item in filters)], orders, _look)
+    found = in_order(
+        [view for view in views if all(item.holds(_reader_of(view)) for item in filters)], orders, _reader_of
+    )
     end = start + limit
     return {key: found[start:end], **({"next_page_token": str(end)} if end < len(found) else {})}
 
 
-def _look(view: dict[str, Any]) -> Look:
+def _reader_of(view: dict[str, Any]) -> ValueReader:
     names = {"timestamp": "last_updated_timestamp", "version_number": "version", "source_path": "source"}
 
-    def look(kind: str, key: str) -> Any:
+    def read(kind: str, key: str) -> Any:
         if kind == "tags":
             return next((tag["value"] for tag in view["tags"] if tag["key"] == key), None)
         found = view.get(names.get(key, key)) if kind == "attributes" else None
         return int(found) if key == "version_number" and found is not None else found
 
-    return look
+    return read

@@ -14,15 +14,15 @@ from fastapi.responses import RedirectResponse
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.protocols.mlflow import artifact_routes, model_routes, registry_routes
 from api.protocols.mlflow.answers import MlflowRoute, answer, refusal
-from api.protocols.mlflow.callers import Place, Reader, Script
+from api.protocols.mlflow.callers import Reader, Script, ScriptAttempt
 from api.protocols.mlflow.metrics import HISTORY_LIMIT, history, last_values, log_metrics
-from api.protocols.mlflow.models import note_metrics
+from api.protocols.mlflow.models import record_metrics
 from api.protocols.mlflow.runs import (
+    append_model_history,
     bounded_inputs,
     create_run,
     find_run,
     lock_row,
-    note_model,
     set_params,
     set_tags,
     update_run,
@@ -74,8 +74,8 @@ def get_experiment_by_name(
     """Whatever a script calls its experiment, it is its own project: the run that it was given is there."""
     with context.read() as work:
         scope = reader.scope(work.session)
-        if scope.place is not None:
-            return _experiment(work, scope.place.project_id, experiment_name)
+        if scope.attempt is not None:
+            return _experiment(work, scope.attempt.project_id, experiment_name)
         for project_id, name in scope.projects.items():
             if name == experiment_name:
                 return _experiment(work, project_id)
@@ -88,8 +88,8 @@ def get_experiment(
 ) -> Response:
     with context.read() as work:
         scope = reader.scope(work.session)
-        if scope.place is not None:  # "0" is MLflow's own default
-            return _experiment(work, scope.place.project_id)
+        if scope.attempt is not None:  # "0" is MLflow's own default
+            return _experiment(work, scope.attempt.project_id)
         if experiment_id in scope.projects:
             return _experiment(work, experiment_id)
     raise NotFound(f"No Experiment with id={experiment_id} exists that you may see.")
@@ -147,10 +147,10 @@ def get_run(reader: Reader, context: AppContextDep, run_id: _RunId = "", run_uui
 @router.post(f"{API}/runs/update")
 def post_update(sent: UpdateRun, script: Script, context: AppContextDep) -> Response:
     with context.write() as work:
-        place = script.load(work.session, work.now)
-        update_run(work, writable_run(work.session, place, sent.run), sent)
+        attempt = script.load(work.session, work.now)
+        update_run(work, writable_run(work.session, attempt, sent.run), sent)
         work.session.flush()
-        return answer({"run_info": run_info(writable_run(work.session, place, sent.run))})
+        return answer({"run_info": run_info(writable_run(work.session, attempt, sent.run))})
 
 
 @router.post(f"{API}/runs/delete")
@@ -209,10 +209,10 @@ def log_inputs(sent: LogInputs, script: Script, context: AppContextDep) -> Respo
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
         datasets = [one.model_dump(by_alias=True, exclude_none=True) for one in sent.datasets]
         models = [one.model_dump() for one in sent.models]
-        kept = {name: list(row.inputs.get(name, [])) for name in ("datasets", "models")}
-        for name, told in (("datasets", datasets), ("models", models)):
-            kept[name] += [one for one in told if one not in kept[name]]
-        row.inputs = bounded_inputs(kept, "inputs")
+        inputs = {name: list(row.inputs.get(name, [])) for name in ("datasets", "models")}
+        for name, new in (("datasets", datasets), ("models", models)):
+            inputs[name] += [one for one in new if one not in inputs[name]]
+        row.inputs = bounded_inputs(inputs, "inputs")
     return answer({})
 
 
@@ -230,14 +230,14 @@ def log_model(sent: LogModel, script: Script, context: AppContextDep) -> Respons
     """What clients before MLflow 3 tell of a model that they have uploaded."""
     with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
-        note_model(row, sent.model_json)
+        append_model_history(row, sent.model_json)
     return answer({})
 
 
 def _log(sent: LogBatch, script: Script, context: AppContext) -> Response:
     with context.write() as work:
-        place: Place = script.load(work.session, work.now)
-        run = writable_run(work.session, place, sent.run)
+        attempt: ScriptAttempt = script.load(work.session, work.now)
+        run = writable_run(work.session, attempt, sent.run)
         if sent.params or sent.tags or (run.row is None and not run.is_main):
             row = lock_row(work, run)
             if sent.params:
@@ -245,7 +245,7 @@ def _log(sent: LogBatch, script: Script, context: AppContext) -> Response:
             if sent.tags:
                 set_tags(row, sent.tags)
         log_metrics(work, run, sent.metrics)
-        note_metrics(work, place, run, sent.metrics)
+        record_metrics(work, attempt, run, sent.metrics)
     return answer({})
 
 
@@ -294,9 +294,9 @@ def get_history_bulk(
     found: list[dict[str, Any]] = []
     with context.read() as work:
         scope = reader.scope(work.session)
-        for one in run_id:
+        for searched_id in run_id:
             if len(found) < limit:
-                run = find_run(work.session, scope, one)
+                run = find_run(work.session, scope, searched_id)
                 found += history(work.session, run, metric_key, start=0, limit=limit - len(found))[0]
     return answer({"metrics": found})
 

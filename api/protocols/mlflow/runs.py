@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
-from api.protocols.mlflow.callers import Place, ReadScope, roles_of
+from api.protocols.mlflow.callers import ReadScope, ScriptAttempt, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
 from core.db.rows import AnySelect
@@ -101,7 +101,7 @@ def find_run(session: Session, scope: ReadScope, run_id: str) -> RunFacts:
     """A run that may be read. Raises ``NotFound``."""
     row = session.get(MlflowRun, run_id)
     # A replica's run that nothing was logged to has no row: its name tells the attempt.
-    candidates = [row.attempt_id] if row is not None else _attempts_in(run_id)
+    candidates = [row.attempt_id] if row is not None else _possible_attempt_ids(run_id)
     found = session.execute(run_query().where(Attempt.id.in_(candidates))).first()
     if found is not None and scope.has_job(found[1].project_id, found[1].id):
         run = facts_of(found, run_id, row)
@@ -155,7 +155,7 @@ def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFac
     )
 
 
-def writable_run(session: Session, place: Place, run_id: str) -> RunFacts:
+def writable_run(session: Session, attempt: ScriptAttempt, run_id: str) -> RunFacts:
     """A run of the attempt's own job.
 
     Raises:
@@ -163,7 +163,7 @@ def writable_run(session: Session, place: Place, run_id: str) -> RunFacts:
     """
     if not run_id:
         raise InvalidRequest("run_id is missing.", field="run_id")
-    run = find_run(session, place.scope, run_id)
+    run = find_run(session, attempt.scope, run_id)
     if run.row is not None and run.row.is_deleted:
         raise Forbidden(f"The run {run_id!r} is deleted; restore it to log to it.")
     return run
@@ -193,18 +193,18 @@ def lock_row(work: UnitOfWork, run: RunFacts) -> MlflowRun:
     return work.session.execute(query.execution_options(populate_existing=True)).scalar_one()
 
 
-def create_run(work: UnitOfWork, place: Place, sent: CreateRun) -> RunFacts:
+def create_run(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRun) -> RunFacts:
     """A run that the script makes itself beside its replica's: another trial of a search, a fold, a nested run."""
-    count = select(func.count()).where(MlflowRun.job_id == place.job_id, MlflowRun.replica == "")
+    count = select(func.count()).where(MlflowRun.job_id == attempt.job_id, MlflowRun.replica == "")
     if work.session.execute(count).scalar_one() >= _RUNS_OF_JOB:
         raise Forbidden(f"This job has made {_RUNS_OF_JOB} runs already; log to one of them.")
     tags = {tag.key: tag.value for tag in sent.tags}
-    name = sent.run_name or tags.get("mlflow.runName") or f"{place.job_name} {new_id(RUN_PREFIX)[-4:]}"
+    name = sent.run_name or tags.get("mlflow.runName") or f"{attempt.job_name} {new_id(RUN_PREFIX)[-4:]}"
     row = MlflowRun(
         id=new_id(RUN_PREFIX),
-        project_id=place.project_id,
-        job_id=place.job_id,
-        attempt_id=place.attempt_id,
+        project_id=attempt.project_id,
+        job_id=attempt.job_id,
+        attempt_id=attempt.attempt_id,
         replica="",
         name=name,
         status="RUNNING",
@@ -216,7 +216,7 @@ def create_run(work: UnitOfWork, place: Place, sent: CreateRun) -> RunFacts:
     )
     work.session.add(row)
     work.session.flush()
-    return writable_run(work.session, place, row.id)
+    return writable_run(work.session, attempt, row.id)
 
 
 def update_run(work: UnitOfWork, run: RunFacts, sent: UpdateRun) -> None:
@@ -228,33 +228,33 @@ def update_run(work: UnitOfWork, run: RunFacts, sent: UpdateRun) -> None:
         row.name = sent.run_name
         row.tags = {**row.tags, "mlflow.runName": sent.run_name}
     if run.is_made_by_script and sent.status is not None:
-        row.status = status_named(sent.status)
+        row.status = parse_status(sent.status)
         is_over = row.status not in ("RUNNING", "SCHEDULED")
         row.ended_at = None if not is_over else work.now if sent.end_time is None else at_ms(sent.end_time)
 
 
 def set_params(row: MlflowRun | MlflowModel, params: Iterable[Param]) -> None:
     """Add parameters. Raises ``InvalidRequest`` for one that has another value already: they never change."""
-    kept = dict(row.params)
+    values = dict(row.params)
     for param in params:
-        before = kept.setdefault(param.key, param.value)
+        before = values.setdefault(param.key, param.value)
         if before != param.value:
             raise InvalidRequest(
                 f"Changing param values is not allowed: {param.key!r} of {row.id} has the value {before[:200]!r}, not "
                 f"{param.value[:200]!r}; log it under another name.",
                 field="params",
             )
-    row.params = _bounded(kept, "parameters")
+    row.params = _bounded(values, "parameters")
 
 
 def set_tags(row: MlflowRun | MlflowModel, tags: Iterable[SentTag]) -> None:
-    kept = {**row.tags, **{tag.key: tag.value for tag in tags}}
-    if isinstance(row, MlflowRun) and "mlflow.runName" in kept:
-        row.name = kept["mlflow.runName"]
-    row.tags = _bounded(kept, "tags")
+    values = {**row.tags, **{tag.key: tag.value for tag in tags}}
+    if isinstance(row, MlflowRun) and "mlflow.runName" in values:
+        row.name = values["mlflow.runName"]
+    row.tags = _bounded(values, "tags")
 
 
-def note_model(row: MlflowRun, model_json: str) -> None:
+def append_model_history(row: MlflowRun, model_json: str) -> None:
     """The history of models that clients before MLflow 3 keep in a tag: the newest ones, as much as a tag may hold.
 
     Raises:
@@ -284,7 +284,7 @@ def at_ms(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def status_named(status: str | int) -> str:
+def parse_status(status: str | int) -> str:
     """The status by its name or number. Raises ``InvalidRequest``."""
     found = STATUSES[status] if isinstance(status, int) and 0 <= status < len(STATUSES) else status
     if found not in STATUSES[1:]:
@@ -303,7 +303,7 @@ def _bounded(pairs: dict[str, str], what: str) -> dict[str, str]:
     return pairs
 
 
-def _attempts_in(run_id: str) -> list[str]:
+def _possible_attempt_ids(run_id: str) -> list[str]:
     """The attempts whose run this may be: the id alone, or with a replica's name behind it."""
     parts = run_id.split("-")
     return ["-".join(parts[:end]) for end in range(2, min(len(parts), _WORDS) + 1)]

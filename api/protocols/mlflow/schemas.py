@@ -36,13 +36,13 @@ Time = Annotated[int, Field(ge=0, le=TIME_LIMIT_MS)]
 Step = Annotated[int, Field(ge=-STEP_LIMIT, le=STEP_LIMIT)]
 
 
-class Sent(BaseModel):
+class MlflowRequest(BaseModel):
     """A request. Numbers may come as texts, as protocol buffers write large ones."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
-class OfRun(Sent):
+class OfRun(MlflowRequest):
     """``run_uuid`` is what the run's id was called before MLflow 1."""
 
     run_id: Annotated[str, Field(max_length=256)] = ""
@@ -53,17 +53,17 @@ class OfRun(Sent):
         return self.run_id or self.run_uuid
 
 
-class Tag(Sent):
+class Tag(MlflowRequest):
     key: Key
     value: Annotated[str, Field(max_length=TAG)] = ""
 
 
-class Param(Sent):
+class Param(MlflowRequest):
     key: Key
     value: Annotated[str, Field(max_length=_PARAM)] = ""
 
 
-class Metric(Sent):
+class Metric(MlflowRequest):
     key: Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)]
     value: Number
     timestamp: Time
@@ -80,7 +80,7 @@ class Metric(Sent):
         return value
 
 
-class CreateRun(Sent):
+class CreateRun(MlflowRequest):
     experiment_id: str = ""
     run_name: Annotated[str, Field(max_length=TAG)] = ""
     start_time: Time | None = None
@@ -119,7 +119,7 @@ class LogModel(OfRun):
     model_json: Annotated[str, Field(max_length=1_000_000)]
 
 
-class Dataset(Sent):
+class Dataset(MlflowRequest):
     name: Annotated[str, Field(max_length=500)]
     digest: Annotated[str, Field(max_length=100)]
     source_type: Annotated[str, Field(max_length=500)] = ""
@@ -129,16 +129,16 @@ class Dataset(Sent):
     profile: Annotated[str | None, Field(max_length=1_048_575)] = None
 
 
-class DatasetInput(Sent):
+class DatasetInput(MlflowRequest):
     tags: Annotated[list[Tag], Field(max_length=_PAIRS)] = []
     dataset: Dataset
 
 
-class ModelInput(Sent):
+class ModelInput(MlflowRequest):
     model_id: Id
 
 
-class ModelOutput(Sent):
+class ModelOutput(MlflowRequest):
     model_id: Id
     step: Step = 0
 
@@ -152,7 +152,7 @@ class LogOutputs(OfRun):
     models: Annotated[list[ModelOutput], Field(max_length=_PAIRS)] = []
 
 
-class SearchRuns(Sent):
+class SearchRuns(MlflowRequest):
     experiment_ids: Annotated[list[str], Field(max_length=1_000)] = []
     filter: str = ""
     run_view_type: str | int = "ACTIVE_ONLY"
@@ -161,27 +161,27 @@ class SearchRuns(Sent):
     page_token: Annotated[str, Field(max_length=100)] = ""
 
 
-class SearchExperiments(Sent):
+class SearchExperiments(MlflowRequest):
     filter: str = ""
     max_results: Annotated[int, Field(ge=1, le=PAGE)] = 1_000
     order_by: Annotated[list[str], Field(max_length=20)] = []
     page_token: Annotated[str, Field(max_length=100)] = ""
 
 
-class CreateExperiment(Sent):
+class CreateExperiment(MlflowRequest):
     name: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class OfExperiment(Sent):
+class OfExperiment(MlflowRequest):
     experiment_id: str = ""
 
 
-class OrderOfModels(Sent):
+class OrderOfModels(MlflowRequest):
     field_name: Annotated[str, Field(max_length=500)]
     ascending: bool = True
 
 
-class SearchModels(Sent):
+class SearchModels(MlflowRequest):
     experiment_ids: Annotated[list[str], Field(max_length=1_000)] = []
     filter: str = ""
     max_results: Annotated[int, Field(ge=1, le=1_000)] = 100
@@ -189,7 +189,7 @@ class SearchModels(Sent):
     page_token: Annotated[str, Field(max_length=100)] = ""
 
 
-class CreateModel(Sent):
+class CreateModel(MlflowRequest):
     experiment_id: str = ""
     name: Annotated[str, Field(max_length=_KEY)] = ""
     model_type: Annotated[str, Field(max_length=_KEY)] = ""
@@ -198,25 +198,25 @@ class CreateModel(Sent):
     tags: Annotated[list[Tag], Field(max_length=_PAIRS)] = []
 
 
-class FinalizeModel(Sent):
+class FinalizeModel(MlflowRequest):
     status: str | int
 
 
-class Params(Sent):
+class Params(MlflowRequest):
     params: Annotated[list[Param], Field(max_length=_PAIRS)] = []
 
 
-class Tags(Sent):
+class Tags(MlflowRequest):
     tags: Annotated[list[Tag], Field(max_length=_PAIRS)] = []
 
 
-class CreateRegistered(Sent):
+class CreateRegistered(MlflowRequest):
     name: Key
     description: Annotated[str, Field(max_length=_DESCRIPTION)] = ""
     tags: Annotated[list[Tag], Field(max_length=_PAIRS)] = []
 
 
-class CreateVersion(Sent):
+class CreateVersion(MlflowRequest):
     name: Key
     source: Annotated[str, Field(max_length=_PATH)]
     run_id: Annotated[str, Field(max_length=256)] = ""

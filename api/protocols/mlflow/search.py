@@ -15,7 +15,7 @@ from sqlalchemy import case, exists, func, select
 from sqlalchemy.orm import Session
 
 from api.protocols.mlflow.callers import ReadScope
-from api.protocols.mlflow.filters import Comparison, Look, Order, in_order, parse_filter, parse_order
+from api.protocols.mlflow.filters import Comparison, OrderTerm, ValueReader, in_order, parse_filter, parse_order
 from api.protocols.mlflow.metrics import last_values
 from api.protocols.mlflow.runs import RunFacts, at_ms, facts_of, run_query
 from api.protocols.mlflow.schemas import SearchExperiments, SearchRuns
@@ -43,14 +43,14 @@ def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[st
     runs = [run for run in found if _is_in_view(run, sent.run_view_type)]
     runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
     # What needs no metrics first: they are the dear part.
-    runs = [run for run in runs if _holds(filters, _look(run, {}), is_metrics=False)]
+    runs = [run for run in runs if _holds(filters, _reader_of(run, {}), is_metrics=False)]
     metrics: dict[str, dict[str, Any]] = {}
-    items: list[Comparison | Order] = [*filters, *orders]
-    asked = [item.key for item in items if item.kind == "metrics"]
-    if asked:
-        metrics = last_values(session, runs, asked)
-        runs = [run for run in runs if _holds(filters, _look(run, metrics[run.id]), is_metrics=True)]
-    runs = in_order(runs, orders, lambda run: _look(run, metrics.get(run.id, {})))
+    items: list[Comparison | OrderTerm] = [*filters, *orders]
+    metric_keys = [item.key for item in items if item.kind == "metrics"]
+    if metric_keys:
+        metrics = last_values(session, runs, metric_keys)
+        runs = [run for run in runs if _holds(filters, _reader_of(run, metrics[run.id]), is_metrics=True)]
+    runs = in_order(runs, orders, lambda run: _reader_of(run, metrics.get(run.id, {})))
     page = runs[start : start + sent.max_results]
     shown = last_values(session, page)
     end = start + len(page)
@@ -66,8 +66,8 @@ def search_experiments(session: Session, scope: ReadScope, sent: SearchExperimen
     query = select(Project).where(Project.id.in_(list(scope.projects)), Project.deleted_at.is_(None))
     projects = session.execute(query.order_by(Project.created_at.desc(), Project.id)).scalars().all()
     found = [experiment_view(project) for project in projects]
-    found = [view for view in found if all(item.holds(look_in(view)) for item in filters)]
-    found = in_order(found, orders, look_in)
+    found = [view for view in found if all(item.holds(attribute_reader(view)) for item in filters)]
+    found = in_order(found, orders, attribute_reader)
     end = start + sent.max_results
     return {
         "experiments": found[start:end],
@@ -84,7 +84,7 @@ def page_start(token: str) -> int:
     return int(token)
 
 
-def look_in(view: dict[str, Any]) -> Look:
+def attribute_reader(view: dict[str, Any]) -> ValueReader:
     """Only attributes: of things that have neither metrics nor parameters."""
     return lambda kind, key: view.get(key) if kind == "attributes" else None
 
@@ -95,7 +95,7 @@ def _runs(
     wanted = [project for project in experiment_ids if project in scope.projects]
     if not wanted:
         return []
-    conditions = [Job.project_id.in_(wanted), *([Job.id == scope.place.job_id] if scope.place is not None else [])]
+    conditions = [Job.project_id.in_(wanted), *([Job.id == scope.attempt.job_id] if scope.attempt is not None else [])]
     attempts = session.execute(
         run_query()
         .where(*conditions, *_of_attempts(filters))
@@ -111,16 +111,16 @@ def _runs(
         .limit(SCANNED),
         execution_options={"yield_per": 100},
     )
-    kept, size_bytes = {}, 0
+    logged, size_bytes = {}, 0
     for row in rows:
-        kept[row[3].id] = row
+        logged[row[3].id] = row
         size_bytes += len(orjson.dumps([row[3].params, row[3].tags, row[3].inputs, row[3].outputs]))
         if size_bytes > _SCANNED_BYTES:
             break
     rows.close()
-    found = [facts_of(row[:3], row[0].id, _row(kept, row[0].id)) for row in attempts]
+    found = [facts_of(row[:3], row[0].id, _row(logged, row[0].id)) for row in attempts]
     main = {row[0].id for row in attempts}
-    found += [facts_of(row[:3], run_id, row[3]) for run_id, row in kept.items() if run_id not in main]
+    found += [facts_of(row[:3], run_id, row[3]) for run_id, row in logged.items() if run_id not in main]
     return [run for run in found if run is not None]
 
 
@@ -176,8 +176,8 @@ def _times(column: Any, item: Comparison) -> Iterator[Any]:
         yield column <= at
 
 
-def _row(kept: dict[str, Any], run_id: str) -> MlflowRun | None:
-    row = kept.get(run_id)
+def _row(logged: dict[str, Any], run_id: str) -> MlflowRun | None:
+    row = logged.get(run_id)
     return None if row is None else row[3]
 
 
@@ -189,11 +189,11 @@ def _is_in_view(run: RunFacts, view: str | int) -> bool:
     return name == "ALL" or is_deleted == (name == "DELETED_ONLY")
 
 
-def _holds(filters: Sequence[Comparison], look: Look, *, is_metrics: bool) -> bool:
-    return all(item.holds(look) for item in filters if (item.kind == "metrics") == is_metrics)
+def _holds(filters: Sequence[Comparison], read: ValueReader, *, is_metrics: bool) -> bool:
+    return all(item.holds(read) for item in filters if (item.kind == "metrics") == is_metrics)
 
 
-def _look(run: RunFacts, metrics: dict[str, Any]) -> Look:
+def _reader_of(run: RunFacts, metrics: dict[str, Any]) -> ValueReader:
     attributes: dict[str, Callable[[], Any]] = {
         "run_id": lambda: run.id,
         "run_name": lambda: run.name,
@@ -205,7 +205,7 @@ def _look(run: RunFacts, metrics: dict[str, Any]) -> Look:
         "experiment_id": lambda: run.project_id,
     }
 
-    def look(kind: str, key: str) -> Any:
+    def read(kind: str, key: str) -> Any:
         match kind:
             case "metrics":
                 found = metrics.get(key)
@@ -219,11 +219,16 @@ def _look(run: RunFacts, metrics: dict[str, Any]) -> Look:
             case _:
                 return attributes[key]()
 
-    return look
+    return read
 
 
 def _of_datasets(run: RunFacts, key: str) -> list[Any] | None:
     datasets = run.row.inputs.get("datasets", []) if run.row is not None else []
     if key == "context":
-        return [tag["value"] for one in datasets for tag in one["tags"] if tag["key"] == "mlflow.data.context"] or None
-    return [one["dataset"].get(key) for one in datasets] or None
+        return [
+            tag["value"]
+            for dataset_input in datasets
+            for tag in dataset_input["tags"]
+            if tag["key"] == "mlflow.data.context"
+        ] or None
+    return [dataset_input["dataset"].get(key) for dataset_input in datasets] or None

@@ -37,39 +37,39 @@ async def call(
     project: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
     """A job calls with its attempt's token, for its own project; a user names the project."""
-    who = await attempt_or_caller(request, context)
+    caller = await attempt_or_caller(request, context)
     body = await request.body()
     storages: Storages = request.app.state.optuna
     if storages.limiter is None:
         storages.limiter = CapacityLimiter(_CALLS)
-    work = partial(_answer, storages, context, who, project, method, body)
+    work = partial(_answer, storages, context, caller, project, method, body)
     return await to_thread.run_sync(work, limiter=storages.limiter)
 
 
 def _answer(
-    storages: Storages, context: AppContext, who: AttemptId | Caller, project: str | None, method: str, body: bytes
+    storages: Storages, context: AppContext, caller: AttemptId | Caller, project: str | None, method: str, body: bytes
 ) -> Response:
     from api.protocols.optuna.calls import Refused, perform, reads  # Optuna takes half a second to import
 
-    project_id = _project_of(context, who, project, is_reading=reads(method))
+    project_id = _project_of(context, caller, project, is_reading=reads(method))
     try:
         found = perform(partial(storages.get, project_id), method, body)
         return Response(found, media_type="application/x-protobuf")
     except Refused as refused:
         status = _HTTP.get(refused.status, 400)
-        told = Problem(title=refused.status, status=status, code=refused.status.lower(), detail=refused.details)
-        return problem_response(told, {STATUS_HEADER: refused.status})
+        problem = Problem(title=refused.status, status=status, code=refused.status.lower(), detail=refused.details)
+        return problem_response(problem, {STATUS_HEADER: refused.status})
 
 
-def _project_of(context: AppContext, who: AttemptId | Caller, project: str | None, *, is_reading: bool) -> str:
+def _project_of(context: AppContext, caller: AttemptId | Caller, project: str | None, *, is_reading: bool) -> str:
     with context.read() as work:
-        if not isinstance(who, Caller):
-            place = ScriptAccess(who).load(work.session, work.now)
-            if project not in (None, place.project):
-                raise Forbidden(f"project: the token is that of a job in {place.project}; leave the project out.")
-            return place.project_id
+        if not isinstance(caller, Caller):
+            attempt = ScriptAccess(caller).load(work.session, work.now)
+            if project not in (None, attempt.project):
+                raise Forbidden(f"project: the token is that of a job in {attempt.project}; leave the project out.")
+            return attempt.project_id
         if project is None:
             raise InvalidRequest("project: name the project whose studies these are.", field="project")
-        if not who.may(Scope.READ if is_reading else Scope.WRITE):
+        if not caller.may(Scope.READ if is_reading else Scope.WRITE):
             raise Forbidden("This needs a token of scope write; log in with another one.")
-        return who.member_of(work.session, project, "viewer" if is_reading else "member").project_id
+        return caller.member_of(work.session, project, "viewer" if is_reading else "member").project_id

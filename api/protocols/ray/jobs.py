@@ -17,7 +17,7 @@ from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import wait_reason_of
 from api.jobs.service import Submission, canonical, check_submission, submit
-from api.protocols.ray.mapping import in_their_fields, job_spec_of
+from api.protocols.ray.mapping import job_spec_of, translated_message
 from api.protocols.ray.packages import digest_of_package
 from api.protocols.ray.requests import JobRequest
 from api.protocols.ray.runtime_env import read_environment
@@ -30,12 +30,12 @@ from core.domain.jobs.states import JobState
 LIST_LIMIT: Final = 1_000  # the newest; Ray's client knows no pages
 
 
-class AlreadyThere(InvalidRequest):
+class SubmissionIdTaken(InvalidRequest):
     """A submission id that is taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RayJobRow:
     row: RayJob
     job: Job
 
@@ -68,7 +68,7 @@ def create(context: AppContext, caller: Caller, project: str, request: JobReques
         with context.write() as work:
             _submit(work, caller, submission, submission_id, request)
     except InvalidSpec as error:
-        raise InvalidRequest(in_their_fields(error)) from error
+        raise InvalidRequest(translated_message(error)) from error
     return submission_id
 
 
@@ -77,14 +77,14 @@ def _submit(work: UnitOfWork, caller: Caller, submission: Submission, submission
     row = _demand_new(work.session, project_id, submission_id)
     job_id = submit(work, caller, submission, key=None, digest="").job_id
     if row is not None:  # of a job that was deleted
-        row.job_id, row.body, row.created_at = job_id, request.told, work.now
+        row.job_id, row.body, row.created_at = job_id, request.stored_fields, work.now
         return
     work.session.add(
         RayJob(
             project_id=project_id,
             submission_id=submission_id,
             job_id=job_id,
-            body=request.told,
+            body=request.stored_fields,
             created_at=work.now,
         )
     )
@@ -102,8 +102,8 @@ def _demand_new(session: Session, project_id: str, submission_id: str) -> RayJob
     return row
 
 
-def _taken(submission_id: str) -> AlreadyThere:
-    return AlreadyThere(
+def _taken(submission_id: str) -> SubmissionIdTaken:
+    return SubmissionIdTaken(
         f"Job with submission_id {submission_id} already exists. Please use a different submission_id.",
         field="submission_id",
     )
@@ -112,7 +112,7 @@ def _taken(submission_id: str) -> AlreadyThere:
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def find(session: Session, caller: Caller, project: str, ref: str, role: Role) -> Found:
+def find(session: Session, caller: Caller, project: str, ref: str, role: Role) -> RayJobRow:
     """``ref``: the submission id, or the id of the job here. Raises ``NotFound`` or ``Forbidden``."""
     if "\0" in project or "\0" in ref:  # which PostgreSQL would not even look for
         raise NotFound("There is no such job.")
@@ -128,13 +128,13 @@ def find(session: Session, caller: Caller, project: str, ref: str, role: Role) -
     ).all()
     for row, job in rows:
         if row.submission_id == ref:
-            return Found(row, job)
+            return RayJobRow(row, job)
     if not rows:
         raise NotFound(f"Job {ref[:200]} does not exist.")
-    return Found(*rows[0])
+    return RayJobRow(*rows[0])
 
 
-def list_all(session: Session, caller: Caller, project: str) -> list[Found]:
+def list_all(session: Session, caller: Caller, project: str) -> list[RayJobRow]:
     """Newest first, at most ``LIST_LIMIT``."""
     member = caller.member_of(session, project)
     rows = session.execute(
@@ -144,17 +144,17 @@ def list_all(session: Session, caller: Caller, project: str) -> list[Found]:
         .order_by(RayJob.created_at.desc(), RayJob.submission_id.desc())
         .limit(LIST_LIMIT)
     )
-    return [Found(row, job) for row, job in rows]
+    return [RayJobRow(row, job) for row, job in rows]
 
 
-def views(session: Session, found: Sequence[Found], now: datetime) -> list[dict[str, Any]]:
+def views(session: Session, found: Sequence[RayJobRow], now: datetime) -> list[dict[str, Any]]:
     """``JobDetails`` of each. Two statements."""
-    waiting = [one.job.id for one in found if is_waiting(one.job)]
+    waiting = [row.job.id for row in found if is_waiting(row.job)]
     reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
-    return [_view(one, reason.sentence if (reason := reasons.get(one.job.id)) else "") for one in found]
+    return [_view(row, reason.sentence if (reason := reasons.get(row.job.id)) else "") for row in found]
 
 
-def _view(found: Found, waits: str) -> dict[str, Any]:
+def _view(found: RayJobRow, waits: str) -> dict[str, Any]:
     row, job = found.row, found.job
     status = status_of(job, waits)
     return {
@@ -183,7 +183,7 @@ def _ms(at: datetime) -> int:
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def stop(work: UnitOfWork, caller: Caller, found: Found) -> bool:
+def stop(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
     """Ask for its end; false where it has ended."""
     verbs.lock(work.session, found.job)
     if JobState(found.job.state).is_terminal:
@@ -192,7 +192,7 @@ def stop(work: UnitOfWork, caller: Caller, found: Found) -> bool:
     return True
 
 
-def delete(work: UnitOfWork, caller: Caller, found: Found) -> bool:
+def delete(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
     """Forget an ended job; false while its last processes are still being cleaned up.
 
     Raises:

@@ -21,13 +21,13 @@ TEXT_LIMIT: Final = 16 * 2**20
 SELECTION: Final = Selection(role=ROLE, index=0)
 # Seconds between two looks at the file, and at the job.
 _POLL_S: Final = 0.25
-_LOOK_S: Final = 1.0
+_STATUS_S: Final = 1.0
 _BATCH: Final = 500  # lines
 _DRIVER: Final = f"{ROLE}-0"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobStatus:
     """``waits``: why it waits, empty where it does not or where nobody knows yet."""
 
     is_over: bool
@@ -57,7 +57,7 @@ def read_text(logs: JobLogs) -> str:
 
 async def follow(
     logs: JobLogs,
-    look: Callable[[], Awaitable[Look]],
+    read_status: Callable[[], Awaitable[JobStatus]],
     wait: Callable[[float], Awaitable[bool]],
     *,
     shutdown: GracefulShutdown,
@@ -67,17 +67,17 @@ async def follow(
 
     While it waits, each new reason is told once. Ends early when the server goes down.
     """
-    place = await to_thread.run_sync(lambda: newest_position(logs, SELECTION, tail_lines=None), limiter=limiter)
-    merge = LogMerge(logs, SELECTION, place)
-    now_look = await look()
-    looked_at = anyio.current_time()
-    told = ""
+    position = await to_thread.run_sync(lambda: newest_position(logs, SELECTION, tail_lines=None), limiter=limiter)
+    merge = LogMerge(logs, SELECTION, position)
+    status = await read_status()
+    read_at = anyio.current_time()
+    last_reason = ""
     while not shutdown.is_stopping:
-        if now_look.waits and now_look.waits != told:
-            told = now_look.waits
-            yield f"[trainmaster] waiting: {told}\n"
+        if status.waits and status.waits != last_reason:
+            last_reason = status.waits
+            yield f"[trainmaster] waiting: {last_reason}\n"
         # The state was read before the file: whatever a job that is over wrote is seen by now.
-        is_final = now_look.is_over
+        is_final = status.is_over
         await to_thread.run_sync(merge.refresh, limiter=limiter)
         while not shutdown.is_stopping:
             lines = await to_thread.run_sync(
@@ -91,9 +91,9 @@ async def follow(
         if is_final:
             return
         has_news = await wait(_POLL_S)
-        if has_news or anyio.current_time() - looked_at >= _LOOK_S:
-            looked_at = anyio.current_time()
+        if has_news or anyio.current_time() - read_at >= _STATUS_S:
+            read_at = anyio.current_time()
             try:
-                now_look = await look()
+                status = await read_status()
             except Unavailable:
                 continue  # the database is away: the lines go on

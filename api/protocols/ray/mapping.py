@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from api.protocols.ray.answers import NotServed
 from api.protocols.ray.requests import JobRequest
-from api.protocols.ray.runtime_env import Environment
+from api.protocols.ray.runtime_env import RuntimeEnv
 from api.protocols.vertex.training.mapping import own_labels
 from core.domain.contracts.literal import past_placeholders
 from core.domain.errors import InvalidSpec
@@ -36,7 +36,7 @@ _FIELDS: Final = (
 
 
 def job_spec_of(
-    project: str, submission_id: str, request: JobRequest, environment: Environment, code: str | None
+    project: str, submission_id: str, request: JobRequest, environment: RuntimeEnv, code: str | None
 ) -> dict[str, Any]:
     """Our spec, not yet checked by our own rules. Raises ``NotServed`` for resources that are none here."""
     resources, selector = _resources(request)
@@ -65,7 +65,7 @@ def _name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "ray-job"
 
 
-def _command(entrypoint: str, environment: Environment) -> str | list[str]:
+def _command(entrypoint: str, environment: RuntimeEnv) -> str | list[str]:
     if not environment.requirements:
         return entrypoint
     runner = _RUNNER.read_text(encoding="utf-8")
@@ -102,11 +102,11 @@ def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
     return found, dict(request.label_selector)
 
 
-def in_their_fields(error: InvalidSpec) -> str:
+def translated_message(error: InvalidSpec) -> str:
     """What is wrong, with the names that Ray's user wrote."""
     if not error.errors:
         return error.sentence
-    told = []
+    mistakes = []
     for mistake in error.errors[:3]:
         path = str(mistake["path"] or "")
         for ours, theirs in _FIELDS:
@@ -114,5 +114,5 @@ def in_their_fields(error: InvalidSpec) -> str:
                 path = theirs + path.removeprefix(ours)
                 break
         hint = f" ({mistake['hint']})" if mistake.get("hint") else ""
-        told.append(f"{path}: {mistake['message']}{hint}" if path else f"{mistake['message']}{hint}")
-    return "; ".join(told) + "."
+        mistakes.append(f"{path}: {mistake['message']}{hint}" if path else f"{mistake['message']}{hint}")
+    return "; ".join(mistakes) + "."

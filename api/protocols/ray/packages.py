@@ -24,12 +24,12 @@ from core.db.upsert import insert_into
 from core.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from core.storage.archives import WrongOffset
 
-_PIECE: Final = 2**20  # bytes written at once
+_BLOCK: Final = 2**20  # bytes written at once
 # Beside the archives, on the disk that has room for them; gone with its descriptor.
 _FOLDER: Final = "partial"
 
 
-def demand_name(protocol: str, name: str) -> None:
+def check_package_name(protocol: str, name: str) -> None:
     """Raises ``InvalidRequest`` for what is no package that a client uploads."""
     if name.endswith(".whl"):
         raise NotServed("Wheels (py_modules) are not served by this platform; name them in pip.")
@@ -68,7 +68,7 @@ async def upload(context: AppContext, caller: Caller, name: str, blocks: AsyncIt
             if size > limit:
                 raise _too_large(limit)
             pending += block
-            if len(pending) >= _PIECE:
+            if len(pending) >= _BLOCK:
                 await run_in_threadpool(package.write, bytes(pending))
                 pending.clear()
         await run_in_threadpool(package.write, bytes(pending))
@@ -98,9 +98,9 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
     found = announce(context, caller, digest, packed.seek(0, os.SEEK_END))
     while not found.is_complete:
         packed.seek(found.received_bytes)
-        piece = packed.read(_PIECE)
+        chunk = packed.read(_BLOCK)
         try:
-            found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=piece)
+            found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=chunk)
         except WrongOffset:  # the same package comes twice at once
             found = store.look(digest, caller.user_id)
     note_complete(context, caller, found)

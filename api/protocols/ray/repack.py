@@ -64,7 +64,7 @@ def repack(source: IO[bytes], target: IO[bytes], *, unpacked_limit: int = UNPACK
                 continue
             count += 1
             # As many bytes as its header says, or an error; at its end the checksum is proven.
-            with _told(info), archive.open(info) as stream:
+            with _readable_errors(info), archive.open(info) as stream:
                 tar.addfile(member, stream)
     return count
 
@@ -99,7 +99,7 @@ def _is_unwritable(name: str) -> bool:
 
 
 @contextmanager
-def _told(info: zipfile.ZipInfo) -> Iterator[None]:
+def _readable_errors(info: zipfile.ZipInfo) -> Iterator[None]:
     """What reading a member raises, as a sentence."""
     try:
         yield

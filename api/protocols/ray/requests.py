@@ -32,7 +32,7 @@ _FIELDS: Final = frozenset(
     }
 )
 _ABSENT: Final = {"retry_policy": "is not served: a driver runs once; leave it out"}
-_KEPT_LIMIT: Final = 64 * 1024  # bytes of JSON: all jobs of a project are listed with what each was told
+_STORED_LIMIT: Final = 64 * 1024  # bytes of JSON: all jobs of a project are listed with what each was told
 ENTRYPOINT_LIMIT: Final = 100_000  # characters; Linux takes no longer argument than 128 KiB
 
 
@@ -51,7 +51,7 @@ class JobRequest:
     label_selector: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def stored_fields(self) -> dict[str, Any]:
         """As it was sent, for whoever asks for the job."""
         found = {
             "entrypoint": self.entrypoint,
@@ -88,10 +88,10 @@ def read_job(raw: Any) -> JobRequest:
     runtime_env = raw.get("runtime_env", {})
     if not isinstance(runtime_env, Mapping):
         raise InvalidRequest(f"runtime_env must be a dict, got {_short(runtime_env)}.", field="runtime_env")
-    for name, kept in (("metadata", raw.get("metadata")), ("runtime_env", runtime_env)):
-        if len(dump_json(kept)) > _KEPT_LIMIT:
+    for name, value in (("metadata", raw.get("metadata")), ("runtime_env", runtime_env)):
+        if len(dump_json(value)) > _STORED_LIMIT:
             raise InvalidRequest(
-                f"{name} has more than {_KEPT_LIMIT // 1024} KiB; put it into a file in the working_dir.", field=name
+                f"{name} has more than {_STORED_LIMIT // 1024} KiB; put it into a file in the working_dir.", field=name
             )
     return JobRequest(
         entrypoint=entrypoint,

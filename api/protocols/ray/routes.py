@@ -41,8 +41,8 @@ _API_VERSION: Final = "4"  # of Ray's Jobs API: the client streams logs from 1 o
 PREFIXES: Final = ("/ray", "/ray/{project}")
 _DEFAULT: Final = "default"
 # How often a deletion looks for the last processes of a job that has just ended, and seconds between two looks.
-_LOOKS: Final = 80
-_LOOK_S: Final = 0.25
+_DELETION_POLLS: Final = 80
+_POLL_S: Final = 0.25
 _READERS: Final = 16  # disk reads of all tails together
 # RFC 6455, 7.4: the server goes down; the stream broke off.
 _GOING_AWAY, _BROKEN = 1001, 1011
@@ -69,7 +69,7 @@ def get_version(project: Project, caller: Reader, context: AppContextDep) -> Res
 
 
 def get_package(protocol: Name, name: Name, caller: Reader, context: AppContextDep) -> Response:
-    packages.demand_name(protocol, name)
+    packages.check_package_name(protocol, name)
     with context.read() as work:
         packages.digest_of_package(work.session, context, caller, name)
     return Response()
@@ -78,7 +78,7 @@ def get_package(protocol: Name, name: Name, caller: Reader, context: AppContextD
 async def put_package(
     protocol: Name, name: Name, project: Project, request: Request, caller: Writer, context: AppContextDep
 ) -> Response:
-    packages.demand_name(protocol, name)
+    packages.check_package_name(protocol, name)
     await run_in_threadpool(_demand_member, context, caller, project)
     announced = content_length(request.headers.get("content-length", "")) or 0
     await packages.upload(context, caller, name, request.stream(), announced)
@@ -116,10 +116,10 @@ def stop_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep)
 
 async def delete_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
     """``ray job stop`` returns when the job has ended; a deletion after it waits until all of it is gone."""
-    for _ in range(_LOOKS):
+    for _ in range(_DELETION_POLLS):
         if await run_in_threadpool(_delete, context, caller, project, ref):
             return answer({"deleted": True})
-        await anyio.sleep(_LOOK_S)
+        await anyio.sleep(_POLL_S)
     raise Conflict(f"The last processes of job {ref} are still being cleaned up; try again in a moment.")
 
 
@@ -153,10 +153,10 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         await websocket.send_denial_response(refusal(error.status, error.sentence))
         return
 
-    async def look() -> logs.Look:
+    async def read_status() -> logs.JobStatus:
         # Revoked tokens and lost roles end the stream; the caller is cached for some seconds, so this is cheap.
         now_caller = await bearer_caller(websocket, context)
-        return await run_in_threadpool(_look, context, now_caller, project, ref)
+        return await run_in_threadpool(_read_status, context, now_caller, project, ref)
 
     await websocket.accept()
     watch = watch_of(websocket, context)
@@ -165,7 +165,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
         try:
             async with watch.following():
-                lines = logs.follow(found, look, watch.wait, shutdown=shutdown, limiter=_limiter(websocket))
+                lines = logs.follow(found, read_status, watch.wait, shutdown=shutdown, limiter=_limiter(websocket))
                 async for text in lines:
                     await websocket.send_text(text)
             await websocket.close(_GOING_AWAY if shutdown.is_stopping else 1000)
@@ -183,13 +183,15 @@ async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
     then()
 
 
-def _look(context: AppContext, caller: Caller, project: str, ref: str) -> logs.Look:
+def _read_status(context: AppContext, caller: Caller, project: str, ref: str) -> logs.JobStatus:
     with context.read() as work:
         job = jobs.find(work.session, caller, project, ref, "viewer").job
         reason = wait_reason_of(view_row(work.session, job.id), work.now) if is_waiting(job) else None
         # What it says in its first moments is over before anybody has read it.
-        is_told = reason is not None and reason.code != "just_queued"
-        return logs.Look(JobState(job.state).is_terminal, reason.sentence if reason is not None and is_told else "")
+        is_shown = reason is not None and reason.code != "just_queued"
+        return logs.JobStatus(
+            JobState(job.state).is_terminal, reason.sentence if reason is not None and is_shown else ""
+        )
 
 
 def _limiter(websocket: WebSocket) -> CapacityLimiter:

@@ -41,7 +41,7 @@ _LINE: Final = 1_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class RuntimeEnv:
     """``package``: name of the uploaded zip, empty for none. ``requirements``: lines of pip's requirements file."""
 
     package: str = ""
@@ -50,17 +50,17 @@ class Environment:
     image: str = ""
 
 
-def read_environment(raw: Mapping[str, Any]) -> Environment:
+def read_environment(raw: Mapping[str, Any]) -> RuntimeEnv:
     """Raises ``InvalidRequest``, or ``NotServed`` for what is of Ray and not of ours."""
-    told = {name: value for name, value in raw.items() if value not in (None, {}, [], "")}
-    demand_known(told, _SERVED, _ABSENT, "runtime_env.")
-    image = told.get("image_uri", "")
+    fields = {name: value for name, value in raw.items() if value not in (None, {}, [], "")}
+    demand_known(fields, _SERVED, _ABSENT, "runtime_env.")
+    image = fields.get("image_uri", "")
     if not isinstance(image, str):
         raise InvalidRequest("runtime_env.image_uri must be the name of an image.", field="runtime_env.image_uri")
-    return Environment(
-        package=_package(told.get("working_dir", "")),
-        requirements=_requirements(told.get("pip", [])),
-        env_vars=texts_of(told, "env_vars", "runtime_env."),
+    return RuntimeEnv(
+        package=_package(fields.get("working_dir", "")),
+        requirements=_requirements(fields.get("pip", [])),
+        env_vars=texts_of(fields, "env_vars", "runtime_env."),
         image=image,
     )
 
@@ -80,26 +80,26 @@ def _package(uri: Any) -> str:
     return name
 
 
-def _requirements(told: Any) -> tuple[str, ...]:
+def _requirements(value: Any) -> tuple[str, ...]:
     at = "runtime_env.pip"
-    if isinstance(told, Mapping):
-        demand_known(told, _PIP_FIELDS, {}, f"{at}.")
-        if told.get("pip_check"):
+    if isinstance(value, Mapping):
+        demand_known(value, _PIP_FIELDS, {}, f"{at}.")
+        if value.get("pip_check"):
             raise NotServed(f"{at}.pip_check is not served; leave it out, or run `pip check` in the entrypoint.")
-        if told.get("pip_version"):
+        if value.get("pip_version"):
             raise NotServed(f"{at}.pip_version is not served: the image's own pip installs; leave it out.")
-        options = told.get("pip_install_options") or []
+        options = value.get("pip_install_options") or []
         if not isinstance(options, list) or not set(map(str, options)) <= _PIP_OPTIONS:
             raise NotServed(
                 f"{at}.pip_install_options is not served; options of a requirements file may stand in packages.",
                 field=f"{at}.pip_install_options",
             )
-        told = told.get("packages", [])
-    if not isinstance(told, list) or not all(isinstance(line, str) for line in told):
+        value = value.get("packages", [])
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
         raise InvalidRequest(f"{at} must be a list of requirements.", field=at)
-    if len(told) > _LINES:
+    if len(value) > _LINES:
         raise InvalidRequest(f"{at} has more than {_LINES} requirements.", field=at)
-    for line in told:
+    for line in value:
         if len(line) > _LINE or "\n" in line or "\0" in line or line.strip() == "--" or line.startswith("/"):
             raise InvalidRequest(f"{at}: {line[:60]!r} is no line of a requirements file that can be served.", field=at)
-    return tuple(line for line in told if line.strip())
+    return tuple(line for line in value if line.strip())

@@ -26,7 +26,7 @@ _PROGRAM_ERROR: Final = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RayStatus:
     """``exit_code``: the driver's, once it has one."""
 
     status: str
@@ -39,19 +39,19 @@ def is_waiting(job: Job) -> bool:
     return job.state in (JobState.QUEUED, JobState.STARTING)
 
 
-def status_of(job: Job, waits: str) -> Status:
+def status_of(job: Job, waits: str) -> RayStatus:
     """``waits``: why it waits, in the planner's words."""
     state = JobState(job.state)
     status = _STATES[state]
     if not state.is_terminal:
-        return Status(status, _message(job, state, waits))
-    told = job.exit or {}
-    code = told.get("exit_code")
-    said = str(told.get("sentence") or "")
+        return RayStatus(status, _message(job, state, waits))
+    job_exit = job.exit or {}
+    code = job_exit.get("exit_code")
+    sentence = str(job_exit.get("sentence") or "")
     if state is JobState.SUCCEEDED:
-        return Status(status, "Job finished successfully.", exit_code=code)
-    is_of_program = state is JobState.FAILED and told.get("kind") in {kind.value for kind in _OF_PROGRAM}
-    return Status(status, said or f"The job is {state.value}.", _PROGRAM_ERROR if is_of_program else None, code)
+        return RayStatus(status, "Job finished successfully.", exit_code=code)
+    is_of_program = state is JobState.FAILED and job_exit.get("kind") in {kind.value for kind in _OF_PROGRAM}
+    return RayStatus(status, sentence or f"The job is {state.value}.", _PROGRAM_ERROR if is_of_program else None, code)
 
 
 def _message(job: Job, state: JobState, waits: str) -> str:

@@ -83,7 +83,7 @@ def _client_path(path: str, spec: CustomJobSpec) -> str | None:
     return f"{pool.path}.replica_count" if name == "replicas" else pool.path
 
 
-def position_of(token: str) -> tuple[datetime, str]:
+def list_position(token: str) -> tuple[datetime, str]:
     """Where a page ended, by its ``nextPageToken``. Raises ``InvalidRequest``."""
     with _as_page_token():
         return read_position(token)

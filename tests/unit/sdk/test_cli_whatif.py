@@ -64,7 +64,7 @@ def test_whatif_tells_where_it_would_run_or_why_it_would_wait_until_when_and_wha
         "Nodes           worker×2 on a (H100)",
     ]
     told = cli("whatif", "-", "--project", "vision", stdin=SPEC).stdout
-    assert f"Expected start     {EXPECTED}" in told
+    assert f"Expected start      {EXPECTED}" in told
     assert "Needs 2 GPUs; none is free (position 7 in the queue)" in told
     assert "With 1 GPU it would start now, on a." in told
     assert "Would start sooner  With GPUs of A100 it would probably start at about 12:30 UTC." in told

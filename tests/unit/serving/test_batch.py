@@ -68,7 +68,7 @@ def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_t
     run_batch(monkeypatch, tmp_path, index=0, count=2)
     assert [one["prediction"] for one in lines(tmp_path, "predictions")] == list(range(0, 50, 2))
     assert [one["error"][:22] for one in lines(tmp_path, "errors")] == [
-        "not JSON: Expecting val",
+        "not JSON: Expecting va",
         "instances: this model ",
     ]
     lost = tmp_path / "out" / "predictions-00001.jsonl"

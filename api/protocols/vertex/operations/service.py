@@ -19,7 +19,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.http.cursors import make_cursor
 from api.protocols.vertex.answers import NotServed
-from api.protocols.vertex.error_translation import position_of
+from api.protocols.vertex.error_translation import list_position
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import DELETION
 from api.protocols.vertex.registry import models
@@ -93,7 +93,7 @@ def cancel(
     if uploaded is not None:
         models.delete_version(context, caller, parent, f"{resource_id}@{uploaded['number']}")
     elif deployed is not None and deployed["kind"] == deploying.DEPLOY:
-        deploying.turn_back(context, caller, parent, resource_id, deployed["id"])
+        deploying.cancel_deployment(context, caller, parent, resource_id, deployed["id"])
     else:
         raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it is not turned back.")
 
@@ -105,7 +105,7 @@ def page(context: AppContext, caller: Caller, parent: Parent, resource: str, siz
     ``Forbidden``.
     """
     limit = min(size or jobs.PAGE, jobs.PAGE_LIMIT)
-    after = position_of(token) if token else None
+    after = list_position(token) if token else None
     with context.read() as work:
         rows: list[ModelVersion | Deployment] = []
         for table, query in _queries(work.session, caller, parent, resource):

@@ -152,7 +152,7 @@ class _Batch:
     """Rows that are looked at together; their links are asked for once, where a filter asks at all."""
 
     def __init__(self, tx: RecordTransaction, rows: Sequence[VertexRecord]) -> None:
-        self.room, self.rows = tx, rows
+        self.tx, self.rows = tx, rows
 
     def read(self, row: VertexRecord) -> FieldReader:
         fields = {snake(name): value for name, value in fields_of(row).items()}
@@ -164,7 +164,7 @@ class _Batch:
                 case "update_time":
                     return row.updated_at
                 case "name":
-                    return self.room.name_of(f"{row.collection}/{row.name}")
+                    return self.tx.name_of(f"{row.collection}/{row.name}")
                 case "labels" | "metadata":
                     return fields.get(name, {})
                 case "parent_contexts":
@@ -180,19 +180,19 @@ class _Batch:
 
     @cached_property
     def parents(self) -> dict[str, frozenset[str]]:
-        return self._names(records.above(self.room.session, self.rows, "child"))
+        return self._names(records.above(self.tx.session, self.rows, "child"))
 
     @cached_property
     def children(self) -> dict[str, frozenset[str]]:
-        return self._names(records.below(self.room.session, self.rows, "child"))
+        return self._names(records.below(self.tx.session, self.rows, "child"))
 
     @cached_property
     def contexts(self) -> dict[str, frozenset[str]]:
-        return self._names(records.above(self.room.session, self.rows, "member"))
+        return self._names(records.above(self.tx.session, self.rows, "member"))
 
     def _names(self, linked: dict[str, list[VertexRecord]]) -> dict[str, frozenset[str]]:
         return {
-            row_id: frozenset(self.room.name_of(f"{other.collection}/{other.name}") for other in others)
+            row_id: frozenset(self.tx.name_of(f"{other.collection}/{other.name}") for other in others)
             for row_id, others in linked.items()
         }
 

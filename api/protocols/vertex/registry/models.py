@@ -193,9 +193,9 @@ def free_name(session: Session, project_id: str, upload: Upload) -> str:
 
 def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
     """By its id, or by its name, which is what ``model_id`` of an upload says."""
-    row = session.get(Model, model_id)
-    if row is not None and row.project_id == project_id and row.deleted_at is None:
-        return row
+    model = session.get(Model, model_id)
+    if model is not None and model.project_id == project_id and model.deleted_at is None:
+        return model
     return models.find_model(session, project_id, model_id)
 
 

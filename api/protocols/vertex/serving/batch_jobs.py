@@ -25,7 +25,7 @@ from api.protocols.vertex.serving.resources import read_batch
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import custom_jobs, jobs
 from api.protocols.vertex.training.mapping import own_labels, slug
-from api.protocols.vertex.training.placement_check import demand_place
+from api.protocols.vertex.training.placement_check import check_placement
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.jobs.states import JobState
 from core.storage.tree import split_path
@@ -112,7 +112,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         "csv_rows": source.csv_rows,
         "output": _location(context, caller, folder, where, writes=True),
         "replicas": resources.replicas,
-        "resources": resources.asked,
+        "resources": resources.requested,
         "priority": resources.priority,
         "labels": own_labels(common.labels),
         **({"batch_size": tuning.whole("batchSize")} if tuning is not None and tuning.has("batchSize") else {}),
@@ -124,7 +124,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         field = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"{message.path}: {field}: {first['msg']}.", field=field) from None
     submission = service.check_batch(context, caller, member, request)
-    demand_place(context, caller, submission)
+    check_placement(context, caller, submission)
     stored_fields = (
         "inputConfig",
         "instanceConfig",

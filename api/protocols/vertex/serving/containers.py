@@ -44,7 +44,7 @@ _FRAMEWORKS: Final = {"sklearn": "sklearn", "xgboost": "xgboost", "pytorch": "to
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ModelContainer:
     """``port``: 0, where it says none. ``timeout_s``: for it to get ready."""
 
     image: str
@@ -59,16 +59,16 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ModelServer:
     """How a model is served. ``image``: ``None``: the platform's own server reads it, by ``framework``."""
 
     image: str | None
     framework: str = "auto"
-    container: Container | None = None
+    container: ModelContainer | None = None
     is_trusted: bool = False
 
 
-def read_container(model: Message) -> Container | None:
+def read_container(model: Message) -> ModelContainer | None:
     """``None``: the model names no container. Raises ``InvalidRequest`` or ``NotServed``."""
     spec = model.message("containerSpec")
     if spec is None:
@@ -77,7 +77,7 @@ def read_container(model: Message) -> Container | None:
     image = spec.text("imageUri", 1024).strip()
     if not image:
         raise InvalidRequest(f"{spec.at('imageUri')}: Required field is not set.", field=spec.at("imageUri"))
-    return Container(
+    return ModelContainer(
         image,
         spec.texts("command"),
         spec.texts("args"),
@@ -96,21 +96,21 @@ def framework_of(image: str) -> str | None:
     return None if found is None else _FRAMEWORKS.get(found["kind"], "tensorflow")
 
 
-def server_of(container: Container | None, table: Table, *, is_plain: bool) -> Server:
+def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool) -> ModelServer:
     """What serves a model here. ``is_plain``: jobs are plain processes, without images.
 
     Raises:
         InvalidRequest: its container cannot run here.
     """
     if container is None:
-        return Server(None)
+        return ModelServer(None)
     framework = framework_of(container.image)
     is_named, own = table.serving_image(container.image)
     if is_named and own is not None and not is_plain:
-        return Server(own, container=container)
+        return ModelServer(own, container=container)
     if is_named or framework is not None:
         # Google's containers read pickles, too: they are the model's author's own.
-        return Server(None, framework or "auto", is_trusted=table.trusts_pickles)
+        return ModelServer(None, framework or "auto", is_trusted=table.trusts_pickles)
     if is_plain and not container.command:
         raise InvalidRequest(
             f"model.container_spec: plain processes have no images, so {container.image[:200]} cannot run here. "
@@ -120,7 +120,7 @@ def server_of(container: Container | None, table: Table, *, is_plain: bool) -> S
             "image under serving_images in the table (`trainmaster vertex-table`).",
             field="container_spec",
         )
-    return Server(None if is_plain else container.image, container=container)
+    return ModelServer(None if is_plain else container.image, container=container)
 
 
 def _port(spec: Message) -> int:

@@ -22,12 +22,12 @@ from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
-from api.protocols.vertex.serving.containers import Container, Server, read_container, server_of
+from api.protocols.vertex.serving.containers import ModelContainer, ModelServer, read_container, server_of
 from api.protocols.vertex.serving.endpoints import COLLECTION, TYPES, read_split
 from api.protocols.vertex.serving.resources import ReplicaResources, read_dedicated
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.mapping import slug
-from api.protocols.vertex.training.placement_check import demand_place
+from api.protocols.vertex.training.placement_check import check_placement
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -96,7 +96,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
     access = endpoints.access_to(caller, parent, endpoint, "member")
     request = _request(context, endpoint, name, f"{model.name}@{version.number}", server, resources)
     draft = service.check_deploy(context, access, request)
-    demand_place(context, caller, draft.submission)
+    check_placement(context, caller, draft.submission)
     with context.write() as work:
         row, _ = access.load(work.session, is_changing=True)
         split = _split(work.session, message, row, name)
@@ -221,7 +221,7 @@ def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wante
     return next(name for name in (first, *numbered) if name not in taken)
 
 
-def _demand_readable(version: ModelVersion, server: Server) -> None:
+def _demand_readable(version: ModelVersion, server: ModelServer) -> None:
     what = _UNREAD.get(version.format)
     if server.image is None and server.container is None and what is not None:
         raise NotServed(
@@ -232,14 +232,14 @@ def _demand_readable(version: ModelVersion, server: Server) -> None:
 
 
 def _request(
-    context: AppContext, endpoint: Endpoint, name: str, model: str, server: Server, resources: ReplicaResources
+    context: AppContext, endpoint: Endpoint, name: str, model: str, server: ModelServer, resources: ReplicaResources
 ) -> DeployRequest:
     fields: dict[str, Any] = {
         "deployment": name,
         "model": model,
         "framework": server.framework,
         "trust_code": server.is_trusted,
-        "resources": dict(resources.asked),
+        "resources": dict(resources.requested),
         "node_selector": resources.node_selector,
         "replicas": resources.replicas,
         "priority": resources.priority,
@@ -259,7 +259,7 @@ def _request(
         raise InvalidRequest(f"deployed_model: {where}: {first['msg']}.", field=where) from None
 
 
-def _own(context: AppContext, endpoint: Endpoint, name: str, container: Container) -> dict[str, Any]:
+def _own(context: AppContext, endpoint: Endpoint, name: str, container: ModelContainer) -> dict[str, Any]:
     """A container of one's own; the routes where it says none are Vertex AI's."""
     default = f"/v1/endpoints/{endpoint.name}/deployedModels/{name}"
     asked: dict[str, Any] = {

@@ -24,7 +24,7 @@ from api.endpoints import service
 from api.endpoints.access import EndpointAccess
 from api.http.cursors import make_cursor
 from api.protocols.vertex.answers import NotServed
-from api.protocols.vertex.error_translation import position_of
+from api.protocols.vertex.error_translation import list_position
 from api.protocols.vertex.filters import parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import DELETION, deletion_view
@@ -185,7 +185,7 @@ class Endpoints:
                 here = VertexEndpoint.location == parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
             if query.page_token:
-                statement = statement.where(tuple_(Endpoint.created_at, Endpoint.id) < position_of(query.page_token))
+                statement = statement.where(tuple_(Endpoint.created_at, Endpoint.id) < list_position(query.page_token))
             rows = work.session.execute(
                 statement.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(limit + 1)
             ).all()

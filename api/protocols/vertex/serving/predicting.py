@@ -45,7 +45,7 @@ _IN_PLACE: Final = 64 * 1024  # bytes that are read faster than a thread would b
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """What a replica serves. ``model_id`` and ``version``: empty: no version of the registry."""
 
     deployment: str
@@ -58,7 +58,7 @@ class Served:
 
 
 # A replica serves the same as long as it is there.
-_served: OrderedDict[str, Served] = OrderedDict()
+_served: OrderedDict[str, ServedModel] = OrderedDict()
 
 
 async def predict(request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> Response:
@@ -69,15 +69,15 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
     status, headers = answer.status_code, dict(answer.headers)
     body = await answer.read(context.settings.predict_limit_bytes)
     if status != 200:
-        words = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
+        message = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
         status = status if status >= 400 else 500
-        return refusal(status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), words)
+        return refusal(status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), message)
     # Of a large answer this takes a moment in which nobody else would be answered.
     is_large = len(body) > _IN_PLACE
     prediction = await run_in_threadpool(_read, body) if is_large else _read(body)
     if prediction is None:
-        words = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
-        return refusal(500, "INTERNAL", f"{words}. By rawPredict any answer comes as it is.")
+        message = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
+        return refusal(500, "INTERNAL", f"{message}. By rawPredict any answer comes as it is.")
     served = await _find_served(context, headers)
     shown = {
         "predictions": prediction["predictions"],
@@ -126,7 +126,7 @@ def _read(body: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("predictions"), list) else None
 
 
-async def _find_served(context: AppContext, headers: dict[str, str]) -> Served:
+async def _find_served(context: AppContext, headers: dict[str, str]) -> ServedModel:
     replica_id = headers.get(REPLICA_HEADER.lower(), "")
     known = _served.get(replica_id)
     if known is None:
@@ -137,16 +137,16 @@ async def _find_served(context: AppContext, headers: dict[str, str]) -> Served:
     return known
 
 
-def _load(context: AppContext, replica_id: str, deployment: str) -> Served:
+def _load(context: AppContext, replica_id: str, deployment: str) -> ServedModel:
     with context.read() as work:
         replica = work.session.get(ServingReplica, replica_id)
         row = None if replica is None else work.session.get(Deployment, replica.deployment_id)
         if replica is None or row is None:
-            return Served(deployment)
+            return ServedModel(deployment)
         revisions = serving.revisions_of(work.session, row.id, numbers=[replica.revision], limit=1)
         version_id = revisions[0].spec.get("version_id") if revisions else None
         version = work.session.get(ModelVersion, version_id) if version_id else None
         model = None if version is None else work.session.get(Model, version.model_id)
         if version is None or model is None:
-            return Served(row.name)
-        return Served(row.name, model.id, str(version.number), display_name_of(model, version))
+            return ServedModel(row.name)
+        return ServedModel(row.name, model.id, str(version.number), display_name_of(model, version))

@@ -161,7 +161,7 @@ def batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[s
     runs = vertex_records.find_records(tx.session, tx.scope, list(by_run))
     scalars = sum(one.body.get("valueType") == SCALAR for one in found.values())
     share = min(_SCALARS, _ANSWERED // max(1, scalars))
-    budget = points.Budget(_ANSWERED_BYTES, len(found) - scalars)
+    budget = points.TensorBudget(_ANSWERED_BYTES, len(found) - scalars)
     data: dict[str, dict[str, Any]] = {}
     for run, series in by_run.items():
         for is_scalar, limit in ((True, share), (False, _OTHERS)):
@@ -177,7 +177,7 @@ def read_series(tx: RecordTransaction, path: str, max_points: int) -> dict[str, 
     run = service.find(tx, RUN, path.rsplit("/", 2)[0])
     usual = _SCALARS if record.body.get("valueType") == SCALAR else _OTHERS
     limit = _MOST if max_points < 0 else min(max_points or usual, _MOST)
-    budget = points.Budget(_ANSWERED_BYTES, 1)
+    budget = points.TensorBudget(_ANSWERED_BYTES, 1)
     return {"timeSeriesData": points.read(tx.session, run, [record], limit, budget)[record.name]}
 
 

@@ -37,7 +37,7 @@ _WINDOW: Final = 65_536  # points of a series that are held at once
 
 
 @dataclass(slots=True)
-class Budget:
+class TensorBudget:
     """What the tensors of one answer may take: ``total`` bytes, shared by ``series`` time series."""
 
     total: int
@@ -109,7 +109,7 @@ def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]])
 
 
 def read(
-    session: Session, run: VertexRecord, series: Sequence[VertexRecord], limit: int, budget: Budget
+    session: Session, run: VertexRecord, series: Sequence[VertexRecord], limit: int, budget: TensorBudget
 ) -> dict[str, dict[str, Any]]:
     """The data of these time series of one run, by their ids, in order of their steps.
 
@@ -300,7 +300,7 @@ def _written(value: float) -> float | str:
     return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _tensors(session: Session, series: StoredSeries, limit: int, budget: Budget) -> list[dict[str, Any]]:
+def _tensors(session: Session, series: StoredSeries, limit: int, budget: TensorBudget) -> list[dict[str, Any]]:
     rows = budget.newest(list_objects(session, series, after=0, limit=10_000)[-limit:])
     return [
         {"wallTime": _time(row.time), "step": str(row.step), **_written_object(row.media_type, row.data)}

@@ -16,13 +16,13 @@ from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
-from api.protocols.vertex.error_translation import position_of, translated_errors
+from api.protocols.vertex.error_translation import list_position, translated_errors
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.proto import Message, timestamp
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of
-from api.protocols.vertex.training.placement_check import demand_place
+from api.protocols.vertex.training.placement_check import check_placement
 from api.protocols.vertex.training.states import JOB_STATES, PIPELINE_STATES, error_of, state_of
 from core.db.rows import AnySelect
 from core.db.tables import Job, Study, Trial, UtcDateTime, VertexResource
@@ -87,7 +87,7 @@ def create(
     with translated_errors(order.spec):
         spec = canonical(job_spec_of(context, caller, order, table_of(context)))
         submission = check_submission(context, caller, spec)
-    demand_place(context, caller, submission)
+    check_placement(context, caller, submission)
     common = CommonFields(order.display_name, dict(order.labels))
     return submit_resources(context, caller, parent, submission, common, bodies, also)
 
@@ -247,7 +247,7 @@ def list_page(
     if parent.location != ANY_LOCATION:
         statement = statement.where(VertexResource.location == parent.location)
     if query.page_token:
-        statement = statement.where(_after(*position_of(query.page_token)))
+        statement = statement.where(_after(*list_position(query.page_token)))
     items: list[dict[str, Any]] = []
     last: VertexResource | None = None  # the last row that was looked at
     for number, (row, job) in enumerate(_in_batches(work.session, statement, limit)):

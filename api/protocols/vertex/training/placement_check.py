@@ -12,7 +12,7 @@ from api.jobs.service import Submission
 from api.protocols.vertex.answers import NoCapacity
 
 
-def demand_place(context: AppContext, caller: Caller, submission: Submission) -> None:
+def check_placement(context: AppContext, caller: Caller, submission: Submission) -> None:
     """Raise ``NoCapacity`` where the planner says that no node there is could ever hold the job; as ``why_never``."""
     reason = why_never(context, caller, submission)
     if reason is not None:

@@ -240,10 +240,10 @@ def _args(message: Message) -> tuple[str, ...]:
     """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a
     float.
     """
-    return Message({"args": in_words(message.raw("args"))}, message.path).texts("args")
+    return Message({"args": numbers_as_text(message.raw("args"))}, message.path).texts("args")
 
 
-def in_words(args: Any) -> Any:
+def numbers_as_text(args: Any) -> Any:
     """The same with text for each number; a whole one has no point."""
     if not isinstance(args, list):
         return args
@@ -269,7 +269,9 @@ def read_env(message: Message) -> tuple[tuple[str, str], ...]:
 def in_camel_case(value: Any) -> Any:
     """A spec that came in snake_case as the resource has it; floats that are whole become whole."""
     if isinstance(value, dict):
-        return {camel(key): in_camel_case(in_words(item) if key == "args" else item) for key, item in value.items()}
+        return {
+            camel(key): in_camel_case(numbers_as_text(item) if key == "args" else item) for key, item in value.items()
+        }
     if isinstance(value, list):
         return [in_camel_case(item) for item in value]
     return _plain(value) if isinstance(value, float) else value

@@ -14,7 +14,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs.service import canonical
-from api.protocols.vertex.error_translation import position_of, translated_errors
+from api.protocols.vertex.error_translation import list_position, translated_errors
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import deletion_view
@@ -22,7 +22,7 @@ from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, slug
-from api.protocols.vertex.training.placement_check import demand_place
+from api.protocols.vertex.training.placement_check import check_placement
 from api.protocols.vertex.training.states import JOB_STATES
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
 from api.protocols.vertex.tuning.views import view
@@ -57,7 +57,7 @@ class TuningJobs:
         spec = study_spec_of(tuning, slug(tuning.common.display_name), parent.own, template)
         draft = service.check_study(context, caller, spec)
         if draft.submission is not None:
-            demand_place(context, caller, draft.submission)
+            check_placement(context, caller, draft.submission)
         client_fields = {
             "location": parent.location,
             "displayName": tuning.common.display_name,
@@ -85,7 +85,7 @@ class TuningJobs:
                 Study.created_at.desc(), Study.id.desc()
             )
             if query.page_token:
-                statement = statement.where(_after(*position_of(query.page_token)))
+                statement = statement.where(_after(*list_position(query.page_token)))
             items: list[dict[str, Any]] = []
             last: Study | None = None
             trials = 0
