@@ -96,7 +96,7 @@ def test_a_study_is_followed_inspected_and_cloned(page: Any, platform: Any) -> N
     expect(
         page.get_by_role("img", name="20 of 20 trials as lines over lr, optimizer, momentum, accuracy")
     ).to_be_visible()
-    page.get_by_label("Up", exact=True).select_option("momentum")
+    page.get_by_label("Y axis", exact=True).select_option("momentum")
     expect(page.get_by_role("img", name=re.compile("by lr and momentum"))).to_be_visible()
 
     page.get_by_role("link", name="Trials", exact=True).click()
