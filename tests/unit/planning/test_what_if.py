@@ -192,7 +192,7 @@ def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None
 
 def test_a_job_s_own_forecast_does_not_mention_itself_by_name() -> None:
     me = job("hog", gang(1, 8))  # who holds the node is not known here
-    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (me,))).of(me.job_id)
+    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (me,))).forecast_of(me.job_id)
     assert found is not None
     assert found.code is StartCode.NOT_KNOWN
     assert "what becomes free on a is kept for it" in found.sentence
