@@ -171,7 +171,9 @@ def load(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def choose(count: int, step: int, per_epoch: int, seed: int) -> torch.Tensor:
-    """The images of ``step`` (counted from 0): a function of its arguments alone, so a resumed training sees the same."""
+    """The images of ``step`` (counted from 0): a function of its arguments alone, so a resumed training sees
+    the same.
+    """
     epoch, place = divmod(step, per_epoch)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
     return order[place * BATCH : (place + 1) * BATCH]

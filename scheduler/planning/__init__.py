@@ -1,4 +1,4 @@
-"""Decide what starts now and why everybody else waits: ``plan(snapshot) -> Plan``, a pure function."""
+"""Decide which jobs start now and why the others wait: ``plan(snapshot) -> Plan``, a pure function."""
 
 from scheduler.planning.model import (
     Account,

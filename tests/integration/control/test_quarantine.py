@@ -130,7 +130,7 @@ def test_three_suspicious_ends_of_different_jobs_quarantine_and_a_users_own_neve
         fleet.settle()
         fleet.advance(11)
     assert shut(fleet)["node-0"].startswith(
-        "3 jobs in a row ended for what looks like its fault: job io-0 (input/output"
+        "3 jobs in a row ended for suspected faults of the machine: job io-0 (input/output"
     )
 
 

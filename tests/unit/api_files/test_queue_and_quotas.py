@@ -335,7 +335,7 @@ def test_settings_are_written_as_they_are_shown(house: Any) -> None:
         ({"usage_weight": 2}, "settings.usage_weight", "between 0 and 1"),
         ({"usage_weight": "nan"}, "settings.usage_weight", "is a number"),
         ({"levels_gpu": "8h,1h"}, "settings.levels_gpu", "each longer than the one before"),
-        ({"grace": "1h", "grace_s": 1}, "settings.grace_s", "stands there twice"),
+        ({"grace": "1h", "grace_s": 1}, "settings.grace_s", "is given twice"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_in_words(

@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "no pickle at all": ("a.pt", lambda: torch_zip(b"hello"), "damaged"),
     "an empty file": ("a.pt", lambda: b"", "is empty"),
     "words": ("a.pt", lambda: b"once upon a time", "no format that is known"),
-    "half a zip": ("a.npz", lambda: b"PK\x03\x04" + b"\0" * 100, "no whole zip file"),
+    "half a zip": ("a.npz", lambda: b"PK\x03\x04" + b"\0" * 100, "no complete zip file"),
     "a zip whose directory is larger than itself": (
         "a.npz",
         lambda: b"PK\x03\x04" + b"PK\x05\x06" + b"\0" * 8 + struct.pack("<II", 2**31, 0) + b"\0\0",

@@ -6,7 +6,8 @@ from typing import Any
 
 NOTE = "Classification, since its values are words."
 FOUND = {
-    "id": "study-1", "name": "x", "project": "default", "state": "succeeded", "kind": "tabular", "task": "classification",
+    "id": "study-1", "name": "x", "project": "default", "state": "succeeded", "kind": "tabular",
+    "task": "classification",
     "metric": "accuracy", "goal": "maximize", "data": "data/x.csv", "families": ["baseline", "linear"], "notes": [NOTE],
     "trials": {"succeeded": 12, "failed": 1},
 }  # fmt: skip

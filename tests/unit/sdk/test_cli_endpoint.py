@@ -56,7 +56,8 @@ def test_a_replica_that_waits_is_told_apart_and_a_verdict_is_told_once(server: A
 def test_what_the_revision_before_had_and_the_new_one_has_not_is_told(server: Any, cli: Any) -> None:
     about = {"user": "ann", "created_at": "2026-11-23T12:00:00Z"}
     had = {
-        "model": "data/m", "resources": {"cpu": "200m", "memory": "1Gi"}, "env": {"KEY": "hidden", "MODE": "a"}, "secrets": ["token"],
+        "model": "data/m", "resources": {"cpu": "200m", "memory": "1Gi"}, "env": {"KEY": "hidden", "MODE": "a"},
+        "secrets": ["token"],
         "timeout_s": 5.0, "preemptible": False, "drain_s": 9.0,
     }  # fmt: skip
     has = {"model": "data/n", "resources": {"memory": "2Gi"}, "env": {"MODE": "b"}, "drain_s": 7.0, "priority": 75}
@@ -65,7 +66,8 @@ def test_what_the_revision_before_had_and_the_new_one_has_not_is_told(server: An
     said = cli("endpoint", "deploy", "sums", "data/n")
     assert said.exit_code == 0, said.stderr
     assert " ".join(said.stderr.split()) == (
-        "Unlike revision 1, the new revision lacks: --env KEY, --secret, cpu 200m, --no-preemptible, --timeout 5.0. Revisions do not "
+        "Unlike revision 1, the new revision lacks: --env KEY, --secret, cpu 200m, --no-preemptible, --timeout "
+        "5.0. Revisions do not "
         "inherit options; repeat them to keep them."
     )
     server.on("POST", f"{AT}/deployments", detail(revision_list=[revisions[1] | {"number": 2}, revisions[1]], stable=1))

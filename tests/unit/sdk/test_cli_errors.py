@@ -51,7 +51,8 @@ def test_no_server_is_one_sentence_and_code_3(cli: Invoke, server: Any) -> None:
     done = cli("list")
     assert done.exit_code == 3
     assert done.stderr == (
-        "Error: No Trainmaster server answers at http://server.test:8765: start one with `trainmaster up`, or log in to "
+        "Error: No Trainmaster server answers at http://server.test:8765: start one with `trainmaster up`, or "
+        "log in to "
         "another with `trainmaster login URL`.\n"
     )
 

@@ -147,7 +147,8 @@ def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
         "id": "a1", "number": 1, "state": "running", "executor": "fake", "created_at": "2026-11-21T07:00:00Z",
         "world": 3, "world_reason": "worker-1 joined. 3 of 2 to 3 workers go on.",
         "replicas": [
-            {"role": "worker", "index": n, "rank": n, "state": "running", "generation": 1, "node": "n1"} for n in range(3)
+            {"role": "worker", "index": n, "rank": n, "state": "running", "generation": 1,
+            "node": "n1"} for n in range(3)
         ],
     }  # fmt: skip
     spec = {"name": "mnist", "command": ["train"], "roles": {"worker": {"replicas": 3, "min_replicas": 2}}}
@@ -172,7 +173,8 @@ def test_a_checkpoint_that_a_lone_replica_resumed_from_is_not_its_attempts(
     attempt = {
         "id": "a1", "number": 1, "state": "running", "executor": "fake", "created_at": "2026-11-21T07:00:00Z",
         "resume_from": "/data/output/checkpoints/step-3",
-        "replicas": [{"role": "worker", "index": 0, "rank": 0, "state": "running", "generation": generation, "node": "n1"}],
+        "replicas": [{"role": "worker", "index": 0, "rank": 0, "state": "running", "generation": generation,
+        "node": "n1"}],
     }  # fmt: skip
     server.on("GET", "/jobs/mnist", job_json(attempt=attempt, attempt_count=1))
     server.on("GET", "/jobs/job_1/checkpoints", {"items": []})

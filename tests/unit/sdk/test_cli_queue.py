@@ -275,7 +275,8 @@ def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: C
     server.on("POST", "/reservations", RESERVATION).on("GET", "/reservations", page(RESERVATION))
     server.on("DELETE", "/reservations/reservation-1", {})
     made = cli(
-        "reservation", "create", "demo", "a", "b", "--project", "vision", "--from", "2026-11-21T12:00:00+00:00", "--for", "1d"
+        "reservation", "create", "demo", "a", "b", "--project", "vision", "--from", "2026-11-21T12:00:00+00:00",
+        "--for", "1d"
     )  # fmt: skip
     assert "reservation-1: a, b for vision" in made.stdout
     assert "Warning: a is cordoned now." in made.stderr

@@ -305,7 +305,10 @@ def test_what_automl_does_not_take_is_told_by_the_option_and_what_is_right(
         (
             "kind",
             "data: the control plane does not see volume far; state kind and, of tables, target and task.",
-            "Error: --data: the control plane does not see volume far; say --kind and, of tables, --target and --task.\n",
+            (
+                "Error: --data: the control plane does not see volume far; say --kind and, of tables, --target and "
+                "--task.\n"
+            ),
         ),
     ],
 )

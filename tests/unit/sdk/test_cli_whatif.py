@@ -112,7 +112,8 @@ def test_other_nodes_may_be_thought_of(cli: Invoke, server: Any) -> None:
 
 def test_explain_says_what_the_planner_saw_and_did(cli: Invoke, server: Any) -> None:
     answer = {
-        "job_id": "job_1", "at": NOW.isoformat(), "verdict": "waits", "sentence": REASON["sentence"], "wait_reason": REASON,
+        "job_id": "job_1", "at": NOW.isoformat(), "verdict": "waits", "sentence": REASON["sentence"],
+        "wait_reason": REASON,
         "queue_position": 3, "order": "2 jobs come before it.", "waiting": 9, "running": 4, "nodes": 2, "is_same": True,
     }  # fmt: skip
     server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False, "then": "Starts."})
@@ -137,7 +138,8 @@ def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
     cli: Invoke, server: Any, tmp_path: Any
 ) -> None:
     report = {
-        "jobs": 3, "finished": 3, "wait_mean_s": 60, "wait_p50_s": 60, "wait_p99_s": 60, "jct_mean_s": 600, "jct_p50_s": 600,
+        "jobs": 3, "finished": 3, "wait_mean_s": 60, "wait_p50_s": 60, "wait_p99_s": 60, "jct_mean_s": 600,
+        "jct_p50_s": 600,
         "jct_p99_s": 600, "makespan_s": 6000, "gpu_allocation": 0.5, "preemptions": 0, "worst_fairness": None,
     }  # fmt: skip
     result = {
@@ -169,7 +171,8 @@ def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
 
 def test_simulate_draws_both_into_a_file(cli: Invoke, server: Any, tmp_path: Any, monkeypatch: Any) -> None:
     report = {
-        "jobs": 3, "finished": 3, "wait_mean_s": 60, "wait_p50_s": 60, "wait_p99_s": 60, "jct_mean_s": 600, "jct_p50_s": 600,
+        "jobs": 3, "finished": 3, "wait_mean_s": 60, "wait_p50_s": 60, "wait_p99_s": 60, "jct_mean_s": 600,
+        "jct_p50_s": 600,
         "jct_p99_s": 600, "makespan_s": 6000, "gpu_allocation": 0.5, "preemptions": 0, "worst_fairness": None,
         "gpus_over_time": [[0, 1.0], [3000, 0.25]], "waiting_over_time": [[0, 2], [600, 0]],
     }  # fmt: skip

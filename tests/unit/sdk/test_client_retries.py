@@ -84,7 +84,8 @@ def test_no_server_is_told_with_what_to_do(client: Client, server: Any) -> None:
     with pytest.raises(ServerUnreachable) as caught:
         client.get_me()
     assert str(caught.value) == (
-        "No Trainmaster server answers at http://server.test:8765: start one with `trainmaster up`, or log in to another "
+        "No Trainmaster server answers at http://server.test:8765: start one with `trainmaster up`, or log in "
+        "to another "
         "with `trainmaster login URL`."
     )
 

@@ -1,4 +1,6 @@
-"""What of the bridge for gRPC needs none of Google's packages: its certificate, its command line, and the environment."""
+"""What of the bridge for gRPC needs none of Google's packages: its certificate, its command line, and the
+environment.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def test_bytes_have_binary_and_decimal_units(text, count):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "x", "1x", "0x10", "1 Gi", "--1", "+1", "1e", "1e9999", "1e999", "inf", "nan", "Infinity", "٣", "1" * 30, "1,5", "-1", "-0",
+    ["", " ", "x", "1x", "0x10", "1 Gi", "--1", "+1", "1e", "1e9999", "1e999", "inf", "nan", "Infinity", "٣",
+    "1" * 30, "1,5", "-1", "-0",
      True, None, [], {}, 10**4000, float("inf"), float("nan"), -1, "1e19Ei"],
 )  # fmt: skip
 def test_what_is_no_amount_is_refused(text):

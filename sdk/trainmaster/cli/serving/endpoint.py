@@ -54,7 +54,9 @@ def create(
         made = client.create_endpoint(endpoint, project=session.project_or_default(project), description=description)
     to_deploy = f"trainmaster endpoint deploy {made.name} MODEL@ALIAS"
     output.print_result(
-        made, f"{made.name} created; deploy a model of the registry with `{to_deploy}`, or a file by VOLUME/PATH", json
+        made,
+        f"{made.name} created; deploy a model of the registry with `{to_deploy}`, or a file by VOLUME/PATH",
+        as_json=json,
     )
 
 

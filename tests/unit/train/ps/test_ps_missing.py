@@ -46,9 +46,7 @@ def test_an_idle_ps_ends(cluster: Callable[..., Cluster]) -> None:
     job = cluster(1, Options(idle_timeout_s=0.1), workers=2)
     job.threads[0].join(WITHIN_S)
 
-    assert (
-        str(job.errors[0]) == "ps 0: no worker was there for 0 s; missing: the first values of the chief (worker 0)"
-    )
+    assert str(job.errors[0]) == "ps 0: no worker was there for 0 s; missing: the first values of the chief (worker 0)"
 
 
 def test_an_address_that_is_taken_is_named(cluster: Callable[..., Cluster]) -> None:
