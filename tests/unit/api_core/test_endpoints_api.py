@@ -322,7 +322,7 @@ def test_a_batch_prediction_asked_for_again_with_its_key_is_the_same_job(
     [
         (["model.joblib"], None, "trust_code", "output/default/odd/model.joblib is a pickle"),
         (["model.pt2"], None, "trust_code", "`--trust-code`"),
-        (["model.pt", "model.py"], "model/data.pkl", "trust_code", "model.py beside it would have to be run"),
+        (["model.pt", "model.py"], "model/data.pkl", "trust_code", "model.py next to it would have to be run"),
         (["model.pt"], "model/data.pkl", "model", "has only weights"),
         (["readme.txt"], None, "model", "output/default/odd holds no model: it has readme.txt"),
         (["model.pt"], "model/code/__torch__.py", None, ""),

@@ -81,7 +81,7 @@ def test_what_starts_is_looked_at_again_soon_and_then_ever_more_seldom() -> None
         begun = NOW - timedelta(seconds=seconds)
         starting = server("a", 2, ServingState.STARTING, created_at=begun, running_since=begun, is_healthy=False)
         steps = plan(deployed(starting, replicas=1), NOW)
-        return None if steps.recheck_at is None else (steps.next_look - NOW).total_seconds()
+        return None if steps.recheck_at is None else (steps.recheck_at - NOW).total_seconds()
 
     assert [asked_after(seconds) for seconds in (0, 1, 5)] == [0.15, 0.15, 0.5]
     assert asked_after(9.95) == pytest.approx(0.995)

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from core.db.engine import unit_of_work
 from core.db.tables import Membership, User
-from tests.unit.api_files.test_admin_nouns import *  # noqa: F403 (the same tests, another database)
+from tests.unit.api_files.test_admin_resources import *  # noqa: F403 (the same tests, another database)
 from tests.unit.api_files.test_archive_uploads import *  # noqa: F403
 
 pytestmark = pytest.mark.postgres

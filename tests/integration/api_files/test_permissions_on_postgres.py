@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.databases import empty
-from tests.unit.api_files import test_who_may
-from tests.unit.api_files.test_who_may import *  # noqa: F403 (the same tests, another database)
-from tests.unit.api_files.test_who_may import Stage
+from tests.unit.api_files import test_permissions
+from tests.unit.api_files.test_permissions import *  # noqa: F403 (the same tests, another database)
+from tests.unit.api_files.test_permissions import Stage
 
 pytestmark = pytest.mark.postgres
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.postgres
 @pytest.fixture(scope="module")  # type: ignore[no-redef]
 def stage(tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine) -> Iterator[Stage]:
     empty(postgres_engine)
-    with test_who_may.make_stage(tmp_path_factory.mktemp("house"), postgres_engine) as house:
+    with test_permissions.make_stage(tmp_path_factory.mktemp("house"), postgres_engine) as house:
 
         def restore() -> None:
             empty(postgres_engine)
-            test_who_may.furnish(house)
-            test_who_may.forget(house)
+            test_permissions.furnish(house)
+            test_permissions.forget(house)
 
         yield house, restore
