@@ -50,8 +50,8 @@ def main() -> int:
         print(f"TRAINMASTER_DATABASE_URL cannot be used: {error}", file=sys.stderr)
     except (OperationalError, InterfaceError) as error:
         # Only the driver's first line: what follows is for programmers, and the URL holds a password.
-        said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else "it does not answer"
-        print(f"The database cannot be reached or used ({said}); see TRAINMASTER_DATABASE_URL.", file=sys.stderr)
+        reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else "it does not answer"
+        print(f"The database cannot be reached or used ({reason}); see TRAINMASTER_DATABASE_URL.", file=sys.stderr)
     return 1
 
 

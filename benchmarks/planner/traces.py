@@ -164,10 +164,10 @@ def _shockwave(folder: Path, knowledge: Knowledge, cost_s: float) -> Iterator[Ro
         arrivals = gavel.read(path, throughputs)
         policy = policy_for(knowledge, cost_s, is_for_fairness=True)
         figures, cpu_s = _simulate(arrivals, 8, 4, policy, knowledge)
-        told = figures.static_fairness
+        fairness = figures.static_fairness
         for name, result, most in (
-            ("worst rho", told.worst, 1.0),
-            ("unfair", told.unfair, 1.0),
+            ("worst rho", fairness.worst, 1.0),
+            ("unfair", fairness.unfair, 1.0),
             ("makespan", figures.makespan_s, 1.05),
         ):
             yield _row("Shockwave 120", knowledge, cost_s, name, result, SHOCKWAVE[name], most, [figures], cpu_s)

@@ -97,21 +97,21 @@ def searched(curves: Sequence[Sequence[float]], workers: int, rule: Stopping | N
     running: dict[int, int] = {}
     over: list[Curve] = []
     passed: dict[int, int] = {}
-    best, told = 1.0, []
+    best, best_so_far = 1.0, []
     for _ in range(horizon):
         while left and len(running) < workers:
             running[left.pop()] = 0
         for number in list(running):
             running[number] += 1
             best = min(best, curves[number][running[number] - 1])
-        told.append(best)
+        best_so_far.append(best)
         seen = {number: _curve(number, curves[number], epochs) for number, epochs in running.items()}
         verdicts = {} if rule is None else judge_all(rule, Goal.MINIMIZE, list(seen.values()), over[-1000:], passed)
         for number in list(running):
             if number in verdicts or running[number] == EPOCHS:
                 is_over = number not in verdicts
                 over.append(_curve(number, curves[number], running.pop(number), is_over=is_over))
-    return told
+    return best_so_far
 
 
 def _curve(number: int, errors: Sequence[float], epochs: int, *, is_over: bool = False) -> Curve:

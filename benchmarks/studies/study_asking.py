@@ -175,10 +175,10 @@ class Line:
         self.writer.write(head.encode() + payload)
         answer = await self.reader.readuntil(b"\r\n\r\n")
         length = next(int(line[15:]) for line in answer.split(b"\r\n") if line.lower().startswith(b"content-length"))
-        told = await self.reader.readexactly(length)
+        body = await self.reader.readexactly(length)
         if answer[9:10] != b"2":
-            sys.exit(f"{path}: {told.decode()}")
-        return json.loads(told)
+            sys.exit(f"{path}: {body.decode()}")
+        return json.loads(body)
 
 
 def spent(pid: int) -> tuple[float, float]:

@@ -63,8 +63,8 @@ def report(session: Session, job_id: str, begin: int, count: int) -> None:
 
 
 def whole(session: Session, jobs: dict[int, str], rule: Stopping) -> None:
-    told = read_metrics(session, list(jobs.values()), ["loss"])
-    curves = [make_curve(number, told[job_id].points.get("loss", ())) for number, job_id in jobs.items()]
+    metrics = read_metrics(session, list(jobs.values()), ["loss"])
+    curves = [make_curve(number, metrics[job_id].points.get("loss", ())) for number, job_id in jobs.items()]
     judge_all(rule, Goal.MINIMIZE, curves, [])
 
 

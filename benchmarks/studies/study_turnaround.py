@@ -89,9 +89,9 @@ def turnaround(
         seen = watch(engine, study, options.trials + parallel)
         while client.get_study(study).state in ("running", "stopping"):
             time.sleep(0.5)
-        told = {int(path.name): path.read_text().split() for path in Path(folder).iterdir()}
-    begun = {number: float(words[0]) for number, words in told.items()}
-    ended = {number: float(words[1]) for number, words in told.items()}
+        times = {int(path.name): path.read_text().split() for path in Path(folder).iterdir()}
+    begun = {number: float(words[0]) for number, words in times.items()}
+    ended = {number: float(words[1]) for number, words in times.items()}
     noted = _noted(engine, study)
     order = sorted(ended, key=ended.__getitem__)[: options.trials]
     pairs = [(number, parallel + place) for place, number in enumerate(order, 1)]

@@ -76,7 +76,7 @@ class Whole:
         self.due: list[tuple[float, str]] = []  # when each attempt is worth a look, in virtual seconds
         # Of those that have not told all: begin, duration, and how good it is.
         self.jobs: dict[str, tuple[float, float, float]] = {}
-        self.told: Counter[str] = Counter()
+        self.reported: Counter[str] = Counter()
         self.most = 0
         self.rounds: list[float] = []
         _fill(sessions, self.engine.now, options)
@@ -134,7 +134,7 @@ class Whole:
         with unit_of_work(self.sessions) as session:
             for job_id, (begin_s, runs_s, quality) in list(self.jobs.items()):
                 due = min(POINTS, int((now_s - begin_s) / runs_s * POINTS))
-                if (old := self.told[job_id]) < due:
+                if (old := self.reported[job_id]) < due:
                     steps = range(old + 1, due + 1)
                     values = [quality + 0.02 * step + 0.05 * chance.random() for step in steps]
 
@@ -144,9 +144,9 @@ class Whole:
                         {"score": Points(steps, [0] * len(steps), values)},
                         now=self.engine.now,
                     )
-                    self.told[job_id] = due
+                    self.reported[job_id] = due
                 if due == POINTS:
-                    del self.jobs[job_id], self.told[job_id]
+                    del self.jobs[job_id], self.reported[job_id]
 
     def counts(self) -> tuple[str, int, int]:
         """The study's state, and how many of its trials run and are over."""

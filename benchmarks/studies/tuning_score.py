@@ -129,10 +129,10 @@ class Search:
             )
 
         for _ in range(ROUNDS):
-            kept = ready[: usable(len(ready), PARALLEL, PARALLEL, PARALLEL)]
-            drawn = self._timed(lambda kept=kept: propose(question(PARALLEL - len(kept), kept)))
+            prefetched = ready[: usable(len(ready), PARALLEL, PARALLEL, PARALLEL)]
+            drawn = self._timed(lambda prefetched=prefetched: propose(question(PARALLEL - len(prefetched), prefetched)))
             proposed += len(drawn)
-            begun = [*kept, *drawn]
+            begun = [*prefetched, *drawn]
             ready = []
             if not is_quick(
                 question(0, begun)

@@ -85,18 +85,18 @@ def process(
     rpc.shutdown()
 
 
-_kept: Any = None
-_is_kept = threading.Event()
+_served: Any = None
+_is_served = threading.Event()
 
 
 def keep_server(server: Any) -> Any:
     """On the ps: the server that the first trainer made."""
-    global _kept  # noqa: PLW0603 (what a process serves)
+    global _served  # noqa: PLW0603 (what a process serves)
     if server is not None:
-        _kept = server
-        _is_kept.set()
-    _is_kept.wait(WITHIN_S)
-    return _kept
+        _served = server
+        _is_served.set()
+    _is_served.wait(WITHIN_S)
+    return _served
 
 
 def loss_of(model: Callable[[torch.Tensor], torch.Tensor], batch: TransactionBatcher) -> torch.Tensor:

@@ -69,7 +69,7 @@ def main() -> None:
         mb: [hvd / raw for hvd, raw in zip(times["hvd"], times["raw"], strict=True)] for mb, times in figures.items()
     }
     verdict = {
-        "factor": {f"{mb} MB": told(found) for mb, found in ratios.items()},
+        "factor": {f"{mb} MB": summarise(found) for mb, found in ratios.items()},
         "milliseconds": {f"{mb} MB": both(times, "raw", "hvd") for mb, times in figures.items()},
         "thread_milliseconds": {f"{mb} MB": both(times, "raw cpu", "hvd cpu") for mb, times in figures.items()},
         "wanted_at_most": WANTED_FACTOR,
@@ -86,7 +86,7 @@ def both(times: dict[str, list[float]], *ways: str) -> str:
     return " → ".join(f"{statistics.median(times[way]) * 1000:.3f}" for way in ways)
 
 
-def told(ratios: list[float]) -> str:
+def summarise(ratios: list[float]) -> str:
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.3f} (half of the pairs: {low:.2f} – {high:.2f})"
 
@@ -101,10 +101,10 @@ def measure(ranks: int, rounds: int) -> dict[str, dict[str, list[float]]]:
         subprocess.Popen(command, env={**base, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]
-    told = [process.communicate()[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         sys.exit("a rank failed; its message is above.")
-    found: dict[str, dict[str, list[float]]] = json.loads(told[0])
+    found: dict[str, dict[str, list[float]]] = json.loads(outputs[0])
     return found
 
 

@@ -82,28 +82,30 @@ def mlp_model() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 3072), nn.ReLU(), nn.Linear(3072, 2432), nn.ReLU(), nn.Linear(2432, 10))
 
 
-def mlp(told: argparse.Namespace) -> dict[str, float]:
-    batch, seconds = partial(mlp_batch, told.batch), told.seconds
+def mlp(arguments: argparse.Namespace) -> dict[str, float]:
+    batch, seconds = partial(mlp_batch, arguments.batch), arguments.seconds
     rows: dict[str, float] = {}
-    mine = rows["samples/s"] = mlp_samples_per_s(told, ps.Options())
-    ahead = rows["samples/s, prefetch and overlap"] = mlp_samples_per_s(told, ps.Options(prefetch=True, overlap=True))
+    mine = rows["samples/s"] = mlp_samples_per_s(arguments, ps.Options())
+    ahead = rows["samples/s, prefetch and overlap"] = mlp_samples_per_s(
+        arguments, ps.Options(prefetch=True, overlap=True)
+    )
     for kind in rpc_ps.KINDS:
-        theirs = rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * told.batch
+        theirs = rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * arguments.batch
         rows[f"samples/s, torch RPC, {kind}"] = theirs
         rows[f"factor, torch RPC, {kind}"] = mine / theirs
         rows[f"factor, torch RPC, {kind}, prefetch and overlap"] = ahead / theirs
-    return {**rows, **by_tensorflow("MLP of 10 M parameters", told.batch, mine, ahead)}
+    return {**rows, **by_tensorflow("MLP of 10 M parameters", arguments.batch, mine, ahead)}
 
 
-def mlp_tcp(told: argparse.Namespace) -> dict[str, float]:
-    batch = partial(mlp_batch, told.batch)
-    mine = mlp_samples_per_s(told, ps.Options(shared_memory=False))
-    theirs = rpc_ps.steps_per_s("batch", mlp_model, batch, rate, told.seconds, is_tcp=True) * told.batch
+def mlp_tcp(arguments: argparse.Namespace) -> dict[str, float]:
+    batch = partial(mlp_batch, arguments.batch)
+    mine = mlp_samples_per_s(arguments, ps.Options(shared_memory=False))
+    theirs = rpc_ps.steps_per_s("batch", mlp_model, batch, rate, arguments.seconds, is_tcp=True) * arguments.batch
     return {"samples/s": mine, "samples/s, torch RPC, batch": theirs, "factor, torch RPC, batch": mine / theirs}
 
 
-def mlp_samples_per_s(told: argparse.Namespace, options: ps.Options) -> float:
-    return samples_per_s(partial(mlp_worker, told.batch), mlp_model, told.seconds, options=options)
+def mlp_samples_per_s(arguments: argparse.Namespace, options: ps.Options) -> float:
+    return samples_per_s(partial(mlp_worker, arguments.batch), mlp_model, arguments.seconds, options=options)
 
 
 def by_tensorflow(model: str, batch: int, mine: float, ahead: float) -> dict[str, float]:
@@ -149,8 +151,8 @@ def embedding_model() -> nn.Module:
     return nn.Sequential(table, nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
 
 
-def embedding(told: argparse.Namespace) -> dict[str, float]:
-    seconds = told.seconds
+def embedding(arguments: argparse.Namespace) -> dict[str, float]:
+    seconds = arguments.seconds
     mine = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options())
     ahead = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options(prefetch=True, overlap=True))
     rates = {"samples/s": mine, "samples/s, prefetch and overlap": ahead}

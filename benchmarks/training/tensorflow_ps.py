@@ -79,10 +79,10 @@ def measure(python: Path, training: Training, *, workers: int, servers: int, tim
                 output = subprocess.PIPE if role == "chief" else subprocess.DEVNULL
                 command = [str(python), __file__, json.dumps(asdict(training))]
                 started.append(subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, text=True))
-        told, _ = started[-1].communicate(timeout=timeout_s)
+        output, _ = started[-1].communicate(timeout=timeout_s)
         if started[-1].returncode != 0:
-            raise RuntimeError(f"TensorFlow's chief ended with {started[-1].returncode}:\n{told[-2000:]}")
-        found: float = json.loads(told.strip().splitlines()[-1])["samples_per_s"]
+            raise RuntimeError(f"TensorFlow's chief ended with {started[-1].returncode}:\n{output[-2000:]}")
+        found: float = json.loads(output.strip().splitlines()[-1])["samples_per_s"]
         return found
     finally:
         for process in started:  # workers and ps serve for ever
@@ -172,7 +172,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1].startswith("{"):  # one process of the training
-        told = json.loads(sys.argv[1])
-        play(Training(**{**told, "sizes": tuple(told["sizes"])}))
+        arguments = json.loads(sys.argv[1])
+        play(Training(**{**arguments, "sizes": tuple(arguments["sizes"])}))
     else:
         main()

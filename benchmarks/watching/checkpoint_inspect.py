@@ -112,7 +112,7 @@ def memory_mib(pid: int, what: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{what}:"))
 
 
-def told(values: list[float], unit: str, digits: int = 3) -> str:
+def summarise(values: list[float], unit: str, digits: int = 3) -> str:
     return f"{statistics.median(values):.{digits}f} {unit} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
@@ -150,9 +150,9 @@ def main() -> None:
                     [sys.executable, "-c", PEER, str(path)], capture_output=True, text=True, check=True
                 )
                 peer.append(float(run.stdout))
-        print("list, process started for it:", told(cold, "s"))
-        print("list, process waits:         ", told(warm, "s"))
-        print("torch.load(mmap) imported:   ", told(peer, "s"))
+        print("list, process started for it:", summarise(cold, "s"))
+        print("list, process waits:         ", summarise(warm, "s"))
+        print("torch.load(mmap) imported:   ", summarise(peer, "s"))
         whole, first, moved, peaks = [], [], [], []
         for number in range(given.keep_rounds):
             for path in files:
@@ -168,10 +168,10 @@ def main() -> None:
             moved.append(time.monotonic() - began)
             assert items == count
             peaks.append(memory_mib(api.looker() or os.getpid(), "VmHWM"))
-        print("figures of all tensors:      ", told(whole, "s", 1))
-        print("  the first page of them:    ", told(first, "s", 1))
-        print("difference of two:           ", told(moved, "s", 1))
-        print("peak of the process that looks:", told(peaks, "MiB", 0))
+        print("figures of all tensors:      ", summarise(whole, "s", 1))
+        print("  the first page of them:    ", summarise(first, "s", 1))
+        print("difference of two:           ", summarise(moved, "s", 1))
+        print("peak of the process that looks:", summarise(peaks, "MiB", 0))
         print(f"the API's own process grew by: {memory_mib(os.getpid(), 'VmRSS') - before:.0f} MiB")
         api.app.state.checkpoint_inspector.close()
 

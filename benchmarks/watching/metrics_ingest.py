@@ -111,7 +111,7 @@ def our_body(index: int, request: int) -> bytes:
 
 def their_body(run: str, request: int) -> bytes:
     count = REQUEST_POINTS // METRICS
-    told = [
+    points = [
         {
             "key": f"metric-{number}",
             "value": random.random(),
@@ -121,7 +121,7 @@ def their_body(run: str, request: int) -> bytes:
         for number in range(METRICS)
         for step in range(request * count, (request + 1) * count)
     ]
-    return json.dumps({"run_id": run, "metrics": told}).encode()
+    return json.dumps({"run_id": run, "metrics": points}).encode()
 
 
 def start_job(running: Embedded, workers: int) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def measure_live(
     return ages
 
 
-def told(what: str, ages: list[float]) -> str:
+def summarise(what: str, ages: list[float]) -> str:
     if not ages:
         return f"{what}: nothing came"
     return f"{what}: median {sorted(ages)[len(ages) // 2]:.0f} ms, slowest {max(ages):.0f} ms of {len(ages)}"
@@ -156,10 +156,10 @@ def main() -> int:
         for _ in range(options.live_rounds):
             for rate in ("0", "4"):
                 ages = measure_live(*at, TALKS, rate, "logs", WATCH_LINES, 10_000)
-                live.append(told(f"new log line to screen at {rate} MB/s", ages))
+                live.append(summarise(f"new log line to screen at {rate} MB/s", ages))
             start = round(time.time()) + 1
             ages = measure_live(*at, COUNTS, str(start), "metrics", WATCH_CHART, [start * 1000, 10_000])
-            live.append(told("new metric to chart", ages))
+            live.append(summarise("new metric to chart", ages))
         fill_queue(f"sqlite:///{running.home}/trainmaster.sqlite3", options.jobs)
         time.sleep(5)  # the planner's first look at them all
         rounds = [measure(browser, running.url, running.token) for _ in range(options.rounds)]

@@ -165,8 +165,8 @@ class _ReportIngest:
     def _take_progress(self, item: ReportItem) -> None:
         before = self.replica.progress if self.progress is None else self.progress
         if "roads" in item.data:  # its metric sources; reported at the end, separately from progress
-            told = metric_sources.parse_sources(item.data["roads"])
-            self.progress = before if told is None else {**before, metric_sources.KEY: told}
+            counts = metric_sources.parse_sources(item.data["roads"])
+            self.progress = before if counts is None else {**before, metric_sources.KEY: counts}
             return
         known: dict[str, Any] = {
             name: _number(item.data, name) for name in ("step", "steps", "epoch", "epochs") if name in item.data

@@ -314,8 +314,10 @@ _SIGNAL_HINTS: Final = {
 _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
     ExitCause.OUT_OF_MEMORY: (
         ExitKind.OUT_OF_MEMORY,
-        ("{who} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use a "
-        "smaller batch"),
+        (
+            "{who} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use a "
+            "smaller batch"
+        ),
         False,
     ),
     ExitCause.DEADLINE: (

@@ -218,16 +218,16 @@ def _roll_back(steps: RolloutPlan) -> None:
     why = f"{wanted.failures} of its replicas failed before it was ready. {last}".strip()
     if deployed.stable_revision is None:
         verdict = f"Revision {wanted.number} never got ready: {why}"
-        _set_revision(steps, replace(wanted, verdict=verdict))
+        _set_revision(steps, replace(wanted, failure_reason=verdict))
         steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
         steps.events.append(RolloutEvent("deployment.failed", verdict))
         return
     never = "never got ready" if wanted.stable_at is None else "did not get ready again"
     verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable_revision} serves on: {why}"
-    _set_revision(steps, replace(wanted, verdict=verdict))
+    _set_revision(steps, replace(wanted, failure_reason=verdict))
     # Old failures no longer count: it served well.
     _set_revision(steps, replace(deployed.revision(deployed.stable_revision), failures=0, failed_at=None))
-    steps.deployed = replace(steps.deployed, wanted=deployed.stable_revision)
+    steps.deployed = replace(steps.deployed, target_revision=deployed.stable_revision)
     steps.events.append(RolloutEvent("deployment.rolled_back", verdict))
 
 
@@ -261,7 +261,7 @@ def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) ->
             steps.wake_at(due)
     if not old and not missing and len(ready_new) == count and count and deployed.stable_revision != wanted.number:
         _set_revision(steps, replace(wanted, stable_at=wanted.stable_at or now, failures=0, failed_at=None))
-        steps.deployed = replace(steps.deployed, stable=wanted.number)
+        steps.deployed = replace(steps.deployed, stable_revision=wanted.number)
         steps.events.append(
             RolloutEvent("deployment.rolled_out", f"Revision {wanted.number} serves with {count} replicas.")
         )

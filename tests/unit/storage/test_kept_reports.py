@@ -113,7 +113,7 @@ def test_a_backslash_before_zeros_is_text_and_a_nul_is_none(output):
 
 
 def test_many_names_of_others_hide_nothing(output, monkeypatch):
-    monkeypatch.setattr(spooled_reports, "_STRANGERS", 10)
+    monkeypatch.setattr(spooled_reports, "_UNKNOWN_NAMES", 10)
     other = ReplicaStart("worker", 1, 3)
     for number in range(100):
         path = output / FOLDER / f"stranger-{number}"

@@ -182,8 +182,10 @@ def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
         (
             {"parameters": {"layers": {"type": "integer"}}, "constraints": [], "initial": []},
             [
-                ("parameters.layers: has no range: min and max are missing (write it like {type: integer, min: "
-                "1, max: 8})")
+                (
+                    "parameters.layers: has no range: min and max are missing (write it like {type: integer, min: "
+                    "1, max: 8})"
+                )
             ],
         ),
     ],

@@ -63,9 +63,9 @@ def values_at(
         found = _values_in_chunks(session, places, set(left))
         weight = {stream: place for place, stream in enumerate(some)}
         for row in sorted(series, key=lambda row: weight[row.stream_id]):
-            values = found.get(row.id, {})
-            values.update(_at(waiting.get(row.id, Points()), set(left)))
-            for step, value in values.items():
+            of_series = found.get(row.id, {})
+            of_series.update(_at(waiting.get(row.id, Points()), set(left)))
+            for step, value in of_series.items():
                 values.setdefault((step, row.name), value)
     every: dict[int, dict[str, float]] = {step: {} for step in steps}
     for step, of_step in every.items():
