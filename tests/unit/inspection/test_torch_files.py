@@ -164,4 +164,4 @@ def test_a_sharded_state_without_one_of_its_files_says_which(look: Any, tmp_path
     for file in (tmp_path / "dcp").glob("*.distcp"):
         file.unlink()
     look("dcp")
-    assert "is not there" in str(look.statistics("w")["note"])
+    assert "does not exist" in str(look.statistics("w")["note"])
