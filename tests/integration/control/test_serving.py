@@ -266,7 +266,7 @@ def test_an_endpoint_outlives_the_user_who_deployed_and_says_in_whose_name_it_ru
             for job in (before, begun)
         )
     assert "disabled" not in first
-    assert "user ann, who is disabled: deploy it anew" in reported
+    assert "user ann, who is disabled: deploy it again" in reported
 
 
 def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab: Lab) -> None:

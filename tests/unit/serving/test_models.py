@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from trainmaster_serving.errors import BadInstances, ModelProblem
-from trainmaster_serving.http_server import ModelServer
+from trainmaster_serving.http_server import PredictionServer
 from trainmaster_serving.models import find_model, load_model
 
 
@@ -103,7 +103,7 @@ def test_an_exported_program_is_not_unpickled_unless_it_is_trusted(tmp_path: Pat
 
 @pytest.fixture
 def asked() -> Iterator[Any]:
-    server = ModelServer(("127.0.0.1", 0), "/health", "/predict")
+    server = PredictionServer(("127.0.0.1", 0), "/health", "/predict")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
 
@@ -223,7 +223,7 @@ def test_a_bad_request_gets_the_reason(asked: Any, body: str, words: str) -> Non
     ],
 )
 def test_a_length_that_is_none_is_refused(head: bytes, status: bytes) -> None:
-    server = ModelServer(("127.0.0.1", 0), "/health", "/predict")
+    server = PredictionServer(("127.0.0.1", 0), "/health", "/predict")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

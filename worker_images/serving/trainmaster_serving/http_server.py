@@ -31,7 +31,7 @@ _IDLE_S = 30.0  # time-out of a connection between two requests
 _DRAIN_S = 25.0
 
 
-class ModelServer(ThreadingHTTPServer):
+class PredictionServer(ThreadingHTTPServer):
     """Answers 503 until ``model`` is set."""
 
     daemon_threads = True
@@ -73,7 +73,7 @@ class PredictionHandler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
-    server: ModelServer  # pyright: ignore[reportIncompatibleVariableOverride] (narrower than in the base class)
+    server: PredictionServer  # pyright: ignore[reportIncompatibleVariableOverride] (narrower than in the base class)
 
     def setup(self) -> None:
         super().setup()
@@ -185,7 +185,7 @@ class PredictionHandler(BaseHTTPRequestHandler):
 def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM. Raises ``ModelProblem``: the model cannot be served."""
     try:
-        server = ModelServer((options.host, options.port), options.health_route, options.predict_route)
+        server = PredictionServer((options.host, options.port), options.health_route, options.predict_route)
     except OSError as error:
         raise ModelProblem("The server cannot listen at port %d: %s." % (options.port, error.strerror)) from error
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
