@@ -26,19 +26,19 @@ from core.domain.errors import (
 
 
 class ConditionNotMet(Conflict):
-    """``ifGenerationMatch`` and its kind: the object is not as the client knew it."""
+    """A precondition such as ``ifGenerationMatch`` failed: the object changed since the client read it."""
 
 
 class NotChanged(ConditionNotMet):
-    """Who reads has it already."""
+    """The client already has the current content (HTTP 304)."""
 
 
 class NotServed(InvalidRequest):
-    """A part of Cloud Storage that volumes do not have."""
+    """A feature of Cloud Storage that volumes do not support."""
 
 
-# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads
-# of missing refresh fields instead of what is wrong.
+# The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and its
+# user reads about missing refresh fields instead of the real cause.
 REASONS: Final[Codes] = (
     (NotChanged, 304, "notModified"),
     (ConditionNotMet, 412, "conditionNotMet"),

@@ -1,4 +1,4 @@
-"""Batches: many small requests in one, by which Google's clients delete many objects at once.
+"""Batch requests: many small requests in one; Google's clients delete many objects this way.
 
 https://cloud.google.com/storage/docs/batch
 """
@@ -27,7 +27,7 @@ from core.domain.errors import InvalidRequest, TrainmasterError
 
 router = APIRouter(route_class=StorageRoute, include_in_schema=False)
 
-LIMIT: Final = 1_000  # requests, as many as google-cloud-storage puts into one
+LIMIT: Final = 1_000  # requests of one batch, as many as google-cloud-storage sends
 _OBJECT: Final = re.compile(r"/storage/v1/b/([^/]+)/o/(.+)")
 _NUMBERS: Final = (
     "ifGenerationMatch",
@@ -40,17 +40,17 @@ _NUMBERS: Final = (
 
 @router.post("/batch/storage/v1")
 async def batch(request: Request, caller: StorageWriter, context: AppContextDep) -> Response:
-    """Each part is answered by itself. Deletions are served; uploads and downloads are not there either."""
+    """Each part gets its own response. Only deletions are served; Cloud Storage takes no uploads or downloads either."""
     parts = _parts(request.headers.get("content-type", ""), await request.body())
     answers = await run_in_threadpool(lambda: [_run_part(context, caller, part) for part in parts])
     mark = f"batch_{secrets.token_hex(16)}"
     body = b"".join(f"--{mark}\r\n".encode() + one + b"\r\n" for one in answers) + f"--{mark}--\r\n".encode()
-    # gcsfs takes the mark as it stands here: no quotes.
+    # gcsfs does not unquote the boundary.
     return Response(body, media_type=f"multipart/mixed; boundary={mark}")
 
 
 def _parts(content_type: str, body: bytes) -> list[Message]:
-    """Raises ``InvalidRequest``: the body is no batch."""
+    """Parts of the multipart body. Raises ``InvalidRequest`` if the body is not a batch."""
     head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n".encode()
     found = BytesParser().parsebytes(head + body)
     if found.get_content_type() != "multipart/mixed" or not found.get_boundary() or not found.is_multipart():
@@ -62,7 +62,7 @@ def _parts(content_type: str, body: bytes) -> list[Message]:
 
 
 def _run_part(context: AppContext, caller: StorageCaller, part: Message) -> bytes:
-    """What a part is told: a whole response, as a part of the answer."""
+    """Run one part's request; return its whole HTTP response as a part of the batch's response."""
     try:
         _delete(context, caller, part)
         status, body = 204, b""

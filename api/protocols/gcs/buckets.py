@@ -1,7 +1,7 @@
-"""Which bucket is which folder: a bucket is a volume, or a project's own folder on the volume of the jobs' outputs.
+"""Maps buckets to folders: a bucket is a volume, or a project's own folder on the shared volume of job outputs.
 
-Who may use what in it is as for jobs: a member of any project the volumes that an administrator registered, and on the
-volume of outputs, where the first folder is a project's name, those of the caller's projects alone.
+Permissions are those of jobs: members of any project may use the volumes that an administrator registered. On the output
+volume the first folder is a project's name; there callers may use only the folders of their projects.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from core.storage.volumes import tree_of
 
 # https://cloud.google.com/storage/docs/buckets#naming; names of volumes are stricter.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,220}[a-z0-9]|[a-z0-9]")
-# Uploads that are not whole yet, at a bucket's top.
+# Folder of unfinished uploads, at the bucket's root.
 UPLOADS: Final = ".uploads"
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """``volume`` and ``base``: which folder it is, as jobs mount it. ``owners``: on the volume that projects share, the
-    names of those whose folders the caller may use; ``None``: all of it. ``within``: what a job's script may use of it,
-    folders or files; ``None``: all.
+    """``volume`` and ``base``: the folder, as jobs mount it. ``owners``: on the shared volume, the projects whose folders
+    the caller may use; ``None``: all. ``within``: the folders or files that a job's script may use; ``None``: all.
     """
 
     name: str
@@ -42,26 +41,23 @@ class Bucket:
     within: frozenset[str] | None = None
 
     def tree(self) -> Tree:
-        """The bucket's own folder, which may not have been made. Raises ``LeavesVolume``."""
+        """The bucket's own folder, which may not exist yet. Raises ``LeavesVolume`` if it is a link."""
         if self.base and self.top.is_link(self.base):
             raise LeavesVolume(f"Bucket {self.name} is a link, and is not followed.")
         return self.top.below(self.base)
 
     def locate(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
-        """The tree that no link of ``path`` may leave, and ``path`` in it. ``makes``: its top is made where it is not
-        there.
+        """The tree that no link in ``path`` may leave, and the path inside it. ``makes``: create the tree's root if missing.
 
         Raises:
-            Forbidden, NotFound: it lies in the folder of a project that is none of the caller's; or it would change a
-                registered model, which nobody may.
+            Forbidden, NotFound: the path is in another project's folder, or the write would change a registered model.
         """
         if self.within is not None:
             return self._locate_within(path, self.within, makes=makes)
         owner, _, rest = path.partition("/")
         if makes and self.is_shared and owner == MODELS:
             raise Forbidden(f"{self.name}/{MODELS} holds registered models, which never change; write elsewhere.")
-        # Of the volume that projects share, an administrator may write to all other folders; no link of theirs leads
-        # back.
+        # An administrator may write to all other folders of the shared volume; projects' links there cannot lead back.
         if self.owners is None and not (makes and self.is_shared and rest):
             if makes and self.base:
                 self.tree()
@@ -96,8 +92,10 @@ class Bucket:
 
 
 def volume_of(context: AppContext, meant: str, projects: frozenset[str]) -> tuple[CachedVolume | None, str]:
-    """The volume that is meant, and the bucket's folder in it: a project's own one, or empty. ``projects``: the
-    caller's.
+    """The volume named ``meant``, and the bucket's folder in it (a project's own folder, or empty).
+
+    Args:
+        projects: the caller's projects.
     """
     volume = context.volumes.find(meant, context.clock())
     if volume is None and meant in projects:
@@ -108,12 +106,12 @@ def volume_of(context: AppContext, meant: str, projects: frozenset[str]) -> tupl
 def find_bucket(
     context: AppContext, caller: Caller, name: str, *, writes: bool = False, table: Table | None = None
 ) -> Bucket:
-    """The bucket of this name, which the caller may read or, with ``writes``, write. ``table``: where it has been read.
+    """The bucket of this name, checked for reading or, with ``writes``, writing. ``table``: if it was loaded already.
 
     Raises:
-        NotFound: there is none that the caller may know of.
-        Forbidden: it is read-only, or the caller a member of no project.
-        Conflict: the control plane does not see its volume.
+        NotFound: no such bucket is visible to the caller.
+        Forbidden: the bucket is read-only, or the caller is a member of no project.
+        Conflict: the control plane cannot access the volume.
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"Invalid bucket name: '{name[:100]}'", field="bucket")
@@ -128,9 +126,8 @@ def find_bucket(
         raise NotFound("The specified bucket does not exist.")
     if volume.root is None:
         raise Conflict(
-            f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so "
-            "its files "
-            "are reached from jobs only."
+            f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so its "
+            "files are reached from jobs only."
         )
     if not base and meant != shared and not _may_use_volumes(caller):
         raise Forbidden(f"Bucket {name} is for members of projects; ask an admin of a project to take you in.")
@@ -141,7 +138,7 @@ def find_bucket(
 
 
 def open_bucket(context: AppContext, name: str) -> Bucket:
-    """The bucket for who comes without a token: never a project's own folder, nor the volume that projects share."""
+    """The bucket for a request without a token: never a project's own folder, nor the shared volume."""
     meant = table_of(context).bucket(name)
     volume = context.volumes.find(meant, context.clock()) if _NAME.fullmatch(name) else None
     if volume is None or volume.root is None or volume.is_read_only or meant == context.settings.default_volume:
@@ -152,7 +149,7 @@ def open_bucket(context: AppContext, name: str) -> Bucket:
 
 
 def bucket_names(context: AppContext, caller: Caller) -> list[str]:
-    """Of all buckets that the caller may read: volumes, then the projects' own."""
+    """Names of all buckets that the caller may read: volumes, then project folders."""
     context.volumes.find(context.settings.default_volume, context.clock())
     volumes = context.volumes.names() if _may_use_volumes(caller) else [context.settings.default_volume]
     projects = {each.project for each in caller.projects.values()}
@@ -176,10 +173,10 @@ def bucket_view(name: str) -> dict[str, Any]:
 
 
 def object_path(name: str) -> str:
-    """The path of an object of this name below its bucket; one that ends in a slash is a folder.
+    """The object's path below its bucket. A name that ends in a slash is a folder.
 
     Raises:
-        InvalidRequest: no file can have this name.
+        InvalidRequest: the name is not a valid file path.
     """
     names = split_path(name.removesuffix("/"), field="name")
     path = "/".join(names)
@@ -193,5 +190,5 @@ def object_path(name: str) -> str:
 
 
 def _may_use_volumes(caller: Caller) -> bool:
-    """Any job may read any volume that an administrator registered, so who may run jobs may read it here."""
+    """Jobs may read any registered volume, so callers who may run jobs may read volumes here."""
     return caller.is_admin or any(has_role(each.role, "member") for each in caller.projects.values())

@@ -1,5 +1,5 @@
-"""Who speaks Cloud Storage: users by their tokens, jobs' scripts by their attempts', and Vertex AI's SDK without one,
-where it cannot send it.
+"""Callers of the Cloud Storage API: users (their tokens), job scripts (attempt tokens), and Vertex AI's SDK, which sends
+no token when it stages packages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PACKAGE: Final = re.compile(
 )
 PACKAGE_LIMIT_BYTES: Final = 64 * 2**20
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
-# Whoever asks through a proxy on this machine comes from somewhere else.
+# With a proxy on this machine the real client may be elsewhere.
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-# A page of somebody else's, in a browser on this machine, is not who sits at it.
+# A foreign web page in a local browser must not act for the local user.
 _OF_PAGES: Final = ("origin", "sec-fetch-site")
 
 
-# An attempt's id: its script, which may use what its job has mounted.
+# An attempt's id stands for the job's script, which may use what the job has mounted.
 StorageCaller = Caller | AttemptId
 
 
@@ -61,10 +61,9 @@ async def _authenticated(request: Request, context: AppContext, scope: Scope) ->
 
 
 async def _uploader(request: Request, context: AppContextDep) -> StorageCaller | None:
-    """``None``: who may stage a new package without a token.
+    """The caller; ``None`` if the request has no token but may stage a new package.
 
-    ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was
-    given.
+    ``CustomJob.from_local_script`` of Vertex AI's SDK sends no token to a storage emulator, whatever its credentials.
     """
     if "authorization" in request.headers or "cookie" in request.headers:
         return await _authenticated(request, context, Scope.WRITE)

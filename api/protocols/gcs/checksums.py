@@ -1,4 +1,4 @@
-"""CRC32C and MD5 as Cloud Storage tells them: base64 of the big-endian bytes."""
+"""CRC32C and MD5 in Cloud Storage's encoding: base64 of the big-endian bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZES: Final = {"crc32c": 4, "md5": 16}  # bytes
 
 
 class Checksums:
-    """Of what has been fed so far."""
+    """Running checksums of the bytes passed to ``update``."""
 
     def __init__(self) -> None:
         self._crc32c = google_crc32c.Checksum()
@@ -42,7 +42,7 @@ class Checksums:
         return base64.b64encode(self._md5.digest()).decode()
 
     def compare(self, *expected: ExpectedChecksums) -> None:
-        """Raises ``InvalidRequest`` in Cloud Storage's own words where what the client told is another one."""
+        """Raises ``InvalidRequest``, worded as Cloud Storage does, if an expected checksum differs."""
         for one in expected:
             for name, theirs, real in (("CRC32C", one.crc32c, self.crc32c), ("MD5 hash", one.md5, self.md5)):
                 if theirs is not None and theirs != real:
@@ -51,20 +51,21 @@ class Checksums:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedChecksums:
-    """What a client says that the checksums are; ``None`` where it says nothing."""
+    """Checksums that the client sent; ``None``: not sent."""
 
     crc32c: str | None = None
     md5: str | None = None
 
 
 def checksums_in_metadata(metadata: Mapping[str, Any]) -> ExpectedChecksums:
-    """Raises ``InvalidRequest`` for what is none."""
+    """From the object's metadata. Raises ``InvalidRequest`` for a malformed checksum."""
     return ExpectedChecksums(_read(metadata.get("crc32c"), "crc32c", 4), _read(metadata.get("md5Hash"), "md5Hash", 16))
 
 
 def checksums_in_headers(headers: Headers) -> ExpectedChecksums:
-    """Of ``x-goog-hash: crc32c=…,md5=…``, in one line or in several, and ``Content-MD5``. Raises ``InvalidRequest`` for
-    what is none.
+    """From ``x-goog-hash: crc32c=…,md5=…`` (one header or several) and ``Content-MD5``.
+
+    Raises ``InvalidRequest`` for a malformed checksum.
 
     https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash
     """
@@ -74,7 +75,9 @@ def checksums_in_headers(headers: Headers) -> ExpectedChecksums:
         if name and name.lower() not in _SIZES:
             raise InvalidRequest(f"x-goog-hash: '{name[:50]}' is not served; crc32c and md5 are.", field="x-goog-hash")
         if name and found.setdefault(name.lower(), value) != value:
-            raise InvalidRequest(f"x-goog-hash: {name.lower()} is told twice, and differs.", field="x-goog-hash")
+            raise InvalidRequest(
+                f"x-goog-hash: {name.lower()} is given twice with different values.", field="x-goog-hash"
+            )
     md5 = headers.get("content-md5")
     if md5 is not None and found.setdefault("md5", md5.strip()) != md5.strip():
         raise InvalidRequest("Content-MD5 and the MD5 of x-goog-hash differ.", field="content-md5")
@@ -95,7 +98,7 @@ def _read(value: Any, name: str, size: int) -> str | None:
 
 
 def checksums_of(fd: int) -> Checksums:
-    """Of a whole open file. Blocks; does not move its position."""
+    """Checksums of a whole open file. Blocks; does not move the file position."""
     found = Checksums()
     while data := os.pread(fd, _BLOCK, found.size_bytes):
         found.update(data)

@@ -1,4 +1,4 @@
-"""``fields``: a choice of an answer's fields, such as ``items(name,size),nextPageToken``.
+"""Field masks (``fields``): partial responses such as ``items(name,size),nextPageToken``.
 
 https://cloud.google.com/storage/docs/json_api#partial-response
 """
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from core.domain.errors import InvalidRequest
 
-# By a field's name, what of it; empty: all of it. ``*`` is any name.
+# Field name -> selection below it; empty: the whole field. ``*`` matches any name.
 Selection: TypeAlias = "dict[str, Selection]"
 
 _LIMIT: Final = 1_000  # characters
@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(r"\s*([A-Za-z0-9_$.-]+|[*,/()])\s*")
 
 
 def read_selection(text: str) -> Selection:
-    """Raises ``InvalidRequest`` for what is no choice of fields."""
+    """Parse a field mask. Raises ``InvalidRequest``."""
     found: Selection = {}
     if len(text) > _LIMIT:
         raise InvalidRequest(f"fields has more than {_LIMIT} characters; leave it out.", field="fields")
@@ -52,7 +52,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _read_list(tokens: list[str], at: int, into: Selection, depth: int) -> int:
-    """``tokens`` from ``at``; where it ended."""
+    """Parse ``tokens`` from ``at`` into ``into``; return the position after the list."""
     if depth > _DEPTH:
         raise _invalid("".join(tokens))
     while True:
@@ -61,7 +61,7 @@ def _read_list(tokens: list[str], at: int, into: Selection, depth: int) -> int:
             if at >= len(tokens) or tokens[at] in ",/()":
                 raise _invalid("".join(tokens))
             name, at = tokens[at], at + 1
-            is_whole = place.get(name) == {}  # chosen before, all of it
+            is_whole = place.get(name) == {}  # selected as a whole before
             place = {} if is_whole else place.setdefault(name, {})
             if at >= len(tokens) or tokens[at] != "/":
                 break
@@ -72,7 +72,7 @@ def _read_list(tokens: list[str], at: int, into: Selection, depth: int) -> int:
                 raise _invalid("".join(tokens))
             at += 1
         else:
-            place.clear()  # all of it, also where a part was chosen before
+            place.clear()  # the whole field, even if a part was selected before
         if at >= len(tokens) or tokens[at] != ",":
             return at
         at += 1

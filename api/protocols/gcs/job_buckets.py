@@ -1,4 +1,4 @@
-"""Buckets for a job's own script: by its attempt's token it may use what the job has mounted, and as the job may."""
+"""Buckets of a job's script: with the attempt's token it may use what the job mounts, with the mounts' rights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from core.storage.volumes import split_location, tree_of
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A folder of a volume, or one file, that a job has."""
+    """A folder or file of a volume that a job mounts."""
 
     volume: str
     path: str
@@ -28,11 +28,11 @@ class Mounted:
 def script_bucket(
     context: AppContext, attempt: AttemptId, name: str, *, writes: bool = False, table: Table | None = None
 ) -> Bucket:
-    """The bucket of this name, of which the script sees what its job has.
+    """The bucket of this name, limited to what the script's job mounts.
 
     Raises:
-        NotFound, Forbidden: the job has nothing in it, or may only read.
-        AttemptEnded: it is over since a minute.
+        NotFound, Forbidden: the job mounts nothing of the bucket, or may only read.
+        AttemptEnded: the attempt ended more than a minute ago.
     """
     project, mounted = _mounted(context, attempt)
     table = table_of(context) if table is None else table
@@ -42,9 +42,8 @@ def script_bucket(
     known = {below: paths[path] for path in paths if (below := _below(path, base)) is not None}
     if volume is None or volume.root is None or not known:
         raise NotFound(
-            f"Bucket {name} is none of this job's. A job has those that its command, arguments, environment, "
-            "packages or base output "
-            f"directory name, so name gs://{name} in one of them."
+            f"Bucket {name} is none of this job's. A job has those that its command, arguments, environment, packages "
+            f"or base output directory name, so name gs://{name} in one of them."
         )
     folders = frozenset(path for path, is_writable in known.items() if is_writable or not writes)
     if not folders or (writes and volume.is_read_only):
@@ -57,7 +56,7 @@ def script_bucket(
 
 
 def script_buckets(context: AppContext, attempt: AttemptId) -> list[str]:
-    """Names of buckets in which the job has something."""
+    """Names of the buckets of which the job mounts something."""
     project, mounted = _mounted(context, attempt)
     shared = context.settings.default_volume
     own = {project for one in mounted if one.volume == shared and _below(one.path, project) is not None}
@@ -65,7 +64,7 @@ def script_buckets(context: AppContext, attempt: AttemptId) -> list[str]:
 
 
 def _mounted(context: AppContext, attempt: AttemptId) -> tuple[str, list[Mounted]]:
-    """The name of the attempt's project, and what its job has."""
+    """The name of the attempt's project, and the job's mounts."""
     with context.read() as work:
         access = ScriptAccess(attempt).load(work.session, work.now)
         job = work.session.get_one(Job, access.job_id)
@@ -79,7 +78,7 @@ def _mounted(context: AppContext, attempt: AttemptId) -> tuple[str, list[Mounted
 
 
 def _below(path: str, base: str) -> str | None:
-    """``path`` as ``base`` sees it: empty where it holds all of it; ``None``: it lies elsewhere."""
+    """``path`` relative to ``base``: empty if it contains all of ``base``; ``None`` if it lies elsewhere."""
     if not base:
         return path
     if not path or path == base:

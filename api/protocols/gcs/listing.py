@@ -1,4 +1,4 @@
-"""Lists of objects, in the order of their names."""
+"""Object lists, ordered by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_LIMIT: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuery:
-    """``after``: names up to and including this one are left out. ``first`` and ``end`` (not included) bound them."""
+    """List options. ``after``: skip names up to and including it. ``first`` (inclusive), ``end`` (exclusive): bounds."""
 
     prefix: str = ""
     delimiter: str = ""
@@ -31,7 +31,7 @@ class ObjectQuery:
 
 @dataclass(slots=True)
 class ObjectPage:
-    """``token``: of the next page, empty on the last one."""
+    """``token``: page token of the next page; empty on the last page."""
 
     items: list[tuple[str, TreeEntry]] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
@@ -39,9 +39,9 @@ class ObjectPage:
 
 
 def list_objects(bucket: Bucket, query: ObjectQuery) -> ObjectPage:
-    """A page of a bucket. Only folders in which the page lies are looked into.
+    """One page of a bucket's objects. Reads only folders that can contain names of the page.
 
-    A prefix that stands for many names (``delimiter``) counts as one of the page.
+    A common prefix (``delimiter``) counts as one entry of the page.
     """
     if query.delimiter not in ("", "/"):
         raise InvalidRequest("delimiter: only / is served; objects are files in folders here.", field="delimiter")
@@ -65,7 +65,7 @@ def list_objects(bucket: Bucket, query: ObjectQuery) -> ObjectPage:
 
 
 def page_token(last: str) -> str:
-    """Of what comes behind this name."""
+    """The page token of the page after this name."""
     return base64.urlsafe_b64encode(last.encode()).decode()
 
 
@@ -73,11 +73,11 @@ def read_token(token: str) -> str:
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise InvalidRequest("Invalid argument: pageToken is none of this list.", field="pageToken") from None
+        raise InvalidRequest("Invalid argument: pageToken is not a token of this list.", field="pageToken") from None
 
 
 def _walk(bucket: Bucket, query: ObjectQuery) -> Iterator[tuple[str, TreeEntry | None]]:
-    """Names in order with their entries; ``None`` for what the delimiter makes one of all below it."""
+    """Names in order with their entries; the entry of a common prefix is ``None``."""
     if bucket.within is not None:
         yield from _walk_folders(bucket, bucket.within, query)
         return
@@ -98,7 +98,7 @@ def _walk(bucket: Bucket, query: ObjectQuery) -> Iterator[tuple[str, TreeEntry |
 def _walk_folders(
     bucket: Bucket, folders: frozenset[str], query: ObjectQuery
 ) -> Iterator[tuple[str, TreeEntry | None]]:
-    """As ``_walk``, of a bucket in which only ``folders`` are to be seen, none of which lies in another."""
+    """As ``_walk``, for a bucket of which only ``folders`` (disjoint) are visible."""
     last = ""
     for head in sorted(f"{folder}/" for folder in folders):
         if not _may_hold(head, query):
@@ -115,7 +115,7 @@ def _walk_folders(
 def _below(
     tree: Tree, folder: str, head: str, query: ObjectQuery, depth: int
 ) -> Iterator[tuple[str, TreeEntry | None]]:
-    """``head``: the name of ``folder`` as an object's, empty or ending in a slash."""
+    """Objects below ``folder``. ``head``: the folder's object name, empty or ending in a slash."""
     if depth > DEPTH_LIMIT:
         return
     for key, is_dir in _sorted_names(tree, folder, hides=not head):
@@ -130,7 +130,7 @@ def _below(
         if not _may_hold(name, query):
             continue
         if query.delimiter and len(name) > len(query.prefix):
-            # A folder without any file in it is nothing to Cloud Storage.
+            # Cloud Storage does not list folders without files.
             if next(_below(tree, path.rstrip("/"), name, ObjectQuery(prefix=name), depth + 1), None) is not None:
                 yield name, None
             continue
@@ -141,13 +141,14 @@ def _may_hold(folder: str, query: ObjectQuery) -> bool:
     """Whether names below ``folder`` (with its slash) can be on the page."""
     if not (folder.startswith(query.prefix) or query.prefix.startswith(folder)):
         return False
-    # All names below it begin with it: those are all before what begins with something larger.
+    # All names below the folder begin with its name, so they sort before names with a larger prefix.
     return folder >= query.after[: len(folder)] and (not query.end or folder < query.end)
 
 
 def _sorted_names(tree: Tree, folder: str, *, hides: bool) -> list[tuple[str, bool]]:
-    """Of a folder, in the order in which names of objects stand: a folder's has its slash. Links to folders are left
-    out: they could lead in circles.
+    """(name, is a folder) of a folder's entries in object order (a folder's name has its slash).
+
+    Skips links to folders, which could form cycles.
     """
     try:
         with tree.open_folder(folder) as fd, os.scandir(fd) as entries:
@@ -176,4 +177,4 @@ def _stat(tree: Tree, path: str) -> TreeEntry | None:
     try:
         return tree.stat(path)
     except TrainmasterError:
-        return None  # a link that leads out, or gone since
+        return None  # a link that leaves the volume, or a file that was deleted since

@@ -1,5 +1,4 @@
-"""What a client says that an object is to be: each field of Cloud Storage's resource is served, its server's own, or
-refused.
+"""Validation of the object metadata that a client sends: each field is served, output-only, or refused.
 
 https://cloud.google.com/storage/docs/json_api/v1/objects#resource-representations
 """
@@ -13,7 +12,7 @@ from api.protocols.gcs.parameters import not_served
 from core.domain.errors import InvalidRequest
 
 _SERVED: Final = frozenset({"name", "bucket", "crc32c", "md5Hash", "contentType", "storageClass"})
-# What only the server says: a client that sends an object's resource as it got it sends these, too.
+# Output-only fields: a client that sends back a resource that it read sends these, too.
 _OUTPUT: Final = frozenset(
     {"componentCount", "customerEncryption", "etag", "generation", "hardDeleteTime", "id", "kind", "mediaLink"}
     | {"metageneration", "owner", "restoreToken", "retentionExpirationTime", "selfLink", "size", "softDeleteTime"}
@@ -21,7 +20,7 @@ _OUTPUT: Final = frozenset(
 )
 _ABSENT: Final[Mapping[str, str]] = {
     "acl": "access lists are; who may use a bucket is told by projects and their members",
-    "cacheControl": "cache control is; an answer is never kept by others",
+    "cacheControl": "cache control is; responses are never cached",
     "contentDisposition": "a content disposition is",
     "contentEncoding": "another encoding than the object's own bytes is; a bucket's objects are files that jobs read "
     "as they are",
@@ -30,7 +29,7 @@ _ABSENT: Final[Mapping[str, str]] = {
     "customTime": "a time of one's own is",
     "eventBasedHold": "holding objects is",
     "kmsKeyName": "keys of one's own are",
-    "metadata": "metadata of one's own is; put it into the object, or into one beside it",
+    "metadata": "metadata of one's own is; put it into the object, or into an object next to it",
     "retention": "retention is",
     "temporaryHold": "holding objects is",
 }
@@ -41,11 +40,11 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 
 
 def demand_served(metadata: Mapping[str, Any], bucket: str) -> None:
-    """Raise for what would be dropped.
+    """Refuse fields that would be dropped silently.
 
     Raises:
-        NotServed: a field that objects here do not have, and that says anything.
-        InvalidRequest: no field of an object, or one that contradicts the address.
+        NotServed: a field of Cloud Storage with a non-empty value that objects here do not have.
+        InvalidRequest: an unknown field, or one that contradicts the address.
     """
     for name, value in metadata.items():
         if name in _ABSENT:

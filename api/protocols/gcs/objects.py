@@ -1,4 +1,4 @@
-"""Objects: files of a bucket, one by one."""
+"""Single objects: files of a bucket."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from api.protocols.gcs.checksums import Checksums, checksums_of
 from core.domain.errors import NotFound
 from core.storage.tree import LeavesVolume, TreeEntry
 
-# A checksum is of all bytes: those of a larger file are told only when it was just written.
+# A checksum needs all bytes: larger files have checksums only in the response to their upload.
 CHECKSUM_LIMIT_BYTES: Final = 64 * 2**20
-METAGENERATION: Final = 1  # what is said of an object never changes without it
+METAGENERATION: Final = 1  # metadata never changes without the object
 _NOT_HELD: Final = "At least one of the pre-conditions you specified did not hold."
 
 
 @dataclass(frozen=True, slots=True)
 class Preconditions:
-    """``ifGenerationMatch`` and its kind; generation 0 is an object that is not there. ``generation``: which one is
-    meant.
+    """``ifGenerationMatch`` and similar; generation 0 means that the object does not exist. ``generation``: the requested
+    one.
     """
 
     match: int | None = None
@@ -45,16 +45,14 @@ class Preconditions:
             raise ConditionNotMet(_NOT_HELD)
 
     def demand_bucket(self) -> None:
-        """As ``demand_read``, of a bucket, which has no generations."""
+        """As ``demand_read``, for a bucket, which has no generations."""
         if self.meta_match not in (None, METAGENERATION):
             raise ConditionNotMet(_NOT_HELD)
         if self._is_known_by_meta:
             raise NotChanged("Not modified.")
 
     def demand_read(self, entry: TreeEntry) -> None:
-        """The same for who reads. Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it
-        already.
-        """
+        """As ``demand``, for reading. Raises ``ConditionNotMet``, or its subclass ``NotChanged`` if the client is up to date."""
         self._demand_match(entry)
         if self.not_match == generation_of(entry) or self._is_known_by_meta:
             raise NotChanged("Not modified.")
@@ -72,12 +70,12 @@ class Preconditions:
 
 
 def generation_of(entry: TreeEntry) -> int:
-    """Microseconds of its last change, as Cloud Storage's are."""
+    """Time of the last change in microseconds, as in Cloud Storage."""
     return entry.mtime_ns // 1_000
 
 
 def find_object(bucket: Bucket, name: str) -> TreeEntry:
-    """Raises ``NotFound``, also for a folder and for a link that leads out."""
+    """Raises ``NotFound``, also for a folder and for a link that leaves the volume."""
     try:
         tree, path = bucket.locate(object_path(name))
         entry = tree.stat(path)
@@ -91,7 +89,7 @@ def find_object(bucket: Bucket, name: str) -> TreeEntry:
 
 
 def find_generation(bucket: Bucket, name: str, generation: int | None) -> TreeEntry:
-    """The same, of this generation where one is told: nothing is kept of earlier ones."""
+    """As ``find_object``, of this generation if given; earlier generations are not stored."""
     entry = find_object(bucket, name)
     if generation is not None and generation != generation_of(entry):
         raise NotFound(f"No such object: {bucket.name}/{name}#{generation}")
@@ -121,7 +119,7 @@ def open_object(bucket: Bucket, name: str) -> int:
 
 
 def checksums_of_open_file(fd: int) -> Checksums | None:
-    """``None``: it is too large to be read for that."""
+    """``None``: the file is too large to be read for its checksums."""
     return checksums_of(fd) if os.fstat(fd).st_size <= CHECKSUM_LIMIT_BYTES else None
 
 
@@ -137,12 +135,12 @@ def delete_object(bucket: Bucket, name: str, condition: Preconditions) -> None:
     condition.demand(find_generation(bucket, name, condition.generation))
     tree, path = bucket.locate(object_path(name), makes=True)
     if name.endswith("/"):
-        return  # folders are made and go with what is in them
+        return  # folders are created and removed with their content
     tree.delete(path)
 
 
 def object_view(bucket: Bucket, name: str, entry: TreeEntry, sums: Checksums | None, *, url: str) -> dict[str, Any]:
-    """``url``: where the client reaches us. ``sums`` are left out where nobody knows them."""
+    """The object resource. ``url``: this server's base URL. ``sums``: ``None`` if unknown."""
     changed = (
         datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     )

@@ -1,5 +1,4 @@
-"""What stands beside a request's body: each parameter and header is served, refused by its name, or of no meaning to
-anybody.
+"""Validation of query parameters and headers: each is served, ignored without effect, or refused by its name.
 
 https://cloud.google.com/storage/docs/json_api/v1/parameters
 """
@@ -12,8 +11,7 @@ from typing import Final
 from api.protocols.gcs.answers import NotServed
 from core.domain.errors import InvalidRequest
 
-# How an answer is laid out, or who counts a request: nothing in it depends on them. A bucket is of the platform, not of
-# a project of Google's, which clients name all the same.
+# Ignored: they set only the response's layout, or accounting. ``project`` is Google's; buckets here have none.
 _IDLE: Final = frozenset(
     {"prettyPrint", "$prettyPrint", "$.xgafv", "quotaUser", "userIp", "upload_protocol", "uploadType", "project"}
 )
@@ -66,11 +64,11 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 
 def demand_known(query: Mapping[str, str], headers: Mapping[str, str], served: Collection[str]) -> None:
-    """Raise for what the route does not read.
+    """Refuse what the route does not read.
 
     Raises:
-        NotServed: it is of the real API, and says anything.
-        InvalidRequest: nobody knows the parameter, or the value of one that is a choice.
+        NotServed: a parameter of the real API with a non-empty value.
+        InvalidRequest: an unknown parameter, or an invalid value of an enumerated one.
     """
     for name, value in query.items():
         choices = _CHOICES.get(name)
@@ -95,6 +93,6 @@ def demand_known(query: Mapping[str, str], headers: Mapping[str, str], served: C
 
 
 def not_served(name: str, what: str) -> NotServed:
-    """``what``: such as "retention is", and behind a semicolon what to do instead of leaving it out."""
+    """``what``: such as "retention is", with an alternative after a semicolon if leaving it out is not the advice."""
     thing, _, advice = what.partition("; ")
     return NotServed(f"{name}: {thing} not served by this platform; {advice or 'leave it out'}.", field=name)

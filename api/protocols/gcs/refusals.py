@@ -1,4 +1,4 @@
-"""What Cloud Storage has and buckets here have not: every address of its API answers, in its own shape and by name."""
+"""Addresses of Cloud Storage's API without a counterpart here: each answers 501 with the feature's name."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def not_served_here(rest: str, caller: StorageReader) -> Response:  # noqa: ARG0
 
 
 def _sentence(rest: str) -> str:
-    """``rest``: of an address, as ``b/data/o/a%2Fb/acl`` or ``projects/x/hmacKeys``."""
+    """``rest``: of the address, such as ``b/data/o/a%2Fb/acl`` or ``projects/x/hmacKeys``."""
     names = rest.split("/")
     noun = next((name for name in names if name in _ADVICE), None)
     if noun is not None:
         return f"{noun} is not served by this platform: {_ADVICE[noun]}."
     if names[0] == "b" and names[2:3] == ["o"]:  # its name may have slashes
-        return "Changing an object where it lies is not served by this platform; read it and upload it anew."
+        return "Changing an object where it lies is not served by this platform; read it and upload it again."
     return (
         f"{names[-1][:50]!r} is not served by this platform; buckets, and listing, reading, uploading and "
         "deleting objects are."

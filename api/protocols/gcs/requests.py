@@ -1,4 +1,4 @@
-"""What routes read of a request: conditions, lengths, and where the client reached us."""
+"""Dependencies of routes: preconditions, lengths, and the server's base URL."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def _of_bucket(
 
 
 BucketCondition = Annotated[Preconditions, Depends(_of_bucket)]
-# Of an upload, and of an object that is there.
+# For an upload, and for an existing object.
 UploadCondition = Annotated[Preconditions, Depends(_condition)]
 ObjectCondition = Annotated[Preconditions, Depends(_object_condition)]
 
 
 def demand_etag(headers: Mapping[str, str], entry: TreeEntry) -> None:
-    """``If-Match`` and ``If-None-Match`` of who reads, with the object's own etag, in quotes or without.
+    """Check ``If-Match`` and ``If-None-Match`` against the object's etag, quoted or not.
 
-    Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already.
+    Raises ``ConditionNotMet``, or its subclass ``NotChanged`` if the client is up to date.
     """
     if "if-match" in headers and not _names(headers["if-match"], entry):
         raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.")
@@ -62,12 +62,12 @@ def _names(header: str, entry: TreeEntry) -> bool:
 
 
 def body_bytes(request: Request) -> int | None:
-    """As the client announces it; ``None``: it does not."""
+    """``Content-Length``; ``None`` if absent."""
     return content_length(request.headers.get("content-length", ""))
 
 
 def total_bytes(request: Request) -> int | None:
-    """Of the whole object, as a session's beginning may tell it. Raises ``InvalidRequest``."""
+    """Size of the whole object, if the request that starts a session declares it. Raises ``InvalidRequest``."""
     text = request.headers.get("x-upload-content-length")
     if text is None:
         return None
@@ -80,11 +80,11 @@ def total_bytes(request: Request) -> int | None:
 
 
 def demand_plain(request: Request) -> None:
-    """Raises ``NotServed``: the upload's body is encoded, and would be kept so without anybody knowing."""
+    """Raises ``NotServed`` for an encoded body, which would be stored encoded without a trace of that."""
     if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
         raise not_served("Content-Encoding", "an upload that is compressed is")
 
 
 def url_of(request: Request) -> str:
-    """Where the client reached us: sessions go on there."""
+    """The base URL that the client used; upload sessions continue there."""
     return str(request.base_url).rstrip("/")

@@ -20,9 +20,7 @@ _JSON: Final = "application/json"
 
 
 class StorageRoute(ProtocolRoute):
-    """Answers every error of ours as Cloud Storage would, takes no parameter that it does not read, and serves
-    ``fields``.
-    """
+    """Answers errors as Cloud Storage does, refuses parameters that the route does not read, and applies ``fields``."""
 
     codes = REASONS
     otherwise = "internalError"
@@ -61,6 +59,6 @@ class StorageRoute(ProtocolRoute):
 
 
 class RefusingRoute(StorageRoute):
-    """What is not served at all says so, whatever it is asked with."""
+    """For features that are not served at all: any parameter is accepted, so that the refusal names the feature."""
 
     accepts_any_parameter = True

@@ -1,6 +1,6 @@
-"""Cloud Storage's JSON API over the volumes, as far as Google's clients use it for staging and results.
+"""Cloud Storage's JSON API over volumes, as far as Google's clients use it for staging and results.
 
-https://cloud.google.com/storage/docs/json_api/v1. Not in our own description: it is Google's, and versioned by it.
+https://cloud.google.com/storage/docs/json_api/v1. Not part of our OpenAPI document: Google defines and versions it.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def list_buckets(
 @_refusing.post(BUCKETS)
 def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may ask)
     raise Forbidden(
-        "Buckets are volumes here, which an administrator registers (`trainmaster volumes add`), and the projects' "
-        "own folders; "
-        "name one of them, as in staging_bucket='gs://data'. `trainmaster volumes` lists them."
+        "Buckets are volumes here, which an administrator registers (`trainmaster volumes add`), and the projects' own "
+        "folders; name one of them, as in staging_bucket='gs://data'. `trainmaster volumes` lists them."
     )
 
 
@@ -95,7 +94,7 @@ def list_of_bucket(
     maxResults: _Limit = PAGE_LIMIT,  # noqa: N803
     versions: bool = False,
 ) -> Response:
-    del versions  # nothing is kept of earlier ones: of a bucket without versioning both lists are the same
+    del versions  # without versioning both lists are the same
     found = find_bucket(context, caller, bucket)
     query = ListQuery(prefix, delimiter, startOffset, endOffset, read_token(pageToken), min(maxResults, PAGE_LIMIT))
     page = list_objects(found, query)
@@ -178,7 +177,7 @@ def _media(request: Request, bucket: Bucket, name: str) -> Response:
 
 
 def _demand_range(request: Request, size: int) -> None:
-    """Raises ``RangeNotSatisfiable`` in Cloud Storage's own words, by which its clients know the end."""
+    """Raises ``RangeNotSatisfiable``, worded as Cloud Storage does: its clients detect the end by the text."""
     try:
         parse_range(request.headers.get("range", ""), size)
     except RangeNotSatisfiable:
@@ -188,4 +187,4 @@ def _demand_range(request: Request, size: int) -> None:
 router.include_router(_refusing)
 router.include_router(routes.router)
 router.include_router(batch.router)
-router.include_router(refusals.router)  # last: whatever is left
+router.include_router(refusals.router)  # last: the catch-all routes

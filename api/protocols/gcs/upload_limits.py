@@ -1,4 +1,4 @@
-"""How much one upload may bring: the most that an object may have, and the room that the bucket's volume has."""
+"""Upload limits: the maximal object size, and the free space of the bucket's volume."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from api.protocols.gcs.buckets import Bucket
 from core.domain.errors import PayloadTooLarge
 from core.storage.free_space import demand_room
 
-# So often room is looked for while an upload comes: nobody may have told its length, and others write meanwhile.
+# Free space is checked once per so many bytes: the length may be unknown, and other writers take space meanwhile.
 STEP_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimit:
-    """``sentence``: what who goes beyond it is told."""
+    """``sentence``: the error message for larger uploads."""
 
     size_bytes: int
     sentence: str
@@ -31,13 +31,12 @@ def limit_of_objects(size_bytes: int) -> UploadLimit:
     return UploadLimit(
         size_bytes,
         f"The object is larger than {size_bytes:,} bytes, the most that may be uploaded here; upload it as several "
-        "objects, or ask an admin "
-        "for more (TRAINMASTER_OBJECT_LIMIT_BYTES).",
+        "objects, or ask an admin for more (TRAINMASTER_OBJECT_LIMIT_BYTES).",
     )
 
 
 class UploadMeter:
-    """Of one upload. Methods block on the file system."""
+    """Counts the bytes of one upload against the limits. Methods block on the file system."""
 
     def __init__(self, bucket: Bucket, limit: UploadLimit) -> None:
         self._bucket = bucket
@@ -46,18 +45,21 @@ class UploadMeter:
         self._next_check_bytes = STEP_BYTES
 
     def announce(self, size_bytes: int | None, *, there_bytes: int = 0) -> None:
-        """Before anything is written: ``size_bytes``, of the whole object, where that is known; ``there_bytes`` of it
-        came before.
+        """Call before the first write.
+
+        Args:
+            size_bytes: of the whole object, if known.
+            there_bytes: part of it that was received before.
 
         Raises:
-            PayloadTooLarge, InsufficientStorage: it cannot be taken.
+            PayloadTooLarge, InsufficientStorage
         """
         self._limit.demand(there_bytes if size_bytes is None else size_bytes)
         self._size_bytes, self._next_check_bytes = there_bytes, there_bytes + STEP_BYTES
         self._demand_room(0 if size_bytes is None else max(0, size_bytes - there_bytes))
 
     def count(self, length: int) -> None:
-        """``length`` more bytes are about to be written. Raises as ``announce``."""
+        """Call before writing ``length`` more bytes. Raises as ``announce``."""
         self._size_bytes += length
         self._limit.demand(self._size_bytes)
         if self._size_bytes >= self._next_check_bytes:

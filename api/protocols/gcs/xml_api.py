@@ -1,5 +1,4 @@
-"""Cloud Storage's XML API (``/bucket/object``, signed addresses, uploads in parts), which is not served: it says so in
-its own shape.
+"""Cloud Storage's XML API (``/bucket/object``, signed URLs, multipart uploads) is not served: answers 501 in its format.
 
 https://cloud.google.com/storage/docs/xml-api/reference-status
 """
@@ -19,22 +18,25 @@ from starlette.types import Scope
 from api.pages.routes import PAGE_PATHS
 
 _OTHER_APIS: Final = frozenset(
-    {"api", "apis", "ajax-api", "assets", "compute", "mlflow", "storage", "upload", "download", "resumable", "batch", "kubernetes", "ray"}
+    {"api", "apis", "ajax-api", "assets", "compute", "mlflow", "storage", "upload", "download", "resumable"}
+    | {"batch", "kubernetes", "ray"}
 )  # fmt: skip
-_VERSION: Final = re.compile(r"v\d+(?:(?:alpha|beta)\d*)?")  # with which the addresses of Google's other APIs begin
+_VERSION: Final = re.compile(r"v\d+(?:(?:alpha|beta)\d*)?")  # first path segment of Google's other APIs
 _SIGNED: Final = ("x-goog-", "x-amz-")
 # Headers that Google's clients send to each of its APIs.
 _COMMON_HEADERS: Final = frozenset(
-    {"x-goog-api-client", "x-goog-api-key", "x-goog-fieldmask", "x-goog-request-params", "x-goog-request-reason", "x-goog-user-project"}
+    {"x-goog-api-client", "x-goog-api-key", "x-goog-fieldmask", "x-goog-request-params", "x-goog-request-reason"}
+    | {"x-goog-user-project"}
 )  # fmt: skip
 _PARAMETERS: Final = frozenset({"uploads", "uploadid", "googleaccessid"})
 _SCHEMES: Final = ("goog1 ", "goog4-", "aws4-", "aws ")
 
 
 def is_xml_request(scope: Scope) -> bool:
-    """Whether a request that no route takes is one of this API: nobody else puts a file at an address of two words or
-    more or deletes it there, sends this API's headers there, or signs the address. At an address of the web pages the
-    latter alone counts.
+    """Whether a request without a route belongs to the XML API.
+
+    It does if it is a PUT or DELETE to an address of at least two segments, has the API's headers, or a signed URL. At
+    addresses of the web pages only headers and signatures count.
     """
     bucket, _, name = str(scope["path"]).strip("/").partition("/")
     if not bucket or bucket in _OTHER_APIS or _VERSION.fullmatch(bucket):
@@ -51,7 +53,7 @@ def is_xml_request(scope: Scope) -> bool:
 
 
 def refusal(request: Request) -> Response | None:
-    """The answer to a request of this API; ``None``: it is none."""
+    """The response to a request of the XML API; ``None`` for other requests."""
     if not is_xml_request(request.scope):
         return None
     message = (

@@ -1,6 +1,4 @@
-"""``multipart/related`` of two parts, as uploads in one request are: the object's metadata, then its bytes (RFC
-2387).
-"""
+"""Parser of ``multipart/related`` uploads (RFC 2387): the object's metadata, then its bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _HEAD_BYTES: Final = 64 * 2**10  # of the metadata with all headers
 
 
 class Multipart:
-    """Feed it the body: ``metadata`` is there once ``feed`` gives data for the first time, which may be empty."""
+    """Streaming parser: ``metadata`` is set once ``feed`` has read the first part."""
 
     def __init__(self, content_type: str) -> None:
         header = Message()
@@ -31,16 +29,16 @@ class Multipart:
         self.metadata: Any = None
 
     def least_bytes(self, body_bytes: int | None) -> int | None:
-        """Of the object, where the whole body has so many; once ``metadata`` is there."""
+        """Lower bound of the object's size, given the body's; needs ``metadata``."""
         return None if body_bytes is None else max(0, body_bytes - self._head_bytes - self._tail_bytes)
 
     @property
     def _tail_bytes(self) -> int:
-        """At most: a line break, mark, two dashes, line break, and whatever blanks stand behind."""
+        """Upper bound: line break, boundary, two dashes, line break, trailing blanks."""
         return len(self._mark) + 64
 
     def feed(self, data: bytes) -> bytes:
-        """Those bytes of the object that are sure to be its own; the body's last ones come with :meth:`end`."""
+        """The object's bytes that cannot be part of the final boundary; :meth:`end` returns the rest."""
         self._pending += data
         self._fed_bytes += len(data)
         if self.metadata is None and not self._read_head():
@@ -50,14 +48,14 @@ class Multipart:
         return sure
 
     def end(self) -> bytes:
-        """The rest. Raises ``InvalidRequest``: the body broke off."""
+        """The object's last bytes. Raises ``InvalidRequest`` if the body broke off."""
         found = re.search(rb"\r?\n" + re.escape(self._mark) + rb"--\s*\Z", self._pending)
         if self.metadata is None or found is None:
             raise InvalidRequest("The multipart body broke off, or is not of two parts.", field="body")
         return self._pending[: found.start()]
 
     def _read_head(self) -> bool:
-        """Whether both parts' headers and the metadata have come."""
+        """Whether both parts' headers and the metadata were received."""
         first = self._pending.find(self._mark)
         after = self._pending.find(b"\n" + self._mark, first + len(self._mark)) if first >= 0 else -1
         blank = _blank(self._pending, after + 1 + len(self._mark)) if after >= 0 else None
@@ -76,6 +74,6 @@ class Multipart:
 
 
 def _blank(data: bytes, start: int) -> int | None:
-    """Where the text after the next empty line begins."""
+    """Position after the next empty line."""
     found = re.compile(rb"\r?\n\r?\n").search(data, start)
     return None if found is None else found.end()

@@ -1,4 +1,4 @@
-"""Uploads: in one request, or in pieces that a session holds together."""
+"""Uploads: in one request, or resumable in several chunks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ async def upload(
     name: str = "",
     upload_id: str = "",
 ) -> Response:
-    """In one request (`media`, `multipart`), or the beginning of a session (`resumable`)."""
+    """An upload in one request (`media`, `multipart`), or the start of a resumable session."""
     demand_plain(request)
-    if upload_id:  # some clients send pieces so
+    if upload_id:  # some clients send chunks by POST
         return await _go_on(request, bucket, caller, context, upload_id)
     match uploadType:
         case "resumable":
@@ -69,7 +69,7 @@ async def upload(
 async def go_on(
     request: Request, bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = ""
 ) -> Response:
-    del name  # of the session, which knows it
+    del name  # the session has it
     demand_plain(request)
     return await _go_on(request, bucket, caller, context, upload_id)
 
@@ -94,9 +94,8 @@ def _bucket_for(context: AppContext, caller: StorageCaller | None, target: sessi
         return find_bucket(context, caller, target.bucket, writes=True)
     if not PACKAGE.fullmatch(target.name):
         raise Forbidden(
-            "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
-            "tells how "
-            "to send one."
+            "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` tells "
+            "how to send one."
         )
     return open_bucket(context, target.bucket)
 
@@ -108,7 +107,7 @@ async def _open(context: AppContext, caller: StorageCaller | None, target: sessi
 def _for(
     caller: StorageCaller | None, target: sessions.UploadTarget, total: int | None = None
 ) -> sessions.UploadTarget:
-    """Who has no token replaces nothing."""
+    """The target with its total size. Callers without a token may only create objects, not replace them."""
     if caller is not None:
         return replace(target, total_bytes=total)
     return sessions.UploadTarget(
@@ -131,7 +130,7 @@ async def _go_on(
 ) -> Response:
     target = sessions.read_session(upload_id, bucket, context.key)
     if caller is None and not target.is_open:
-        raise Forbidden("This upload was begun with a token; send it with each piece.")
+        raise Forbidden("This upload was begun with a token; send it with each chunk.")
     found = await _open(context, caller, target)
     chunk = sessions.parse_content_range(request.headers.get("content-range"))
     expected = checksums_in_headers(request.headers)
@@ -148,7 +147,7 @@ async def _go_on(
                 return Response(None, 308, {"Range": f"bytes=0-{size - 1}"} if size else {})
             entry, sums = await run_in_threadpool(session.finish, expected)
     except NotFound:
-        # The answer to the last piece may have been lost: the object is there then.
+        # The response to the last chunk may have been lost: then the object exists.
         entry_now = await run_in_threadpool(find_or_none, found, target.name)
         if entry_now is None or (chunk.total is not None and entry_now.size_bytes != chunk.total):
             raise
@@ -194,7 +193,7 @@ async def _insert(
     data: AsyncIterator[bytes],
     size_bytes: int | None,
 ) -> Response:
-    """``size_bytes``: at least, as far as it is known before."""
+    """``size_bytes``: lower bound of the object's size, if known."""
     await run_in_threadpool(meter.announce, size_bytes)
     if target.name.endswith("/"):
         async for block in data:
@@ -213,7 +212,7 @@ async def _insert(
 
 
 async def _pieces(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same in blocks that are worth a step to another thread."""
+    """The same data in blocks large enough for a switch to another thread."""
     pending = bytearray()
     async for block in data:
         pending += block

@@ -1,8 +1,7 @@
-"""What is uploaded: in one request, or piece by piece to a session (resumable).
+"""Uploads in one request, or in chunks of a resumable session.
 
-A session is its address: what the upload is to become stands in ``upload_id``, signed by the platform, and what has
-come so far in a draft at the bucket's top. So any API process takes the next piece, and nothing is forgotten by a
-restart.
+A session has no row: ``upload_id`` holds the upload's target, signed by the platform, and a draft file at the bucket's
+root holds the bytes received so far. So any API process can take the next chunk, and sessions survive restarts.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from core.storage.tree import TreeEntry
 
 # As long as Cloud Storage keeps a session: https://cloud.google.com/storage/docs/resumable-uploads#introduction
 _SESSION_LIFETIME_S: Final = 7 * 24 * 3600
-# Beside a draft: the size of the whole, as the first piece that knew it said.
+# File next to a draft: the total size, as the first chunk that declared it.
 _TOTAL: Final = ".total"
 _RANGE: Final = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)")
 
 
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
-    """What an upload is to become."""
+    """The object that an upload creates, with its preconditions."""
 
     bucket: str
     name: str
@@ -57,7 +56,7 @@ class UploadTarget:
     not_match: int | None = None
     meta_match: int | None = None
     meta_not_match: int | None = None
-    total_bytes: int | None = None  # as its beginning told
+    total_bytes: int | None = None  # as declared when the session started
     draft: str = ""
     is_open: bool = False  # begun without a token
 
@@ -71,9 +70,9 @@ class UploadTarget:
 
 
 def upload_target(bucket: str, query_name: str, condition: Preconditions, metadata: Any) -> UploadTarget:
-    """From the query (``name_told``, which comes before the metadata's), and the object's metadata as JSON.
+    """From the query's name, which takes precedence, and the object's metadata (JSON).
 
-    Raises ``InvalidRequest``, of which ``NotServed`` names what would be dropped.
+    Raises ``InvalidRequest``, or its subclass ``NotServed`` for fields that would be dropped.
     """
     if not isinstance(metadata, dict):
         raise InvalidRequest("The object's metadata is no JSON object.")
@@ -88,10 +87,9 @@ def upload_target(bucket: str, query_name: str, condition: Preconditions, metada
 
 
 class SingleRequestUpload:
-    """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's
-    end.
+    """Context manager of one upload; the object exists when the block ends without an error.
 
-    ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
+    ``expected``: checksums of the request's headers. Writing raises what ``meter`` raises, and then nothing is stored.
     """
 
     def __init__(self, bucket: Bucket, target: UploadTarget, expected: ExpectedChecksums, meter: UploadMeter) -> None:
@@ -133,7 +131,7 @@ class SingleRequestUpload:
 
 
 def make_folder(bucket: Bucket, name: str) -> TreeEntry:
-    """The object ``a/b/`` without content, by which clients mark folders."""
+    """The empty object ``a/b/``, with which clients mark folders."""
     tree, path = bucket.locate(object_path(name), makes=True)
     tree.make_folder(path)
     return find_object(bucket, name)
@@ -143,7 +141,7 @@ def make_folder(bucket: Bucket, name: str) -> TreeEntry:
 
 
 def begin(bucket: Bucket, target: UploadTarget, key: bytes, now_s: float) -> str:
-    """The ``upload_id`` of a new session; drafts that nobody went on with are removed."""
+    """Start a session; return its ``upload_id``. Also removes abandoned drafts."""
     target.condition.demand(find_or_none(bucket, target.name))
     bucket.locate(object_path(target.name), makes=True)
     _sweep(bucket, now_s)
@@ -155,7 +153,7 @@ def begin(bucket: Bucket, target: UploadTarget, key: bytes, now_s: float) -> str
 
 
 def read_session(upload_id: str, bucket: str, key: bytes) -> UploadTarget:
-    """Raises ``NotFound``: it was none of ours, or another bucket's."""
+    """The target of a session. Raises ``NotFound`` for a forged ``upload_id``, or another bucket's."""
     text, _, mac = upload_id.rpartition(".")
     if not upload_id.isascii() or not hmac.compare_digest(mac, _mac(key, text)):
         raise NotFound("There is no such upload; begin it again.")
@@ -167,7 +165,7 @@ def read_session(upload_id: str, bucket: str, key: bytes) -> UploadTarget:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where a request's body belongs: from ``start``; ``total`` is the whole upload's size, where it is known."""
+    """Position of a request's body in the upload. ``total``: size of the whole upload, if known."""
 
     start: int = 0
     length: int | None = None
@@ -176,7 +174,7 @@ class Chunk:
 
 
 def parse_content_range(header: str | None) -> Chunk:
-    """From ``Content-Range``; without one the body is all that is left. Raises ``InvalidRequest``."""
+    """From ``Content-Range``; without it the body is the whole rest. Raises ``InvalidRequest``."""
     if header is None:
         return Chunk()
     found = _RANGE.fullmatch(header.strip())
@@ -193,10 +191,10 @@ def parse_content_range(header: str | None) -> Chunk:
 
 
 class ResumedUpload:
-    """The draft of a session, held against others: ``with Continuation(…) as upload``.
+    """Context manager of a session's draft, locked against other requests.
 
-    ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone. What is too large, or
-    finds no room, is forgotten with all that has come of it.
+    ``size_bytes``: received so far. Entering raises ``NotFound`` if the draft is gone. An upload that is too large, or for
+    which there is no space, is dropped with all of its data.
     """
 
     def __init__(self, bucket: Bucket, target: UploadTarget, chunk: Chunk, meter: UploadMeter) -> None:
@@ -217,7 +215,7 @@ class ResumedUpload:
             self._file.__exit__(None, None, None)
             raise Unavailable("Another request writes to this upload; try again.", retry_after_s=1.0) from None
         self.size_bytes = os.fstat(self._fd).st_size
-        # What came twice is not written twice; what would leave a hole is not written at all.
+        # Repeated bytes are skipped; a chunk that would leave a hole is not written at all.
         self._before = self.size_bytes
         self._received = 0
         self._skips = self.size_bytes - self._chunk.start
@@ -230,15 +228,13 @@ class ResumedUpload:
         return self
 
     def _demand_one_total(self) -> None:
-        """Raises ``InvalidRequest`` where an earlier piece, or the upload's beginning, told another size of the
-        whole.
-        """
+        """Raises ``InvalidRequest`` if an earlier chunk, or the session's start, declared another total size."""
         total = self._chunk.total
         if total is None:
             return
         if total < self.size_bytes:
             raise InvalidRequest(
-                f"Invalid Content-Range: {self.size_bytes} bytes have come, and the whole has {total}.",
+                f"Invalid Content-Range: {self.size_bytes} bytes were received, and the whole has {total}.",
                 field="content-range",
             )
         begun = total if self._target.total_bytes is None else self._target.total_bytes
@@ -252,7 +248,7 @@ class ResumedUpload:
             os.pwrite(fd, recorded, 0)
 
     def announce(self, body_bytes: int | None) -> None:
-        """Before the body is read, which has so many bytes. Raises ``PayloadTooLarge``, ``InsufficientStorage``."""
+        """Call before reading the body. Raises ``PayloadTooLarge``, ``InsufficientStorage``."""
         if self._chunk.is_status_query:
             return
         length = body_bytes if self._chunk.length is None else self._chunk.length
@@ -260,15 +256,15 @@ class ResumedUpload:
         self._meter.announce(least if self._total is None else self._total, there_bytes=self.size_bytes)
 
     def demand_announced(self) -> None:
-        """At the body's end. Raises ``InvalidRequest`` where it is not as long as its Content-Range says, or longer
-        than the whole; nothing of it is kept.
+        """Call at the body's end. Raises ``InvalidRequest``, and discards the chunk, if its length differs from
+        Content-Range or exceeds the total.
         """
         if self._chunk.length is not None and self._received != self._chunk.length:
             self._refuse_length()
         if self._total is not None and self.size_bytes > self._total:
             os.ftruncate(self._fd, self._before)
             raise InvalidRequest(
-                f"The whole has {self._total} bytes, as X-Upload-Content-Length says, and more have come.",
+                f"The whole has {self._total} bytes, as X-Upload-Content-Length says, and more were received.",
                 field="x-upload-content-length",
             )
 
@@ -292,16 +288,16 @@ class ResumedUpload:
         self.size_bytes += len(rest)
 
     def is_whole(self) -> bool:
-        """Whether all has come: as told by the total or, where nobody told a length, by the body's own end."""
+        """Whether the upload is complete: by the total size or, if no length was declared, by the body's end."""
         chunk = self._chunk
         if self._total is not None:
             return self.size_bytes >= self._total
         return chunk.length is None and not chunk.is_status_query
 
     def finish(self, expected: ExpectedChecksums) -> tuple[TreeEntry, Checksums]:
-        """Have it stand in its place. ``told``: by the headers of the last piece, of all of it.
+        """Publish the object. ``expected``: checksums of the whole, from the last chunk's headers.
 
-        Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then.
+        Raises ``InvalidRequest`` for a wrong checksum, and then drops the draft.
         """
         target = self._target
         sums = checksums_of(self._fd)
@@ -328,7 +324,7 @@ class ResumedUpload:
     ) -> None:
         try:
             self._file.__exit__(kind, error, trace)
-        except InsufficientStorage:  # what the file system itself says
+        except InsufficientStorage:  # raised by the file system
             self.drop()
             raise
         if isinstance(error, PayloadTooLarge | InsufficientStorage):
@@ -348,7 +344,7 @@ def _sweep(bucket: Bucket, now_s: float) -> None:
                 if stat.S_ISREG(status.st_mode) and status.st_mtime < now_s - _SESSION_LIFETIME_S:
                     os.unlink(name, dir_fd=fd)
     except (TrainmasterError, OSError):
-        return  # nothing there yet, or somebody else sweeps
+        return  # no drafts yet, or another process sweeps
 
 
 def _write(fd: int, data: bytes) -> None:
