@@ -345,7 +345,7 @@ def test_the_front_of_two_goals_is_drawn_named_and_clicked(page: Any, platform: 
     page.goto("/studies?q=two-goals")
     page.get_by_role("link", name="4 trials on the Pareto front").click()
     label = re.compile("^latency over accuracy of 14 trials; 4 are on the front")
-    expect(page.get_by_role("heading", name="The best: a front of 4")).to_be_visible()
+    expect(page.get_by_role("heading", name="Pareto front: 4 trials")).to_be_visible()
     front = page.get_by_role("list", name="Trials on the front")
     expect(front.get_by_role("link", name="trial", exact=False)).to_have_count(8)  # and the job of each
     keys = page.get_by_role("listbox", name=label)
