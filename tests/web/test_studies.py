@@ -317,7 +317,7 @@ def test_counts_parameters_and_the_best_trial_link_to_trials(page: Any, platform
     page.get_by_role("link", name="4 failed").last.click()  # below the history
     expect(status).to_have_text(f"4 of {COUNT} trials")
     page.get_by_role("link", name="Overview", exact=True).click()
-    page.get_by_role("link", name=re.compile(r"^depth\b.*of 20 trials$")).click()
+    page.get_by_role("link", name=re.compile(r"^depth\b.*20 trials\)$")).click()
     expect(page.get_by_role("columnheader", name="depth")).to_have_attribute("aria-sort", "ascending")
     expect(status).to_have_text(f"20 of {COUNT} trials")
     page.get_by_role("link", name=f"{COUNT} of {COUNT} trials").click()
@@ -330,7 +330,7 @@ def test_jobs_of_a_study_exclude_those_of_a_namesake(page: Any, platform: Any, c
     page.goto(f"/studies/{charted}")
     page.get_by_role("link", name="their jobs").click()
     expect(page.get_by_role("status").filter(has_text="jobs")).to_have_text(f"{COUNT} jobs")
-    page.get_by_role("button", name="of study charted").click()
+    page.get_by_role("button", name="study: charted").click()
     expect(page.get_by_role("link", name="charted-24", exact=True)).to_have_count(2)
 
 
