@@ -128,7 +128,9 @@ def at_first_rung(spec: StudySpec, proposal: Proposal) -> Proposal:
     return replace(proposal, parameters=parameters)
 
 
-def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[ObservedTrial], list[Mapping[str, Any]]]:
+def results_to_learn_from(
+    spec: StudySpec, history: StudyHistory
+) -> tuple[list[ObservedTrial], list[Mapping[str, Any]]]:
     """Results that proposals learn from, and points that were tried without such a result: only values of the same rung
     compare.
 
