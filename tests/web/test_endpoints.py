@@ -95,7 +95,7 @@ def test_models_are_deployed_updated_rolled_back_scaled_and_deleted(page: Any, p
     page.get_by_role("link", name="Overview").click()
     deploy(page, "output/default/models/ten", **{"Deployment name": "next", "Traffic, %": "0"})
     until_ready(page, "1 of 1 ready", "next")
-    expect(ask(page, [[1, 2]], of="next")).to_contain_text(re.compile(r"\b30(\.0)?\b.*Answered by next", re.DOTALL))
+    expect(ask(page, [[1, 2]], of="next")).to_contain_text(re.compile(r"\b30(\.0)?\b.*From next", re.DOTALL))
     page.get_by_role("button", name="Traffic").click()
     dialog.get_by_label(re.compile("^next")).fill("70")
     dialog.get_by_role("button", name="Set").click()

@@ -5,13 +5,10 @@ https://cloud.google.com/storage/docs/json_api/v1/status-codes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import orjson
-from starlette.responses import Response
+from typing import Final
 
 from api.http.protocol_errors import Codes
+from api.protocols.kit.errors import NotServed
 from core.domain.errors import (
     Conflict,
     Forbidden,
@@ -33,10 +30,6 @@ class NotChanged(ConditionNotMet):
     """The client already has the current content (HTTP 304)."""
 
 
-class NotServed(InvalidRequest):
-    """A feature of Cloud Storage that volumes do not support."""
-
-
 # The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and its
 # user reads about missing refresh fields instead of the real cause.
 REASONS: Final[Codes] = (
@@ -53,7 +46,3 @@ REASONS: Final[Codes] = (
     (Unavailable, 503, "backendError"),
     (InsufficientStorage, 507, "quotaExceeded"),
 )
-
-
-def answer(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(body), 200, dict(headers or {}), media_type="application/json")

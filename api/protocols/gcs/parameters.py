@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from api.protocols.gcs.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest
 
 # Ignored: they set only the response's layout, or accounting. ``project`` is Google's; buckets here have none.

@@ -6,9 +6,9 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from api.protocols.gcs.answers import NotServed
 from api.protocols.gcs.callers import StorageReader
 from api.protocols.gcs.route import RefusingRoute
+from api.protocols.kit.errors import NotServed
 
 router = APIRouter(route_class=RefusingRoute, include_in_schema=False)
 

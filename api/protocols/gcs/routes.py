@@ -13,7 +13,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from api.app.unit_of_work import AppContextDep
 from api.http.ranges import OpenFileResponse, parse_range
 from api.protocols.gcs import batch, refusals
-from api.protocols.gcs.answers import answer
 from api.protocols.gcs.buckets import Bucket, bucket_view
 from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
 from api.protocols.gcs.listing import PAGE_LIMIT, list_objects, page_token, read_token
@@ -31,6 +30,7 @@ from api.protocols.gcs.objects import (
 from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_etag, url_of
 from api.protocols.gcs.route import RefusingRoute, StorageRoute
 from api.protocols.gcs.uploads import routes
+from api.protocols.kit.json_values import answer
 from core.domain.errors import Forbidden, RangeNotSatisfiable
 from core.storage.tree import TreeEntry
 

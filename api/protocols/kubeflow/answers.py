@@ -5,14 +5,13 @@ https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
 from starlette.responses import Response
 
 from api.http.protocol_errors import Codes, ProtocolRoute
+from api.protocols.kit.errors import AlreadyExists, NotServed
+from api.protocols.kit.json_values import answer
 from core.domain.errors import (
     Conflict,
     Forbidden,
@@ -24,18 +23,10 @@ from core.domain.errors import (
     Unavailable,
 )
 
-
-class NotServed(NotFound):
-    """A resource of Kubernetes that this platform does not have; the sentence names it."""
-
-
-class AlreadyExists(Conflict):
-    """A name that is taken."""
-
-
 # The first that fits.
 _REASONS: Final[Codes] = (
     (Unauthenticated, 401, "Unauthorized"),
+    (NotServed, 404, "NotFound"),
     (Forbidden, 403, "Forbidden"),
     (NotFound, 404, "NotFound"),
     (AlreadyExists, 409, "AlreadyExists"),
@@ -47,17 +38,9 @@ _REASONS: Final[Codes] = (
 )
 
 
-def answer(body: Mapping[str, Any], status: int = 200) -> Response:
-    return Response(orjson.dumps(body), status, media_type="application/json")
-
-
 def items(kind: str, version: str, found: list[dict[str, Any]]) -> Response:
     """A list of objects; ``kind`` of each one."""
     return answer({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": found})
-
-
-def timestamp(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class KubernetesRoute(ProtocolRoute):

@@ -21,7 +21,7 @@ from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import JUST_QUEUED, wait_reason_of
 from api.jobs.service import canonical, check_submission, submit
-from api.protocols.kubeflow.answers import AlreadyExists
+from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kubeflow.manifests import job_spec_of, read_manifest
 from api.protocols.kubeflow.runtimes import GROUP
 from core.db.repositories.attempts import live_attempt_id

@@ -17,8 +17,10 @@ from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer, authenticate
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import answer
 from api.protocols.kubeflow import jobs, runtimes, views
-from api.protocols.kubeflow.answers import KubernetesRoute, NotServed, answer, items
+from api.protocols.kubeflow.answers import KubernetesRoute, items
 from api.protocols.kubeflow.logs import PodLog, has_ended, open_log
 from api.version import VERSION
 from core.domain.errors import InvalidRequest

@@ -8,7 +8,7 @@ from typing import Any, Final
 from trainmaster.spec import JobSpec
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.protocols.kubeflow.answers import timestamp
+from api.protocols.kit.json_values import timestamp
 from api.protocols.kubeflow.jobs import Pod
 from api.protocols.kubeflow.manifests import PROCESSES, RUNTIME_LABEL
 from api.protocols.kubeflow.runtimes import GROUP, KIND, NODE, VERSION, image_of

@@ -5,12 +5,13 @@ https://github.com/mlflow/mlflow/blob/v3.17.2/mlflow/exceptions.py has the codes
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import orjson
 from starlette.responses import Response
 
 from api.http.protocol_errors import Codes, ProtocolRoute
+from api.protocols.kit.errors import AlreadyExists
+from api.protocols.kit.json_values import answer
 from core.domain.errors import (
     AttemptEnded,
     Conflict,
@@ -22,11 +23,6 @@ from core.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-
-
-class AlreadyExists(Conflict):
-    """A name that is taken. Clients that get or create count on this code."""
-
 
 # The first that fits. What is answered with 408, 429 or 5xx the client sends again for minutes.
 _CODES: Final[Codes] = (
@@ -43,13 +39,8 @@ _CODES: Final[Codes] = (
 )
 
 
-def answer(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
-
-
 def refusal(status: int, code: str, message: str) -> Response:
-    body = orjson.dumps({"error_code": code, "message": message})
-    return Response(body, status, media_type="application/json")
+    return answer({"error_code": code, "message": message}, status)
 
 
 class MlflowRoute(ProtocolRoute):

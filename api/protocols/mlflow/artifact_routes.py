@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -11,7 +10,9 @@ from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.http.ranges import OpenFileResponse
-from api.protocols.mlflow.answers import MlflowRoute, answer
+from api.protocols.kit.json_values import answer
+from api.protocols.kit.streams import large_blocks, write_all
+from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.artifacts import list_artifacts, open_artifacts
 from api.protocols.mlflow.callers import Reader, Script, ScriptAccess
 from api.protocols.mlflow.runs import find_run
@@ -22,7 +23,6 @@ from core.storage.tree import PATH_LIMIT_BYTES, Tree, split_path
 FILES: Final = "/mlflow/api/2.0/mlflow-artifacts/artifacts"
 router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
 
-_PIECE: Final = 2**20  # bytes written at once
 _Path = Annotated[str, Path(max_length=PATH_LIMIT_BYTES)]
 
 
@@ -48,14 +48,9 @@ def download(path: _Path, reader: Reader, context: AppContextDep) -> Response:
 async def upload(path: _Path, request: Request, script: Script, context: AppContextDep) -> Response:
     """Streamed to the disk; the file is there when all of it came, in place of an earlier one."""
     tree, path_in_output = await run_in_threadpool(_open_own, context, script, path)
-    pending = bytearray()
     async with contextmanager_in_threadpool(tree.new_file(path_in_output)) as fd:
-        async for block in request.stream():
-            pending += block
-            if len(pending) >= _PIECE:
-                await run_in_threadpool(_write, fd, bytes(pending))
-                pending.clear()
-        await run_in_threadpool(_write, fd, bytes(pending))
+        async for block in large_blocks(request.stream()):
+            await run_in_threadpool(write_all, fd, block)
     return answer({})
 
 
@@ -83,9 +78,3 @@ def _open_own(context: AppContext, script: ScriptAccess, path: str) -> tuple[Tre
     if len(split_path(path)) <= len(("runs", "<run id>")):
         raise InvalidRequest("path names a run's folder itself; name a file in it.", field="path")
     return tree, path_in_output
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
+from api.protocols.kit.json_values import json_double
 from api.protocols.mlflow.runs import RunFacts
 from api.protocols.mlflow.schemas import Metric
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
@@ -72,20 +73,11 @@ def history(
         return [], None
     points = read_points(session, series, start, limit)
     rows = [
-        {"key": name, "value": written(value), "timestamp": time, "step": step, "run_id": run.id}
+        {"key": name, "value": json_double(value), "timestamp": time, "step": step, "run_id": run.id}
         for step, time, value in zip(points.steps, points.times, points.values, strict=True)
     ]
     end = start + len(rows)
     return rows, end if rows and end < series.count else None
-
-
-def written(value: float) -> float | str:
-    """As protocol buffers write it in JSON, which has no such numbers."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def _series(session: Session, run: RunFacts, name: str) -> StoredSeries | None:
@@ -117,7 +109,7 @@ def _last(series: StoredSeries) -> dict[str, Any]:
     value = math.nan if series.last_value is None else series.last_value
     return {
         "key": series.name,
-        "value": written(value),
+        "value": json_double(value),
         "timestamp": series.last_time or 0,
         "step": series.last_step or 0,
     }

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Response
 
 from api.app.unit_of_work import AppContextDep
-from api.protocols.mlflow.answers import MlflowRoute, answer
+from api.protocols.kit.json_values import answer
+from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, Script
 from api.protocols.mlflow.models import create_model, finalize, find_model, model_view, own_model, search_models
 from api.protocols.mlflow.runs import set_params, set_tags, writable_run

@@ -11,9 +11,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
+from api.protocols.kit.json_values import json_double
 from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
 from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
-from api.protocols.mlflow.metrics import written
 from api.protocols.mlflow.runs import RunFacts, bounded_inputs, set_params, set_tags
 from api.protocols.mlflow.schemas import CreateModel, Metric, SearchModels
 from api.protocols.mlflow.search import page_start
@@ -96,7 +96,7 @@ def record_metrics(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, metr
             name, digest = metric.dataset_name or "", metric.dataset_digest or ""
             last_metrics[metric.key, name, digest] = {
                 "key": metric.key,
-                "value": written(metric.value),
+                "value": json_double(metric.value),
                 "timestamp": metric.timestamp,
                 "step": metric.step,
                 "run_id": run.id,

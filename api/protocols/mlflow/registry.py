@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
-from api.protocols.mlflow.answers import AlreadyExists
+from api.protocols.kit.errors import AlreadyExists
 from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
 from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
 from api.protocols.mlflow.models import own_model

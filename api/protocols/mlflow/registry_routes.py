@@ -7,7 +7,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 
 from api.app.unit_of_work import AppContextDep
-from api.protocols.mlflow.answers import MlflowRoute, answer
+from api.protocols.kit.json_values import answer
+from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, Script
 from api.protocols.mlflow.registry import (
     create_name,

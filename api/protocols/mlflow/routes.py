@@ -12,8 +12,9 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
+from api.protocols.kit.json_values import answer
 from api.protocols.mlflow import artifact_routes, model_routes, registry_routes
-from api.protocols.mlflow.answers import MlflowRoute, answer, refusal
+from api.protocols.mlflow.answers import MlflowRoute, refusal
 from api.protocols.mlflow.callers import Reader, Script, ScriptAttempt
 from api.protocols.mlflow.metrics import HISTORY_LIMIT, history, last_values, log_metrics
 from api.protocols.mlflow.models import record_metrics

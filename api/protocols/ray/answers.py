@@ -4,10 +4,8 @@ code``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-import orjson
 from starlette.responses import PlainTextResponse, Response
 
 from api.http.protocol_errors import Codes, ProtocolRoute
@@ -24,11 +22,6 @@ from core.domain.errors import (
     Unavailable,
 )
 
-
-class NotServed(InvalidRequest):
-    """A part of Ray that this platform does not have; the sentence names it."""
-
-
 # The first that fits. Ray has no codes: a client sees the status and the text.
 _STATUSES: Final[Codes] = (
     (Unauthenticated, 401, ""),
@@ -42,10 +35,6 @@ _STATUSES: Final[Codes] = (
     (Unavailable, 503, ""),
     (InsufficientStorage, 507, ""),
 )
-
-
-def answer(body: Mapping[str, Any] | list[Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
 
 
 def refusal(status: int, message: str) -> Response:

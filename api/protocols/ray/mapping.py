@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from api.protocols.ray.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.ray.requests import JobRequest
 from api.protocols.ray.runtime_env import RuntimeEnv
 from api.protocols.vertex.training.mapping import own_labels

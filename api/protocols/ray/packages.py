@@ -16,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from api.app.unit_of_work import AppContext
 from api.archives.service import announce, note_complete, store_of
 from api.auth import Caller
-from api.protocols.ray.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.streams import BLOCK_BYTES
 from api.protocols.ray.repack import repack
 from api.protocols.ray.runtime_env import PACKAGE_NAME, PROTOCOL
 from core.db.tables import Archive, RayPackage
@@ -24,7 +25,6 @@ from core.db.upsert import insert_into
 from core.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from core.storage.archives import WrongOffset
 
-_BLOCK: Final = 2**20  # bytes written at once
 # Beside the archives, on the disk that has room for them; gone with its descriptor.
 _FOLDER: Final = "partial"
 
@@ -62,16 +62,11 @@ async def upload(context: AppContext, caller: Caller, name: str, blocks: AsyncIt
     folder = context.settings.archive_dir / _FOLDER
     with await run_in_threadpool(_temporary, folder) as package:
         size = 0
-        pending = bytearray()
-        async for block in blocks:
+        async for block in large_blocks(blocks):
             size += len(block)
             if size > limit:
                 raise _too_large(limit)
-            pending += block
-            if len(pending) >= _BLOCK:
-                await run_in_threadpool(package.write, bytes(pending))
-                pending.clear()
-        await run_in_threadpool(package.write, bytes(pending))
+            await run_in_threadpool(package.write, block)
         await run_in_threadpool(_keep, context, caller, name, package)
 
 
@@ -98,7 +93,7 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
     found = announce(context, caller, digest, packed.seek(0, os.SEEK_END))
     while not found.is_complete:
         packed.seek(found.received_bytes)
-        chunk = packed.read(_BLOCK)
+        chunk = packed.read(BLOCK_BYTES)
         try:
             found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=chunk)
         except WrongOffset:  # the same package comes twice at once

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from api.protocols.ray.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import shortened
 from core.db.json import dump_json
 from core.domain.errors import InvalidRequest
 
@@ -75,7 +76,7 @@ def read_job(raw: Any) -> JobRequest:
     entrypoint = raw.get("entrypoint", "")
     if not isinstance(entrypoint, str) or not entrypoint.strip():
         raise InvalidRequest(
-            f"entrypoint must be a command such as `python train.py`, got {_short(entrypoint)}.", field="entrypoint"
+            f"entrypoint must be a command such as `python train.py`, got {shortened(entrypoint)}.", field="entrypoint"
         )
     if len(entrypoint) > ENTRYPOINT_LIMIT:
         raise InvalidRequest(
@@ -87,7 +88,7 @@ def read_job(raw: Any) -> JobRequest:
         raise InvalidRequest(f"entrypoint_memory must be whole bytes, got {memory}.", field="entrypoint_memory")
     runtime_env = raw.get("runtime_env", {})
     if not isinstance(runtime_env, Mapping):
-        raise InvalidRequest(f"runtime_env must be a dict, got {_short(runtime_env)}.", field="runtime_env")
+        raise InvalidRequest(f"runtime_env must be a dict, got {shortened(runtime_env)}.", field="runtime_env")
     for name, value in (("metadata", raw.get("metadata")), ("runtime_env", runtime_env)):
         if len(dump_json(value)) > _STORED_LIMIT:
             raise InvalidRequest(
@@ -124,10 +125,10 @@ def texts_of(raw: Mapping[str, Any], name: str, where: str = "") -> dict[str, st
     value = raw.get(name, {})
     at = f"{where}{name}"
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{at} must be a dict, got {_short(value)}.", field=at)
+        raise InvalidRequest(f"{at} must be a dict, got {shortened(value)}.", field=at)
     for key, text in value.items():
         if not isinstance(text, str):
-            raise InvalidRequest(f"{at} values must be strings, got {_short(text)} for {_short(key)}.", field=at)
+            raise InvalidRequest(f"{at} values must be strings, got {shortened(text)} for {shortened(key)}.", field=at)
     return dict(value)
 
 
@@ -137,14 +138,16 @@ def number_of(raw: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InvalidRequest(f"{name} must be a number from 0 on, got {_short(value)}.", field=name)
+        raise InvalidRequest(f"{name} must be a number from 0 on, got {shortened(value)}.", field=name)
     return float(value)
 
 
 def _amounts(raw: Mapping[str, Any]) -> dict[str, float]:
     value = raw.get("entrypoint_resources", {})
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"entrypoint_resources must be a dict, got {_short(value)}.", field="entrypoint_resources")
+        raise InvalidRequest(
+            f"entrypoint_resources must be a dict, got {shortened(value)}.", field="entrypoint_resources"
+        )
     found = {}
     for name in value:
         try:
@@ -162,11 +165,7 @@ def _submission_id(raw: Mapping[str, Any]) -> str:
         return ""
     if not isinstance(value, str) or not _SUBMISSION_ID.fullmatch(value) or value in (".", ".."):
         raise InvalidRequest(
-            f"{name} must be at most 200 characters without spaces, /, \\, ?, # and %, got {_short(value)}.", field=name
+            f"{name} must be at most 200 characters without spaces, /, \\, ?, # and %, got {shortened(value)}.",
+            field=name,
         )
     return value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -24,8 +24,9 @@ from api.auth import Caller, Reader, Writer, bearer_caller
 from api.events.watch import watch_of
 from api.http.content_length import content_length
 from api.jobs.schemas import wait_reason_of
+from api.protocols.kit.json_values import answer
 from api.protocols.ray import jobs, logs, packages
-from api.protocols.ray.answers import RayRoute, answer, refusal
+from api.protocols.ray.answers import RayRoute, refusal
 from api.protocols.ray.requests import read_job
 from api.protocols.ray.states import is_waiting
 from core.db.repositories.jobs import view_row

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from api.protocols.ray.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.ray.requests import demand_known, texts_of
 from core.domain.errors import InvalidRequest
 

@@ -5,13 +5,13 @@ https://cloud.google.com/apis/design/errors#http_mapping
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-import orjson
 from starlette.responses import Response
 
 from api.http.protocol_errors import Codes
+from api.protocols.kit.errors import AlreadyExists, NotServed
+from api.protocols.kit.json_values import answer
 from core.domain.errors import (
     AttemptEnded,
     Conflict,
@@ -28,16 +28,8 @@ from core.domain.errors import (
 )
 
 
-class NotServed(InvalidRequest):
-    """A part of Vertex AI that this platform does not have; the sentence names it."""
-
-
 class NoCapacity(InvalidRequest):
     """No node of the cluster could ever hold what is asked for."""
-
-
-class AlreadyExists(Conflict):
-    """A name that is taken. Clients that get or create count on this."""
 
 
 # The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads
@@ -61,10 +53,5 @@ STATUSES: Final[Codes] = (
 )
 
 
-def answer(body: Mapping[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
-
-
 def refusal(code: int, status: str, message: str) -> Response:
-    body = orjson.dumps({"error": {"code": code, "message": message, "status": status}})
-    return Response(body, code, media_type="application/json")
+    return answer({"error": {"code": code, "message": message, "status": status}}, code)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import shortened
 from core.domain.errors import InvalidRequest
 
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
@@ -26,11 +26,6 @@ def snake(name: str) -> str:
 def camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def timestamp(at: datetime) -> str:
-    """RFC 3339, which the client refuses without the T and the zone."""
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Message:
@@ -147,7 +142,7 @@ class Message:
         found = []
         for path, item in self.items(name):
             if not isinstance(item, str):
-                raise InvalidRequest(f"Invalid value at '{path}': this is text, not {_short(item)}.", field=path)
+                raise InvalidRequest(f"Invalid value at '{path}': this is text, not {shortened(item)}.", field=path)
             found.append(item)
         return tuple(found)
 
@@ -161,10 +156,5 @@ class Message:
 
     def _wrong(self, name: str, what: str, value: Any) -> InvalidRequest:
         return InvalidRequest(
-            f"Invalid value at '{self.at(name)}': this is {what}, not {_short(value)}.", field=self.at(name)
+            f"Invalid value at '{self.at(name)}': this is {what}, not {shortened(value)}.", field=self.at(name)
         )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest
 
 _FORMATS: Final = frozenset({"$alt", "alt"})

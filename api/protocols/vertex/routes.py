@@ -13,7 +13,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
-from api.protocols.vertex.answers import NotServed, answer
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import answer
 from api.protocols.vertex.collections import COLLECTIONS
 from api.protocols.vertex.metadata.routes import router as metadata
 from api.protocols.vertex.operations import routes, service

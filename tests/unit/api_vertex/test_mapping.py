@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.protocols.vertex.answers import NotServed
-from api.protocols.vertex.filters import parse_filter, job_vocabulary
+from api.protocols.kit.errors import NotServed
+from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.proto import Message, camel, snake
 from api.protocols.vertex.table import Table, environment_entries, table_with
 from api.protocols.vertex.table_entries import read_entries

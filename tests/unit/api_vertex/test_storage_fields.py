@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from api.protocols.gcs.answers import NotServed
 from api.protocols.gcs.field_mask import read_selection, select
 from api.protocols.gcs.object_metadata import demand_served
 from api.protocols.gcs.parameters import ABSENT, demand_known
+from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest
 from core.settings import Settings
 from tests.unit.api_vertex.one_database import database_url  # noqa: F401 (a fixture)

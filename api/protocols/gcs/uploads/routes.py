@@ -12,7 +12,6 @@ from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.protocols.gcs.answers import answer
 from api.protocols.gcs.buckets import Bucket, open_bucket
 from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, StorageCaller, Uploader, find_bucket
 from api.protocols.gcs.checksums import Checksums, checksums_in_headers
@@ -22,11 +21,12 @@ from api.protocols.gcs.route import StorageRoute
 from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter, limit_of_objects
 from api.protocols.gcs.uploads import sessions
 from api.protocols.gcs.uploads.multipart import Multipart
+from api.protocols.kit.json_values import answer
+from api.protocols.kit.streams import large_blocks
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
 
 router = APIRouter(route_class=StorageRoute, include_in_schema=False)
 
-_PIECE: Final = 2**20  # bytes written at once
 _HEAD_BYTES: Final = 64 * 2**10  # an object's metadata
 UPLOAD: Final = "/upload/storage/v1/b/{bucket}/o"
 _OPEN_LIMIT: Final = UploadLimit(
@@ -139,7 +139,7 @@ async def _go_on(
         sums: Checksums | None
         async with contextmanager_in_threadpool(sessions.ResumedUpload(found, target, chunk, meter)) as session:
             await run_in_threadpool(session.announce, body_bytes(request))
-            async for data in _pieces(request.stream()):
+            async for data in large_blocks(request.stream()):
                 await run_in_threadpool(session.write, data)
             await run_in_threadpool(session.demand_announced)
             if not session.is_whole():
@@ -205,22 +205,10 @@ async def _insert(
         return answer(object_view(bucket, target.name, entry, None, url=url_of(request)))
     expected = checksums_in_headers(request.headers)
     async with contextmanager_in_threadpool(upload := sessions.SingleRequestUpload(bucket, target, expected, meter)):
-        async for block in _pieces(data):
+        async for block in large_blocks(data):
             await run_in_threadpool(upload.write, block)
     entry = await run_in_threadpool(upload.entry)
     return answer(object_view(bucket, target.name, entry, upload.sums, url=url_of(request)))
-
-
-async def _pieces(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same data in blocks large enough for a switch to another thread."""
-    pending = bytearray()
-    async for block in data:
-        pending += block
-        if len(pending) >= _PIECE:
-            yield bytes(pending)
-            pending.clear()
-    if pending:
-        yield bytes(pending)
 
 
 async def _small_body(request: Request) -> bytes:

@@ -27,6 +27,7 @@ from api.protocols.gcs.checksums import Checksums, ExpectedChecksums, checksums_
 from api.protocols.gcs.object_metadata import demand_served
 from api.protocols.gcs.objects import Preconditions, find_object, find_or_none
 from api.protocols.gcs.upload_limits import UploadMeter
+from api.protocols.kit.streams import write_all
 from core.domain.errors import (
     InsufficientStorage,
     InvalidRequest,
@@ -109,7 +110,7 @@ class SingleRequestUpload:
     def write(self, data: bytes) -> None:
         self._meter.count(len(data))
         self.sums.update(data)
-        _write(self._fd, data)
+        write_all(self._fd, data)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -284,7 +285,7 @@ class ResumedUpload:
             return
         rest, self._skips = data[self._skips :], max(0, self._skips - len(data))
         self._meter.count(len(rest))
-        _write(self._fd, rest)
+        write_all(self._fd, rest)
         self.size_bytes += len(rest)
 
     def is_whole(self) -> bool:
@@ -345,9 +346,3 @@ def _sweep(bucket: Bucket, now_s: float) -> None:
                     os.unlink(name, dir_fd=fd)
     except (TrainmasterError, OSError):
         return  # no drafts yet, or another process sweeps
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

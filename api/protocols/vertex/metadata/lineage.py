@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import RecordKind
 from api.protocols.vertex.records.principals import RecordTransaction

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from api.app.unit_of_work import AppContextDep
-from api.protocols.vertex.answers import answer
+from api.protocols.kit.json_values import answer
 from api.protocols.vertex.metadata import lineage, runs
 from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION, STORE
 from api.protocols.vertex.proto import Message

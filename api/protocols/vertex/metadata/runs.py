@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.protocols.vertex.answers import AlreadyExists
+from api.protocols.kit.errors import AlreadyExists
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.in_jobs import copy_metrics, record_run_started

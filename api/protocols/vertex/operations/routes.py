@@ -10,7 +10,8 @@ from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
-from api.protocols.vertex.answers import NotServed, answer
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import answer
 from api.protocols.vertex.collections import COLLECTIONS
 from api.protocols.vertex.operations import service
 from api.protocols.vertex.proto import Message

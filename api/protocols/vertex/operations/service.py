@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.http.cursors import make_cursor
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.error_translation import list_position
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import DELETION

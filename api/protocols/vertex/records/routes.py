@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
-from api.protocols.vertex.answers import NotServed, answer
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import answer
 from api.protocols.vertex.operations.deletions import deletion_view
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service

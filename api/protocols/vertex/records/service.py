@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.protocols.vertex.answers import AlreadyExists
-from api.protocols.vertex.proto import Message, camel, timestamp
+from api.protocols.kit.errors import AlreadyExists
+from api.protocols.kit.json_values import timestamp
+from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records.kinds import RecordKind, labels, new_name, read_fields, struct
 from api.protocols.vertex.records.principals import RecordTransaction
 from core.db.repositories.vertex.records import RecordExists, add_record, count_records, find_record, remove_record

@@ -13,7 +13,7 @@ from sqlalchemy import literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from api.http.cursors import make_cursor
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.error_translation import token_parts
 from api.protocols.vertex.proto import snake
 from core.db.rows import AnySelect

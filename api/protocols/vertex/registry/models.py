@@ -23,11 +23,12 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.filters import parse_filter
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.operations.deletions import deletion_view
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry.model_orders import read_order
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs

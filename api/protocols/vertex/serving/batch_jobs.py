@@ -16,7 +16,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
 from api.protocols.gcs.buckets import find_bucket
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models

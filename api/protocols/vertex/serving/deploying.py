@@ -17,9 +17,10 @@ from trainmaster.wire.serving import DeployRequest
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.names import Parent, member_of
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
 from api.protocols.vertex.serving.containers import ModelContainer, ModelServer, read_container, server_of

@@ -23,12 +23,13 @@ from api.auth import Caller, Role
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess
 from api.http.cursors import make_cursor
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.error_translation import list_position
 from api.protocols.vertex.filters import parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.operations.deletions import DELETION, deletion_view
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.mapping import slug

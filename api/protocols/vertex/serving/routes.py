@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
-from api.protocols.vertex.answers import answer
+from api.protocols.kit.json_values import answer
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.request_types import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
 from api.protocols.vertex.serving import deploying, endpoints, predicting, uploads

@@ -13,9 +13,10 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.models.access import by_of
 from api.protocols.gcs.buckets import UPLOADS, find_bucket
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.names import Parent, member_of
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
 from core.db.repositories import models as rows

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from api.http.cursors import make_cursor, read_cursor
-from api.protocols.vertex.answers import AlreadyExists
+from api.protocols.kit.errors import AlreadyExists
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import RecordKind, check_id, read_fields

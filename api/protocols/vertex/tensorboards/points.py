@@ -17,7 +17,8 @@ from typing import Any, Final
 import orjson
 from sqlalchemy.orm import Session
 
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.kit.json_values import json_double, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.in_jobs import copy_metrics
 from api.protocols.vertex.records.principals import RecordTransaction
@@ -289,15 +290,9 @@ def _time(ms: int) -> str:
 
 def _scalars(points: Points) -> list[dict[str, Any]]:
     return [
-        {"wallTime": _time(time), "step": str(step), "scalar": {"value": _written(value)}}
+        {"wallTime": _time(time), "step": str(step), "scalar": {"value": json_double(value)}}
         for step, time, value in zip(points.steps, points.times, points.values, strict=True)
     ]
-
-
-def _written(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _tensors(session: Session, series: StoredSeries, limit: int, budget: TensorBudget) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Role
-from api.protocols.vertex.answers import answer
+from api.protocols.kit.json_values import answer
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
 from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path

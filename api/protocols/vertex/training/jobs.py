@@ -16,10 +16,11 @@ from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.error_translation import list_position, translated_errors
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of
 from api.protocols.vertex.training.placement_check import check_placement

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models

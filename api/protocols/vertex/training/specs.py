@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.proto import Message, camel
 from core.domain.errors import InvalidRequest
 

@@ -10,7 +10,7 @@ from trainmaster.spec import SpecError
 from trainmaster.spec.errors import join_path
 from trainmaster.studies import StudySpec, parse_study
 
-from api.protocols.vertex.answers import NotServed
+from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import custom_jobs
 from api.protocols.vertex.training.jobs import CommonFields, read_common

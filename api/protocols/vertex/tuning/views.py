@@ -8,8 +8,8 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.names import Parent
-from api.protocols.vertex.proto import timestamp
 from api.protocols.vertex.training.states import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 from api.protocols.vertex.web_links import has_web_access, web_access_uris
 from core.db.rows import AnyRow

@@ -1,0 +1,1 @@
+"""What several foreign protocols share: errors, JSON values, streams."""
