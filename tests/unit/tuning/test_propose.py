@@ -185,8 +185,8 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
 
         return points
 
-    monkeypatch.setattr(interleaved, "sampled", source("tpe"))
-    monkeypatch.setattr(interleaved, "improving", source("process"))
+    monkeypatch.setattr(interleaved, "sample_points", source("tpe"))
+    monkeypatch.setattr(interleaved, "improvement_points", source("process"))
 
     def names(index: int, length: int) -> list[str]:
         found = interleaved.interleave(ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, index))
