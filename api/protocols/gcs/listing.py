@@ -18,7 +18,7 @@ PAGE_LIMIT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectQuery:
+class ListOptions:
     """List options. ``after``: skip names up to and including it. ``first`` (inclusive), ``end`` (exclusive): bounds."""
 
     prefix: str = ""
@@ -38,7 +38,7 @@ class ObjectPage:
     token: str = ""
 
 
-def list_objects(bucket: Bucket, query: ObjectQuery) -> ObjectPage:
+def list_objects(bucket: Bucket, query: ListOptions) -> ObjectPage:
     """One page of a bucket's objects. Reads only folders that can contain names of the page.
 
     A common prefix (``delimiter``) counts as one entry of the page.
@@ -76,7 +76,7 @@ def read_token(token: str) -> str:
         raise InvalidRequest("Invalid argument: pageToken is not a token of this list.", field="pageToken") from None
 
 
-def _walk(bucket: Bucket, query: ObjectQuery) -> Iterator[tuple[str, TreeEntry | None]]:
+def _walk(bucket: Bucket, query: ListOptions) -> Iterator[tuple[str, TreeEntry | None]]:
     """Names in order with their entries; the entry of a common prefix is ``None``."""
     if bucket.within is not None:
         yield from _walk_folders(bucket, bucket.within, query)
@@ -96,7 +96,7 @@ def _walk(bucket: Bucket, query: ObjectQuery) -> Iterator[tuple[str, TreeEntry |
 
 
 def _walk_folders(
-    bucket: Bucket, folders: frozenset[str], query: ObjectQuery
+    bucket: Bucket, folders: frozenset[str], query: ListOptions
 ) -> Iterator[tuple[str, TreeEntry | None]]:
     """As ``_walk``, for a bucket of which only ``folders`` (disjoint) are visible."""
     last = ""
@@ -113,7 +113,7 @@ def _walk_folders(
 
 
 def _below(
-    tree: Tree, folder: str, head: str, query: ObjectQuery, depth: int
+    tree: Tree, folder: str, head: str, query: ListOptions, depth: int
 ) -> Iterator[tuple[str, TreeEntry | None]]:
     """Objects below ``folder``. ``head``: the folder's object name, empty or ending in a slash."""
     if depth > DEPTH_LIMIT:
@@ -131,13 +131,13 @@ def _below(
             continue
         if query.delimiter and len(name) > len(query.prefix):
             # Cloud Storage does not list folders without files.
-            if next(_below(tree, path.rstrip("/"), name, ObjectQuery(prefix=name), depth + 1), None) is not None:
+            if next(_below(tree, path.rstrip("/"), name, ListOptions(prefix=name), depth + 1), None) is not None:
                 yield name, None
             continue
         yield from _below(tree, path.rstrip("/"), name, query, depth + 1)
 
 
-def _may_hold(folder: str, query: ObjectQuery) -> bool:
+def _may_hold(folder: str, query: ListOptions) -> bool:
     """Whether names below ``folder`` (with its slash) can be on the page."""
     if not (folder.startswith(query.prefix) or query.prefix.startswith(folder)):
         return False

@@ -15,8 +15,7 @@ from api.http.ranges import OpenFileResponse, parse_range
 from api.protocols.gcs import batch, refusals
 from api.protocols.gcs.buckets import Bucket, bucket_view
 from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
-from api.protocols.gcs.listing import PAGE_LIMIT, list_objects, page_token, read_token
-from api.protocols.gcs.listing import ObjectQuery as ListQuery
+from api.protocols.gcs.listing import PAGE_LIMIT, ListOptions, list_objects, page_token, read_token
 from api.protocols.gcs.objects import (
     METAGENERATION,
     checksums_of_object,
@@ -96,7 +95,7 @@ def list_of_bucket(
 ) -> Response:
     del versions  # without versioning both lists are the same
     found = find_bucket(context, caller, bucket)
-    query = ListQuery(prefix, delimiter, startOffset, endOffset, read_token(pageToken), min(maxResults, PAGE_LIMIT))
+    query = ListOptions(prefix, delimiter, startOffset, endOffset, read_token(pageToken), min(maxResults, PAGE_LIMIT))
     page = list_objects(found, query)
     items = [object_view(found, name, entry, None, url=url_of(request)) for name, entry in page.items]
     return answer(

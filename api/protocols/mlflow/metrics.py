@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from api.app.unit_of_work import UnitOfWork
 from api.protocols.kit.json_values import json_double
 from api.protocols.mlflow.runs import RunFacts
-from api.protocols.mlflow.schemas import Metric
+from api.protocols.mlflow.schemas import LoggedMetric
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.errors import InvalidRequest
@@ -28,7 +28,7 @@ _OWNERS: Final = 200  # looked up at once
 HISTORY_LIMIT: Final = 25_000  # points of one answer
 
 
-def log_metrics(work: UnitOfWork, run: RunFacts, metrics: Iterable[Metric]) -> None:
+def log_metrics(work: UnitOfWork, run: RunFacts, metrics: Iterable[LoggedMetric]) -> None:
     """Add them. Raises ``InvalidRequest`` when a series cannot be kept; the others are then not kept either."""
     columns: defaultdict[str, Points] = defaultdict(Points)
     for metric in metrics:

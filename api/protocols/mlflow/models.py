@@ -15,7 +15,7 @@ from api.protocols.kit.json_values import json_double
 from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
 from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
 from api.protocols.mlflow.runs import RunFacts, bounded_inputs, set_params, set_tags
-from api.protocols.mlflow.schemas import CreateModel, Metric, SearchModels
+from api.protocols.mlflow.schemas import CreateModel, LoggedMetric, SearchModels
 from api.protocols.mlflow.search import page_start
 from api.protocols.mlflow.views import artifact_uri, ms, pairs
 from core.db.tables import MlflowModel
@@ -80,9 +80,9 @@ def finalize(model: MlflowModel, status: str | int) -> None:
     model.status = str(name)
 
 
-def record_metrics(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, metrics: Iterable[Metric]) -> None:
+def record_metrics(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, metrics: Iterable[LoggedMetric]) -> None:
     """The last values of what was measured of a model; the run keeps all of them."""
-    by_model: dict[str, list[Metric]] = {}
+    by_model: dict[str, list[LoggedMetric]] = {}
     for metric in metrics:
         if metric.model_id:
             by_model.setdefault(metric.model_id, []).append(metric)

@@ -63,7 +63,7 @@ class Param(MlflowRequest):
     value: Annotated[str, Field(max_length=_PARAM)] = ""
 
 
-class Metric(MlflowRequest):
+class LoggedMetric(MlflowRequest):
     key: Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)]
     value: Number
     timestamp: Time
@@ -93,7 +93,7 @@ class UpdateRun(OfRun):
     run_name: Annotated[str | None, Field(max_length=TAG)] = None
 
 
-class LogMetric(OfRun, Metric):
+class LogMetric(OfRun, LoggedMetric):
     pass
 
 
@@ -110,7 +110,7 @@ class DeleteTag(OfRun):
 
 
 class LogBatch(OfRun):
-    metrics: Annotated[list[Metric], Field(max_length=_METRICS)] = []
+    metrics: Annotated[list[LoggedMetric], Field(max_length=_METRICS)] = []
     params: Annotated[list[Param], Field(max_length=_PAIRS)] = []
     tags: Annotated[list[Tag], Field(max_length=_PAIRS)] = []
 

@@ -27,7 +27,7 @@ _DRIVER: Final = f"{ROLE}-0"
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
+class DriverStatus:
     """``waits``: why it waits, empty where it does not or where nobody knows yet."""
 
     is_over: bool
@@ -57,7 +57,7 @@ def read_text(logs: JobLogs) -> str:
 
 async def follow(
     logs: JobLogs,
-    read_status: Callable[[], Awaitable[JobStatus]],
+    read_status: Callable[[], Awaitable[DriverStatus]],
     wait: Callable[[float], Awaitable[bool]],
     *,
     shutdown: GracefulShutdown,

@@ -17,7 +17,7 @@ from api.app.unit_of_work import AppContext
 from api.archives.service import announce, note_complete, store_of
 from api.auth import Caller
 from api.protocols.kit.errors import NotServed
-from api.protocols.kit.streams import BLOCK_BYTES
+from api.protocols.kit.streams import BLOCK_BYTES, large_blocks
 from api.protocols.ray.repack import repack
 from api.protocols.ray.runtime_env import PACKAGE_NAME, PROTOCOL
 from core.db.tables import Archive, RayPackage

@@ -154,7 +154,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         await websocket.send_denial_response(refusal(error.status, error.sentence))
         return
 
-    async def read_status() -> logs.JobStatus:
+    async def read_status() -> logs.DriverStatus:
         # Revoked tokens and lost roles end the stream; the caller is cached for some seconds, so this is cheap.
         now_caller = await bearer_caller(websocket, context)
         return await run_in_threadpool(_read_status, context, now_caller, project, ref)
@@ -184,13 +184,13 @@ async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
     then()
 
 
-def _read_status(context: AppContext, caller: Caller, project: str, ref: str) -> logs.JobStatus:
+def _read_status(context: AppContext, caller: Caller, project: str, ref: str) -> logs.DriverStatus:
     with context.read() as work:
         job = jobs.find(work.session, caller, project, ref, "viewer").job
         reason = wait_reason_of(view_row(work.session, job.id), work.now) if is_waiting(job) else None
         # What it says in its first moments is over before anybody has read it.
         is_shown = reason is not None and reason.code != "just_queued"
-        return logs.JobStatus(
+        return logs.DriverStatus(
             JobState(job.state).is_terminal, reason.sentence if reason is not None and is_shown else ""
         )
 

@@ -59,7 +59,7 @@ class ModelContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelServer:
+class ServerChoice:
     """How a model is served. ``image``: ``None``: the platform's own server reads it, by ``framework``."""
 
     image: str | None
@@ -96,21 +96,21 @@ def framework_of(image: str) -> str | None:
     return None if found is None else _FRAMEWORKS.get(found["kind"], "tensorflow")
 
 
-def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool) -> ModelServer:
+def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool) -> ServerChoice:
     """What serves a model here. ``is_plain``: jobs are plain processes, without images.
 
     Raises:
         InvalidRequest: its container cannot run here.
     """
     if container is None:
-        return ModelServer(None)
+        return ServerChoice(None)
     framework = framework_of(container.image)
     is_named, own = table.serving_image(container.image)
     if is_named and own is not None and not is_plain:
-        return ModelServer(own, container=container)
+        return ServerChoice(own, container=container)
     if is_named or framework is not None:
         # Google's containers read pickles, too: they are the model's author's own.
-        return ModelServer(None, framework or "auto", is_trusted=table.trusts_pickles)
+        return ServerChoice(None, framework or "auto", is_trusted=table.trusts_pickles)
     if is_plain and not container.command:
         raise InvalidRequest(
             f"model.container_spec: plain processes have no images, so {container.image[:200]} cannot run here. "
@@ -120,7 +120,7 @@ def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool)
             "image under serving_images in the table (`trainmaster vertex-table`).",
             field="container_spec",
         )
-    return ModelServer(None if is_plain else container.image, container=container)
+    return ServerChoice(None if is_plain else container.image, container=container)
 
 
 def _port(spec: Message) -> int:

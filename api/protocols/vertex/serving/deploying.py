@@ -23,7 +23,7 @@ from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
-from api.protocols.vertex.serving.containers import ModelContainer, ModelServer, read_container, server_of
+from api.protocols.vertex.serving.containers import ModelContainer, ServerChoice, read_container, server_of
 from api.protocols.vertex.serving.endpoints import COLLECTION, TYPES, read_split
 from api.protocols.vertex.serving.resources import ReplicaResources, read_dedicated
 from api.protocols.vertex.table import table_of
@@ -222,7 +222,7 @@ def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wante
     return next(name for name in (first, *numbered) if name not in taken)
 
 
-def _demand_readable(version: ModelVersion, server: ModelServer) -> None:
+def _demand_readable(version: ModelVersion, server: ServerChoice) -> None:
     what = _UNREAD.get(version.format)
     if server.image is None and server.container is None and what is not None:
         raise NotServed(
@@ -233,7 +233,7 @@ def _demand_readable(version: ModelVersion, server: ModelServer) -> None:
 
 
 def _request(
-    context: AppContext, endpoint: Endpoint, name: str, model: str, server: ModelServer, resources: ReplicaResources
+    context: AppContext, endpoint: Endpoint, name: str, model: str, server: ServerChoice, resources: ReplicaResources
 ) -> DeployRequest:
     fields: dict[str, Any] = {
         "deployment": name,
