@@ -42,7 +42,7 @@ def card(page: Any, name: str = "default") -> Any:
 
 
 def until_ready(page: Any, words: str, name: str = "default") -> None:
-    """It is whole, and its card says ``words``; the page is not loaded again."""
+    """Wait until the card says ``words`` and the state is ready, without reloading the page."""
     expect(card(page, name)).to_contain_text(words, timeout=READY_MS)
     expect(card(page, name).locator("header .state")).to_have_text("ready", timeout=READY_MS)
 
@@ -87,7 +87,7 @@ def test_models_are_deployed_updated_rolled_back_scaled_and_deleted(page: Any, p
     deploy(page, "output/default/models/one")
     until_ready(page, "1 of 1 ready")
     expect(ask(page, [[1, 2]])).to_contain_text(
-        re.compile(r"predictions.*\b3(\.0)?\b.*Answered by default, revision 1", re.DOTALL)
+        re.compile(r"predictions.*\b3(\.0)?\b.*From default, revision 1", re.DOTALL)
     )
     refused = ask(page, "none")
     expect(refused.get_by_role("alert")).to_contain_text("The model returned an error")
@@ -111,14 +111,14 @@ def test_models_are_deployed_updated_rolled_back_scaled_and_deleted(page: Any, p
     dialog.get_by_label("Model", exact=True).fill("output/default/models/ten")
     dialog.get_by_label("Reason").fill("ten times better")
     dialog.get_by_role("button", name="Update", exact=True).click()
-    until_ready(page, "revision 2 · 0 % of the requests")
+    until_ready(page, "revision 2 · 0 % of traffic")
     page.get_by_role("link", name="Revisions").click()
     expect(page.get_by_role("region", name="Revisions of default").first).to_contain_text("ten times better")
     page.get_by_role("button", name="Roll back to revision 1").click()
     dialog.get_by_role("button", name="Roll back").click()
     expect(dialog).to_have_count(0)
     page.get_by_role("link", name="Overview").click()
-    until_ready(page, "revision 1 · 0 % of the requests")
+    until_ready(page, "revision 1 · 0 % of traffic")
 
     card(page, "next").get_by_role("button", name="Scale").click()
     dialog.get_by_label("Replicas").fill("0")
