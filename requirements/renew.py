@@ -52,7 +52,9 @@ def main() -> None:
 
 
 def declared(folders: Iterable[str], extras: Iterable[str]) -> set[str]:
-    """Requirements of the distributions in ``folders`` as their ``pyproject.toml`` write them, but PyTorch and our own."""
+    """Requirements of the distributions in ``folders`` as their ``pyproject.toml`` write them, but PyTorch and our
+    own.
+    """
     found: set[str] = set()
     for folder in folders:
         project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]

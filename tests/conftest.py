@@ -66,7 +66,8 @@ class RecordingBell(NoWakeup):
 
 @pytest.fixture(scope="session", autouse=True)
 def _routes_are_built_once() -> Iterator[None]:
-    """FastAPI works out parameters and models of all routes when an application is first asked, which takes 0.2 s of CPU.
+    """FastAPI works out parameters and models of all routes when an application is first asked, which takes 0.2 s of
+    CPU.
 
     Ours are the same in every application, so those of this process share what the first one worked out. What differs
     between them (state, middleware, error pages) is not in it.
@@ -178,7 +179,9 @@ def stranger(app: FastAPI, client: TestClient) -> TestClient:
 
 @pytest.fixture
 def as_user(app: FastAPI, sessions: SessionFactory, client: TestClient, clock: FakeClock) -> Callable[..., TestClient]:
-    """``as_user("ann", role="member", scopes=("read", "write"))``: a client of a user of that role in project default."""
+    """``as_user("ann", role="member", scopes=("read", "write"))``: a client of a user of that role in project
+    default.
+    """
     from sqlalchemy import select
 
     from core.db.bootstrap import add_token

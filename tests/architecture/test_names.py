@@ -1,7 +1,8 @@
 """Names use the terms of the field: pronouns, bare participles and riddles are no names.
 
-Words of public names stand in ``docs/vocabulary.md`` or in ``words.txt`` next to this file. A name with a new word fails:
-take a word that is there, or add yours to ``words.txt`` (``python -m tests.architecture.test_names`` lists what is new).
+Words of public names stand in ``docs/vocabulary.md`` or in ``words.txt`` next to this file. A name with a new word
+fails: take a word that is there, or add yours to ``words.txt`` (``python -m tests.architecture.test_names`` lists what
+is new).
 """
 
 from __future__ import annotations

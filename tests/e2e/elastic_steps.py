@@ -41,7 +41,9 @@ def check_record(noted: list[dict[str, Any]], count: int) -> None:
 
 
 def check_elastic_training(job: Any, steps: Steps, lose: Any, eventually: Any) -> None:
-    """Train with three, ``lose`` the worker of rank 0, and see another one join and the end: nothing lost, nothing twice."""
+    """Train with three, ``lose`` the worker of rank 0, and see another one join and the end: nothing lost, nothing
+    twice.
+    """
     eventually(lambda: steps.first(1, 3) and job.detail().state == "running", within_s=240, what="three workers train")
     lose()
     two = eventually(lambda: steps.first(2, 2), within_s=120, what="the others go on")

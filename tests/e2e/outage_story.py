@@ -1,4 +1,6 @@
-"""A trial and a failing job that end while the platform is away: their metrics and exit codes are there when it is back."""
+"""A trial and a failing job that end while the platform is away: their metrics and exit codes are there when it is
+back.
+"""
 
 from __future__ import annotations
 

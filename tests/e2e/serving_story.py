@@ -1,4 +1,6 @@
-"""The life of an endpoint, the same on every engine: deployed, updated and taken back under load, killed, scaled, ended."""
+"""The life of an endpoint, the same on every engine: deployed, updated and taken back under load, killed, scaled,
+ended.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ ThreadingHTTPServer(("", int(told["AIP_HTTP_PORT"])), Handler).serve_forever()
 
 
 def save_models(folder: Path) -> None:
-    """``one``: of scikit-learn, sums; ``ten``: of torch, ten times as much; ``own``: for ``OWN_SERVER``, three times."""
+    """``one``: of scikit-learn, sums; ``ten``: of torch, ten times as much; ``own``: for ``OWN_SERVER``, three
+    times.
+    """
     import torch
     from sklearn.linear_model import LinearRegression
     from skops import io

@@ -75,7 +75,9 @@ def begun(out: Path) -> int:
 
 
 def check(client: Any, study: str, out: Path, told: str) -> None:
-    """No trial lost, doubled or forgotten, each result what was trained, no job but the trials'; ``told``: for who reads a failure."""
+    """No trial lost, doubled or forgotten, each result what was trained, no job but the trials'; ``told``: for who
+    reads a failure.
+    """
     ended = client.get_study(study)
     assert (ended.state, ended.reason) == ("succeeded", f"All {TRIALS} trials are done."), told
     trials = sorted(client.list_trials(study), key=lambda trial: trial.number)

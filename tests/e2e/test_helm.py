@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes, pytest.mark.timeout(600),
 
 @dataclass
 class Installed:
-    """One release in a namespace of its own. Its Services are headless, for not every test cluster routes the others."""
+    """One release in a namespace of its own. Its Services are headless, for not every test cluster routes the
+    others.
+    """
 
     core: Any
     apps: Any

@@ -1,4 +1,6 @@
-"""An endpoint on the whole embedded platform: real models, a rolling update under load, a bad one taken back, a batch."""
+"""An endpoint on the whole embedded platform: real models, a rolling update under load, a bad one taken back, a
+batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""kill -9 on all of an embedded platform while a study runs: no trial lost, doubled or forgotten, each result what was trained."""
+"""kill -9 on all of an embedded platform while a study runs: no trial lost, doubled or forgotten, each result what was
+trained.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from tests.e2e.test_chaos import victims
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
 
-# In an order that the seed draws. "trial": the process of one trial; "runtime": that which started it; "everything": at the
-# same moment all that belongs to the platform, jobs included.
+# In an order that the seed draws. "trial": the process of one trial; "runtime": that which started it; "everything": at
+# the same moment all that belongs to the platform, jobs included.
 KILLS = ("platform", "platform", "scheduler", "scheduler", "api", "trial", "runtime", "everything")
-# What an attempt ends with whose process was killed, or whose runtime: (kind of the end, whether the restart is counted, why).
+# What an attempt ends with whose process was killed, or whose runtime: (kind of the end, whether the restart is
+# counted, why).
 OF_TRIAL = (
     "transient",
     True,
@@ -100,7 +103,9 @@ def kill_everything(home: Path, out: Path) -> list[Victim]:
 
 
 def check_ends(client: Any, study: str, ends: dict[tuple[int, int], tuple[str, bool, str]], told: str) -> None:
-    """Each killed attempt, by trial and number, ended as it was killed and was followed by another; no other was counted."""
+    """Each killed attempt, by trial and number, ended as it was killed and was followed by another; no other was
+    counted.
+    """
     for trial in client.list_trials(study):
         attempts = {attempt.number: attempt for attempt in client.list_attempts(trial.job)}
         assert sorted(attempts) == list(range(1, len(attempts) + 1)), told

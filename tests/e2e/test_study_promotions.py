@@ -12,7 +12,8 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
 
-# Knows nothing of populations and halvings: it goes on from what it is given, and reports the step of the whole training.
+# Knows nothing of populations and halvings: it goes on from what it is given, and reports the step of the whole
+# training.
 SCRIPT = textwrap.dedent(
     """
     import argparse, json, os, pathlib, shutil, time

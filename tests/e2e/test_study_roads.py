@@ -52,9 +52,11 @@ print("score=0.5")
 """
 
 UNREPORTED = (
-    "it never reported the metric 'score'. What came: training library: nothing; hypertune's file: nothing; MLflow: nothing; "
+    "it never reported the metric 'score'. What came: training library: nothing; hypertune's file: nothing; MLflow: "
+    "nothing; "
     "TensorBoard's event files: nothing; log: 4 of 5 lines matched, with `loss`. "
-    "Read were lines of the log that name a step or an epoch, like `score=0.1 step=3`. For lines like `score=0.1` alone write "
+    "Read were lines of the log that name a step or an epoch, like `score=0.1 step=3`. For lines like `score=0.1` "
+    "alone write "
     '`metric_patterns: ["score={score}"]` in the template'
 )
 

@@ -22,7 +22,9 @@ SERVER = ROOT / "worker_images" / "serving" / "trainmaster_serving" / "__main__.
 
 @pytest.fixture
 def serve(platform: Any, python_of: Any, eventually: Any) -> Iterator[Any]:
-    """``serve("keras", environment="tf")``: a function that asks the deployed model, as ``Client.predict`` without the endpoint."""
+    """``serve("keras", environment="tf")``: a function that asks the deployed model, as ``Client.predict`` without the
+    endpoint.
+    """
     made: list[str] = []
 
     def deploy(kind: str, *, environment: str) -> Any:

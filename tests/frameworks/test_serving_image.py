@@ -1,4 +1,6 @@
-"""A SavedModel in the image that is there for such: built as its users build it, run by the platform on a real Docker engine."""
+"""A SavedModel in the image that is there for such: built as its users build it, run by the platform on a real Docker
+engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A study's metric by MLflow's and hypertune's own packages, unmodified; other roads: ``tests/e2e/test_study_roads.py``."""
+"""A study's metric by MLflow's and hypertune's own packages, unmodified; other roads:
+``tests/e2e/test_study_roads.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The bridge for gRPC, between a client that speaks bytes and a platform of a few lines: what the SDK hardly ever does."""
+"""The bridge for gRPC, between a client that speaks bytes and a platform of a few lines: what the SDK hardly ever
+does.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ pytestmark = [
 ]
 
 
-# Each version over each transport, where there are both and a bridge; and the image that a local script of each runs in.
+# Each version over each transport, where there are both and a bridge; and the image that a local script of each runs
+# in.
 PREBUILT = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 WAYS = {
     ("vertex", "rest"): PYTHON,

@@ -28,7 +28,8 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# Each version once and each transport once: what either says is the same over both, and a model takes its time to get ready.
+# Each version once and each transport once: what either says is the same over both, and a model takes its time to get
+# ready.
 @pytest.mark.parametrize(("version", "transport"), [("vertex", "rest"), ("vertex1", "grpc")])
 def test_the_unmodified_sdk_serves_models_here(
     platform: Any, python_of: Any, bridge_to: Any, models: Path, version: str, transport: str

@@ -30,8 +30,8 @@ class NotChanged(ConditionNotMet):
     """The client already has the current content (HTTP 304)."""
 
 
-# The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and its
-# user reads about missing refresh fields instead of the real cause.
+# The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and
+# its user reads about missing refresh fields instead of the real cause.
 REASONS: Final[Codes] = (
     (NotChanged, 304, "notModified"),
     (ConditionNotMet, 412, "conditionNotMet"),

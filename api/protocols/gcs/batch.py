@@ -40,7 +40,9 @@ _NUMBERS: Final = (
 
 @router.post("/batch/storage/v1")
 async def batch(request: Request, caller: StorageWriter, context: AppContextDep) -> Response:
-    """Each part gets its own response. Only deletions are served; Cloud Storage takes no uploads or downloads either."""
+    """Each part gets its own response. Only deletions are served; Cloud Storage takes no uploads or downloads
+    either.
+    """
     parts = _parts(request.headers.get("content-type", ""), await request.body())
     answers = await run_in_threadpool(lambda: [_run_part(context, caller, part) for part in parts])
     mark = f"batch_{secrets.token_hex(16)}"

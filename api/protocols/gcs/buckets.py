@@ -1,7 +1,7 @@
 """Maps buckets to folders: a bucket is a volume, or a project's own folder on the shared volume of job outputs.
 
-Permissions are those of jobs: members of any project may use the volumes that an administrator registered. On the output
-volume the first folder is a project's name; there callers may use only the folders of their projects.
+Permissions are those of jobs: members of any project may use the volumes that an administrator registered. On the
+output volume the first folder is a project's name; there callers may use only the folders of their projects.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ UPLOADS: Final = ".uploads"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """``volume`` and ``base``: the folder, as jobs mount it. ``owners``: on the shared volume, the projects whose folders
-    the caller may use; ``None``: all. ``within``: the folders or files that a job's script may use; ``None``: all.
+    """``volume`` and ``base``: the folder, as jobs mount it. ``owners``: on the shared volume, the projects whose
+    folders the caller may use; ``None``: all. ``within``: the folders or files that a job's script may use; ``None``:
+    all.
     """
 
     name: str
@@ -47,7 +48,8 @@ class Bucket:
         return self.top.below(self.base)
 
     def locate(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
-        """The tree that no link in ``path`` may leave, and the path inside it. ``makes``: create the tree's root if missing.
+        """The tree that no link in ``path`` may leave, and the path inside it. ``makes``: create the tree's root if
+        missing.
 
         Raises:
             Forbidden, NotFound: the path is in another project's folder, or the write would change a registered model.

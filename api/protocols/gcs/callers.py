@@ -1,5 +1,5 @@
-"""Callers of the Cloud Storage API: users (their tokens), job scripts (attempt tokens), and Vertex AI's SDK, which sends
-no token when it stages packages.
+"""Callers of the Cloud Storage API: users (their tokens), job scripts (attempt tokens), and Vertex AI's SDK, which
+sends no token when it stages packages.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ PAGE_LIMIT: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """List options. ``after``: skip names up to and including it. ``first`` (inclusive), ``end`` (exclusive): bounds."""
+    """List options. ``after``: skip names up to and including it. ``first`` (inclusive), ``end`` (exclusive):
+    bounds.
+    """
 
     prefix: str = ""
     delimiter: str = ""

@@ -23,8 +23,8 @@ _NOT_HELD: Final = "At least one of the pre-conditions you specified did not hol
 
 @dataclass(frozen=True, slots=True)
 class Preconditions:
-    """``ifGenerationMatch`` and similar; generation 0 means that the object does not exist. ``generation``: the requested
-    one.
+    """``ifGenerationMatch`` and similar; generation 0 means that the object does not exist. ``generation``: the
+    requested one.
     """
 
     match: int | None = None
@@ -52,7 +52,9 @@ class Preconditions:
             raise NotChanged("Not modified.")
 
     def demand_read(self, entry: TreeEntry) -> None:
-        """As ``demand``, for reading. Raises ``ConditionNotMet``, or its subclass ``NotChanged`` if the client is up to date."""
+        """As ``demand``, for reading. Raises ``ConditionNotMet``, or its subclass ``NotChanged`` if the client is up to
+        date.
+        """
         self._demand_match(entry)
         if self.not_match == generation_of(entry) or self._is_known_by_meta:
             raise NotChanged("Not modified.")

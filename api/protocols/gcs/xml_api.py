@@ -1,4 +1,5 @@
-"""Cloud Storage's XML API (``/bucket/object``, signed URLs, multipart uploads) is not served: answers 501 in its format.
+"""Cloud Storage's XML API (``/bucket/object``, signed URLs, multipart uploads) is not served: answers 501 in its
+format.
 
 https://cloud.google.com/storage/docs/xml-api/reference-status
 """

@@ -16,7 +16,8 @@ def test_a_folder_becomes_an_image_that_a_job_can_run(suite: str, run: Any, tmp_
     code = tmp_path / "code"
     (code / "cache").mkdir(parents=True)
     (code / "train.py").write_text(
-        "import os, sys\nprint('trained', sys.argv[1], os.getuid(), os.listdir('cache') if os.path.isdir('cache') else None)\n"
+        "import os, sys\nprint('trained', sys.argv[1], os.getuid(), os.listdir('cache') if os.path.isdir('cache') "
+        "else None)\n"
     )
     (code / "cache/x").write_text("x")
     (code / ".trainmasterignore").write_text("cache/\n")

@@ -1,4 +1,6 @@
-"""Buckets in the pods of a real cluster: what is uploaded is at /gcs there, and what is written there comes down again."""
+"""Buckets in the pods of a real cluster: what is uploaded is at /gcs there, and what is written there comes down
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Gangs of real pods share two nodes: preemption with checkpoint and resume, shrinking, guarantees, reservations, limits, shares and backfill."""
+"""Gangs of real pods share two nodes: preemption with checkpoint and resume, shrinking, guarantees, reservations,
+limits, shares and backfill.
+"""
 
 from __future__ import annotations
 

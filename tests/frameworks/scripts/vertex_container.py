@@ -1,5 +1,5 @@
-"""A user's containers with Google's unmodified SDK: ``vertex_container.py URL TOKEN IMAGE NAME SCRIPT_IMAGE TASK``; prints what it
-saw as JSON.
+"""A user's containers with Google's unmodified SDK: ``vertex_container.py URL TOKEN IMAGE NAME SCRIPT_IMAGE TASK``;
+prints what it saw as JSON.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""A user's program as it was written for Google's cloud: ``vertex_plain.py TASK`` names no server, token or transport."""
+"""A user's program as it was written for Google's cloud: ``vertex_plain.py TASK`` names no server, token or
+transport.
+"""
 
 import json
 import sys

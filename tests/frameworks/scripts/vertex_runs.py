@@ -1,4 +1,6 @@
-"""A user's program with Google's unmodified SDK: ``vertex_runs.py URL TOKEN NAME``; its jobs log to experiments by the SDK, too."""
+"""A user's program with Google's unmodified SDK: ``vertex_runs.py URL TOKEN NAME``; its jobs log to experiments by the
+SDK, too.
+"""
 
 import json
 import sys

@@ -1,5 +1,6 @@
-"""A user's program with Google's unmodified SDK that serves models: ``vertex_serves.py URL TOKEN READER FOLDER REST``; prints what
-it saw as JSON. ``FOLDER`` has two scikit-learn models in ``one`` and ``ten``; ``REST``: the platform itself, where URL is a bridge.
+"""A user's program with Google's unmodified SDK that serves models: ``vertex_serves.py URL TOKEN READER FOLDER REST``;
+prints what it saw as JSON. ``FOLDER`` has two scikit-learn models in ``one`` and ``ten``; ``REST``: the platform
+itself, where URL is a bridge.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""A user's program with Google's unmodified SDK: ``vertex_tracks.py URL TOKEN``; logs to experiments, and reads them back."""
+"""A user's program with Google's unmodified SDK: ``vertex_tracks.py URL TOKEN``; logs to experiments, and reads them
+back.
+"""
 
 import json
 import sys

@@ -1,4 +1,6 @@
-"""One trial of a user's search on Vertex AI, with Google's own ``cloudml-hypertune``; it knows nothing of who runs it."""
+"""One trial of a user's search on Vertex AI, with Google's own ``cloudml-hypertune``; it knows nothing of who runs
+it.
+"""
 
 import argparse
 import json

@@ -1,4 +1,6 @@
-"""A user's search with Google's unmodified SDK: ``vertex_tunes.py URL TOKEN READER TRIAL``; prints what it saw as JSON."""
+"""A user's search with Google's unmodified SDK: ``vertex_tunes.py URL TOKEN READER TRIAL``; prints what it saw as
+JSON.
+"""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""A user's event files with Google's unmodified SDK: ``vertex_uploads.py NAME LOGS SITE…``; names no server, token or transport.
+"""A user's event files with Google's unmodified SDK: ``vertex_uploads.py NAME LOGS SITE…``; names no server, token or
+transport.
 
 ``SITE``: folders with TensorFlow and TensorBoard, which the SDK wants beside itself.
 """

@@ -194,8 +194,8 @@ def parse_content_range(header: str | None) -> Chunk:
 class ResumedUpload:
     """Context manager of a session's draft, locked against other requests.
 
-    ``size_bytes``: received so far. Entering raises ``NotFound`` if the draft is gone. An upload that is too large, or for
-    which there is no space, is dropped with all of its data.
+    ``size_bytes``: received so far. Entering raises ``NotFound`` if the draft is gone. An upload that is too large, or
+    for which there is no space, is dropped with all of its data.
     """
 
     def __init__(self, bucket: Bucket, target: UploadTarget, chunk: Chunk, meter: UploadMeter) -> None:

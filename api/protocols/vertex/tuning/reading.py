@@ -287,7 +287,8 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
                 f"{message.path}: {name} is DOUBLE, and no parameter can depend on it.", field=message.path
             )
         raise InvalidRequest(
-            f"{message.path}: exactly {Message({}, message.path).at(needed).rpartition('.')[2]} is needed, since {name} is "
+            f"{message.path}: exactly {Message({}, message.path).at(needed).rpartition('.')[2]} is needed, since "
+            f"{name} is "
             f"{kind.upper()}.",
             field=message.path,
         )
