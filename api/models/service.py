@@ -40,10 +40,16 @@ def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key:
     project = access.load(work.session)
     by = by_of(access.caller)
     row = Model(
-        id=new_id("model"), project_id=project.id, user_id=by.user_id, name=body.name, description=body.description,
-        labels=dict(body.labels), created_at=work.now, updated_at=work.now,
+        id=new_id("model"),
+        project_id=project.id,
+        user_id=by.user_id,
+        name=body.name,
+        description=body.description,
+        labels=dict(body.labels),
+        created_at=work.now,
+        updated_at=work.now,
         version_count=models.highest_number(work.session, project.id, body.name),
-    )  # fmt: skip
+    )
     before = _claim(work, access.caller, key, {"project": access.name, **body.model_dump(mode="json")}, row.id)
     if before is not None:
         found = work.session.get(Model, before)
@@ -138,10 +144,17 @@ def register(
     if before is not None:
         return _made(work.session, before)
     row = versions.register_from_job(
-        work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller),
-        draft.source, volume=volume, metadata=VersionMetadata(body.description, body.labels, body.aliases, Stage(body.stage)),
-        when_done=body.when_done, version_id=version_id,
-    )  # fmt: skip
+        work.session,
+        work.now,
+        _job(work.session, draft.member, draft.job_id),
+        model,
+        by_of(access.caller),
+        draft.source,
+        volume=volume,
+        metadata=VersionMetadata(body.description, body.labels, body.aliases, Stage(body.stage)),
+        when_done=body.when_done,
+        version_id=version_id,
+    )
     work.notify(TOPIC_MODELS)
     return _made(work.session, row.id)
 
@@ -225,9 +238,16 @@ def set_stage(work: UnitOfWork, access: ModelAccess, ref: str, body: wire.StageR
     if row.stage != body.stage:
         before, row.stage, row.updated_at = row.stage, body.stage, work.now
         versions.record_change(
-            work.session, work.now, model, by_of(access.caller), "stage.changed", version=row.number, before=before,
-            after=body.stage, reason=body.reason,
-        )  # fmt: skip
+            work.session,
+            work.now,
+            model,
+            by_of(access.caller),
+            "stage.changed",
+            version=row.number,
+            before=before,
+            after=body.stage,
+            reason=body.reason,
+        )
         work.session.flush()
     return model, row
 
@@ -253,9 +273,17 @@ def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.Alia
         return model
     before = models.point_alias(work.session, model, alias, row, work.now)
     versions.record_change(
-        work.session, work.now, model, by_of(access.caller), "alias.moved", version=row.number, name=alias,
-        before=before, after=row.number, reason=body.reason,
-    )  # fmt: skip
+        work.session,
+        work.now,
+        model,
+        by_of(access.caller),
+        "alias.moved",
+        version=row.number,
+        name=alias,
+        before=before,
+        after=row.number,
+        reason=body.reason,
+    )
     work.session.flush()
     return model
 

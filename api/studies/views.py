@@ -28,12 +28,23 @@ def trial_views(
     """Trials in order of number; with ``numbers``, only those."""
     query = (
         select(
-            Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.reason, Trial.job_id,
-            Trial.gpu_s, Trial.client, Trial.heartbeat_at, Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
+            Trial.number,
+            Trial.state,
+            Trial.parameters,
+            Trial.memo,
+            Trial.result,
+            Trial.reason,
+            Trial.job_id,
+            Trial.gpu_s,
+            Trial.client,
+            Trial.heartbeat_at,
+            Trial.created_at,
+            Trial.ended_at,
+            Job.state.label("job_state"),
         )
         .outerjoin(Job, Job.id == Trial.job_id)
         .where(Trial.study_id == study_id, Trial.number > after)
-    )  # fmt: skip
+    )
     if numbers:
         query = query.where(Trial.number.in_(numbers))
     return [_trial(row) for row in session.execute(query.order_by(Trial.number).limit(limit))]

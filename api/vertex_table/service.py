@@ -11,7 +11,7 @@ from trainmaster.wire.vertex_table import VertexEntryView, VertexMachineView, Ve
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.table import Table, stored_table, table_with
-from api.protocols.vertex.table_entries import Entry, document_of, stored_rows, read_entries, read_stored_rows
+from api.protocols.vertex.table_entries import Entry, document_of, read_entries, read_stored_rows, stored_rows
 from api.vertex_table.warnings import ClusterInventory, cluster_of, warnings_of
 from core.db.repositories.events import append_event
 from core.db.repositories.vertex.table import StoredVertexTable, read_vertex_table, write_vertex_table
@@ -48,7 +48,9 @@ def store(work: UnitOfWork, settings: Settings, caller: Caller, body: VertexTabl
     entries, wrong = read_entries(body.table)
     if wrong:
         raise together(wrong, "entries of the table")
-    stored = write_vertex_table(work.session, stored_rows(entries), seen=before.generation, by=caller.user, now=work.now)
+    stored = write_vertex_table(
+        work.session, stored_rows(entries), seen=before.generation, by=caller.user, now=work.now
+    )
     data = {"generation": stored.generation, "changed": changes(read_stored_rows(before.entries)[0], entries)}
     append_event(work.session, at=work.now, kind="vertex_table.changed", actor=caller.actor, data=data)
     return _view(work, settings, caller, stored)

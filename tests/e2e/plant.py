@@ -45,7 +45,7 @@ marks: Final = [
     pytest.mark.skipif(
         not (DATABASE_URL and REDIS_URL),
         reason="needs TRAINMASTER_TEST_DATABASE_URL and TRAINMASTER_TEST_REDIS_URL: servers where it may make "
-               "databases",
+        "databases",
     ),
     # Limits of seconds with six processes: they want a machine that does nothing else, and minutes of it.
     pytest.mark.skipif(

@@ -26,9 +26,21 @@ def test_the_best_model_for_a_table_is_tested_registered_and_answers_raw_rows(pl
     write_table(platform.home / "data" / "buyers.csv")
     asked = ["automl", "--data", "data/buyers.csv", "--target", "bought", "--family", "baseline", "--family", "linear"]
     made = platform.cli(
-        *asked, "--trials", "3", "--budget", "10m", "--folds", "2", "--cpu", "500m", "--name", "shop", "--watch", "--json",
+        *asked,
+        "--trials",
+        "3",
+        "--budget",
+        "10m",
+        "--folds",
+        "2",
+        "--cpu",
+        "500m",
+        "--name",
+        "shop",
+        "--watch",
+        "--json",
         timeout=500,
-    )  # fmt: skip
+    )
     assert made.returncode == 0, made.stdout + made.stderr
     found = json.loads(made.stdout.splitlines()[-1])
     assert (found["state"], found["task"], found["metric"]) == ("succeeded", "classification", "accuracy")
@@ -75,10 +87,33 @@ def test_the_best_model_for_a_folder_of_images_is_tested_registered_and_answers_
     folder = platform.home / "data" / "photos"
     draw_images(folder)
     made = platform.cli(
-        "automl", "--data", "data/photos", "--target", "label", "--kind", "images", "--trials", "2", "--parallel", "2",
-        "--budget", "10m", "--family", "baseline", "--family", "cnn", "--image-size", "16", "--cpu", "500m", "--name", "photos",
-        "--watch", "--json", timeout=500,
-    )  # fmt: skip
+        "automl",
+        "--data",
+        "data/photos",
+        "--target",
+        "label",
+        "--kind",
+        "images",
+        "--trials",
+        "2",
+        "--parallel",
+        "2",
+        "--budget",
+        "10m",
+        "--family",
+        "baseline",
+        "--family",
+        "cnn",
+        "--image-size",
+        "16",
+        "--cpu",
+        "500m",
+        "--name",
+        "photos",
+        "--watch",
+        "--json",
+        timeout=500,
+    )
     assert made.returncode == 0, made.stdout + made.stderr
     found = json.loads(made.stdout.splitlines()[-1])
     assert (found["state"], found["task"], found["winner"]["version_state"]) == ("succeeded", "classification", "ready")

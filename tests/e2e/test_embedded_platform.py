@@ -143,8 +143,10 @@ def test_a_job_survives_the_death_of_api_and_scheduler_and_keeps_its_exit_code(
     own_platform: Any, tmp_path: Path, eventually: Any
 ) -> None:
     client = own_platform.client
-    wait_for_file = ("import os,sys,time\nprint('started')\nwhile not os.path.exists(sys.argv[1]): "
-        "time.sleep(0.05)\nsys.exit(int(sys.argv[2]))")
+    wait_for_file = (
+        "import os,sys,time\nprint('started')\nwhile not os.path.exists(sys.argv[1]): "
+        "time.sleep(0.05)\nsys.exit(int(sys.argv[2]))"
+    )
     go = tmp_path / "go"  # not in the home, which no job sees
     jobs = {
         code: client.submit(

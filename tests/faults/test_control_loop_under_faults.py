@@ -250,7 +250,9 @@ class Schedule:
         story = session.execute(
             select(Event.at, Event.kind, Event.reason).where(Event.job_id == job.id).order_by(Event.id)
         ).all()
-        reported = f"seed {self.world.seed} {case}\n" + "\n".join(f"{e.at:%H:%M:%S.%f} {e.kind}: {e.reason}" for e in story)
+        reported = f"seed {self.world.seed} {case}\n" + "\n".join(
+            f"{e.at:%H:%M:%S.%f} {e.kind}: {e.reason}" for e in story
+        )
         assert state.is_terminal, reported
         allowed = set(case.ends) | ({JobState.CANCELLED} if self.asked[case.name] else set())
         assert state in allowed, reported

@@ -71,8 +71,13 @@ def test_the_unmodified_sdk_trains_here(platform: Any, python_of: Any, over: Any
     assert seen["custom"] == "from X"
     assert seen["local"].pop("model_dir").endswith("/model/")
     assert seen["local"] == {
-        "epochs": 3, "pools": {"workerpool0": 1}, "type": None, "world": ["0", "1"], "region": "us-central1", "six": "six",
-    }  # fmt: skip
+        "epochs": 3,
+        "pools": {"workerpool0": 1},
+        "type": None,
+        "world": ["0", "1"],
+        "region": "us-central1",
+        "six": "six",
+    }
     assert [one["type"] for one in seen["pipe"]] == ["chief", "worker"]
     assert [one["world"] for one in seen["pipe"]] == [["0", "2"], ["1", "2"]]
     assert [one["epochs"] for one in seen["pipe"]] == [1, 1]
@@ -173,8 +178,10 @@ def test_the_unmodified_sdk_logs_to_experiments_and_reads_them_back(
     ]
     assert seen["series"] == [[1, 1.0, 0.0], [2, 0.5, 0.0], [3, pytest.approx(1 / 3), 0.0], [4, 0.25, None]]
     assert seen["run1"] == [
-        "COMPLETE", {"lr": 0.1, "epochs": 3.0, "opt": "sgd"}, {"accuracy": 0.75, "f1": 0.5},
-    ]  # fmt: skip
+        "COMPLETE",
+        {"lr": 0.1, "epochs": 3.0, "opt": "sgd"},
+        {"accuracy": 0.75, "f1": 0.5},
+    ]
     assert (seen["runs"], seen["experiments"], seen["default"]) == (["run1", "run2"], [name], [True, True])
     assert "already exists" in seen["again"]
     assert (seen["executions"], seen["artifacts"]) == ([["train", "COMPLETE"]], ["", "digits", "model"])

@@ -22,8 +22,10 @@ SLEEPER = ["python3", "-u", "-c", "import time; print('asleep', flush=True); tim
 TELL = [
     "python3",
     "-c",
-    "import json, os; "
-    "print(json.dumps({k: v for k, v in os.environ.items() if 'GPU' in k or 'CUDA' in k or 'NVIDIA' in k}))",
+    (
+        "import json, os; "
+        "print(json.dumps({k: v for k, v in os.environ.items() if 'GPU' in k or 'CUDA' in k or 'NVIDIA' in k}))"
+    ),
 ]
 SLICE = "nvidia.com/mig-1g.5gb"
 

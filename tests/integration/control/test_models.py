@@ -64,9 +64,16 @@ class Lab:
     def register(self, *, when_done: bool = False) -> None:
         with unit_of_work(self.plane.sessions) as session:
             register_from_job(
-                session, self.plane.engine.now, session.get_one(Job, "job-a"), "digits", BY, SourceRequest(), volume="output",
-                metadata=VersionMetadata(aliases=("prod",)), when_done=when_done,
-            )  # fmt: skip
+                session,
+                self.plane.engine.now,
+                session.get_one(Job, "job-a"),
+                "digits",
+                BY,
+                SourceRequest(),
+                volume="output",
+                metadata=VersionMetadata(aliases=("prod",)),
+                when_done=when_done,
+            )
 
     @property
     def version(self) -> ModelVersion:
@@ -128,8 +135,11 @@ def test_killed_before_any_step_it_is_ready_whole_once(lab: Lab) -> None:
         path: hashlib.sha256(data).hexdigest() for path, data in FILES.items()
     }
     assert [row.kind for row in lab.plane.all(ModelChange)] == [
-        "model.created", "version.registered", "version.ready", "alias.moved",
-    ]  # fmt: skip
+        "model.created",
+        "version.registered",
+        "version.ready",
+        "alias.moved",
+    ]
 
 
 @pytest.mark.parametrize("at", range(14))
@@ -363,31 +373,55 @@ def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
     for letter, reported, value in (("a", before, 0.9), ("b", changes, 0.5)):
         spec = parse_study(
             {
-                "name": f"study-{letter}", "template": {"command": "train"}, "metric": "score", "goal": "maximize",
-                "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1}, **reported,
+                "name": f"study-{letter}",
+                "template": {"command": "train"},
+                "metric": "score",
+                "goal": "maximize",
+                "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+                "budget": {"trials": 1},
+                **reported,
             }
-        )  # fmt: skip
+        )
         with unit_of_work(lab.plane.sessions) as session:
             job = session.get_one(Job, f"job-{letter}")
             job.state, job.output_path = "succeeded", "default/a"
             job.trial = {"study_id": spec.name, "study": spec.name, "number": 1, "parameters": {}}
             session.add(
                 Study(
-                    id=spec.name, project_id="project-1", user_id="user-1", name=spec.name, seed=1, state="succeeded",
-                    spec=spec.model_dump(mode="json"), created_at=now, started_at=now, updated_at=now,
+                    id=spec.name,
+                    project_id="project-1",
+                    user_id="user-1",
+                    name=spec.name,
+                    seed=1,
+                    state="succeeded",
+                    spec=spec.model_dump(mode="json"),
+                    created_at=now,
+                    started_at=now,
+                    updated_at=now,
                 )
-            )  # fmt: skip
+            )
             session.flush()
             session.add(
                 Trial(
-                    study_id=spec.name, number=1, job_id=job.id, state="succeeded", parameters={}, created_at=now,
+                    study_id=spec.name,
+                    number=1,
+                    job_id=job.id,
+                    state="succeeded",
+                    parameters={},
+                    created_at=now,
                     result={spec.metrics[0].name: value},
                 )
-            )  # fmt: skip
+            )
             register_from_job(
-                session, now, job, "digits", BY, SourceRequest(), volume="output",
+                session,
+                now,
+                job,
+                "digits",
+                BY,
+                SourceRequest(),
+                volume="output",
                 metadata=VersionMetadata(aliases=("best",), keeps_better=not by_hand),
-            )  # fmt: skip
+            )
         lab.registrar().work()
     with unit_of_work(lab.plane.sessions) as session:
         found = {row.number: row for row in session.scalars(select(ModelVersion))}

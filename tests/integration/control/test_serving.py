@@ -77,10 +77,17 @@ class Lab:
             session.flush()
             session.add(
                 Deployment(
-                    id="deployment-1", endpoint_id="endpoint-1", name="default", state="active", replicas=replicas,
-                    traffic=100, target_revision=1, created_at=now, updated_at=now,
+                    id="deployment-1",
+                    endpoint_id="endpoint-1",
+                    name="default",
+                    state="active",
+                    replicas=replicas,
+                    traffic=100,
+                    target_revision=1,
+                    created_at=now,
+                    updated_at=now,
                 )
-            )  # fmt: skip
+            )
             session.flush()
         self.revise(1, **spec)
 
@@ -89,10 +96,13 @@ class Lab:
         with unit_of_work(self.plane.sessions) as session:
             session.add(
                 DeploymentRevision(
-                    deployment_id="deployment-1", number=number, spec=whole.model_dump(mode="json"), user_id="user-1",
+                    deployment_id="deployment-1",
+                    number=number,
+                    spec=whole.model_dump(mode="json"),
+                    user_id="user-1",
                     created_at=self.plane.engine.now,
                 )
-            )  # fmt: skip
+            )
         self.set(target_revision=number)
 
     def set(self, **values: Any) -> None:
@@ -455,10 +465,18 @@ def test_the_traffic_moves_when_a_second_deployed_model_is_ready(lab: Lab) -> No
     with unit_of_work(lab.plane.sessions) as session:
         session.add(
             Deployment(
-                id="deployment-2", endpoint_id="endpoint-1", name="second", state="active", replicas=1, traffic=0,
-                target_revision=1, split_when_ready={"second": 90, "default": 10, "gone": 0}, created_at=now, updated_at=now,
+                id="deployment-2",
+                endpoint_id="endpoint-1",
+                name="second",
+                state="active",
+                replicas=1,
+                traffic=0,
+                target_revision=1,
+                split_when_ready={"second": 90, "default": 10, "gone": 0},
+                created_at=now,
+                updated_at=now,
             )
-        )  # fmt: skip
+        )
         session.flush()
         spec = ServingSpec(model="output/default/m", env={"VERSION": "v2"}, resources={"cpu": "1"})
         session.add(

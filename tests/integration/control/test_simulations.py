@@ -112,8 +112,9 @@ def test_both_runs_have_the_same_time_and_jobs_that_never_run_come_first(plane, 
     plane.submit("huge", gpus=8 * len(nodes) + 8)  # keeps the planner looking for as long as it is asked to
     finished_jobs(plane, sessions, 6)
     before, after, reported = tried(more_nodes=2, like="node-0")
-    assert reported[0].startswith("1 of the 7 jobs would be done neither as things are nor with the changes: huge. "
-                                  "huge: ")
+    assert reported[0].startswith(
+        "1 of the 7 jobs would be done neither as things are nor with the changes: huge. huge: "
+    )
     assert reported[1].startswith("A job would have waited ")
     assert (before["finished"], before["makespan_s"], after["makespan_s"]) == (6, None, None)
     gpus = {"before": before["gpu_allocation"] * len(nodes), "after": after["gpu_allocation"] * (len(nodes) + 2)}

@@ -272,7 +272,8 @@ def test_a_space_that_warm_starting_knows_whole_ends_well_and_names_the_best(
     ended = lab.run()
     assert ended.state == "succeeded"
     assert ended.reason == (
-        "Nothing new to try: every point of the space was tried, by trials of the studies that it was warm-started from. "
+        "Nothing new to try: every point of the space was tried, by trials of the studies that it was warm-started "
+        "from. "
         "The best of those has score 0.5: x=0.5."
     )
     assert lab.trials == []

@@ -206,7 +206,9 @@ def test_the_worst_of_a_population_are_replaced_from_the_best(lab: Lab) -> None:
         assert gone.state == "stopped"
         assert "gives its place" in gone.reason
         ratio = child.parameters["x"] / parent.parameters["x"]
-        again_state = not (math.isclose(ratio, 1.2) or math.isclose(ratio, 1 / 1.2) or child.parameters["x"] in (0.1, 10))
+        again_state = not (
+            math.isclose(ratio, 1.2) or math.isclose(ratio, 1 / 1.2) or child.parameters["x"] in (0.1, 10)
+        )
         assert again_state or child.parameters["x"] != parent.parameters["x"]
         job = lab.plane.one(Job, id=child.job_id)
         assert job.cloned_from == parent.job_id

@@ -96,7 +96,8 @@ def test_connections_that_the_server_ended_are_replaced(client: TestClient, sess
     with unit_of_work(sessions) as session:
         session.execute(
             text(
-                "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
+                "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = "
+                "current_database()"
             )
         )
     answers = [client.get("/api/v1/jobs").status_code for _ in range(10)]
@@ -220,7 +221,9 @@ def test_a_database_that_says_nothing_of_its_encoding_holds_utf8(ascii_database:
 def test_a_node_that_is_released_while_it_is_quarantined_is_open(
     client: TestClient, sessions: SessionFactory, clock: Any
 ) -> None:
-    """The quarantine is decided and not committed when the administrator lets the node go for what it was suspected of."""
+    """The quarantine is decided and not committed when the administrator lets the node go for what it was suspected
+    of.
+    """
     with unit_of_work(sessions) as session:
         session.add(
             Node(

@@ -51,7 +51,9 @@ def broker() -> Iterator[str]:
 
 
 class TakesNoReports(BaseHTTPRequestHandler):
-    """In the API's place. Where nobody answers at all, a replica that has ended is kept for a minute for its reports."""
+    """In the API's place. Where nobody answers at all, a replica that has ended is kept for a minute for its
+    reports.
+    """
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))

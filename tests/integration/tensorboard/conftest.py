@@ -59,7 +59,9 @@ def write_image(folder: Path, tag: str) -> Path:
 
 
 def _write_values(folder: Path, values: list[bytes]) -> Path:
-    """As TensorFlow and torch write it: one of ``values`` at each step, in records with length and checksums around them."""
+    """As TensorFlow and torch write it: one of ``values`` at each step, in records with length and checksums around
+    them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "events.out.tfevents.1.host"
     events = [_field(1, 1, struct.pack("<d", 1.0)) + _field(3, 2, b"brain.Event:2")]

@@ -45,7 +45,8 @@ def test_curves_and_pictures_are_drawn_by_a_page_and_workers_that_cannot_get_out
         assert page.evaluate("window.origin") == "null"
         for asking in (page, worker):
             assert asking.evaluate(_ASK, f"{api.url}/api/v1/live") == "it was kept in"
-        # Containers that start beside it change the machine's networks, and Chromium then asks anew for what it was loading.
+        # Containers that start beside it change the machine's networks, and Chromium then asks anew for what it was
+        # loading.
         told = ("/api/v1/live", "ERR_NETWORK_CHANGED")
         assert [wrong for wrong in wrongs if not any(one in wrong for one in told)] == []
         browser.close()

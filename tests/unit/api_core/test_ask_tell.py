@@ -190,7 +190,14 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 5}})["id"]
     study_loop.reconcile(study)
     used = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers={"Idempotency-Key": "used"}).json()
-    asks = [SuggestionRequest(), SuggestionRequest(3, key="used"), SuggestionRequest(key="fresh"), SuggestionRequest(2, key="used"), SuggestionRequest(2, client="program"), SuggestionRequest()]
+    asks = [
+        SuggestionRequest(),
+        SuggestionRequest(3, key="used"),
+        SuggestionRequest(key="fresh"),
+        SuggestionRequest(2, key="used"),
+        SuggestionRequest(2, client="program"),
+        SuggestionRequest(),
+    ]
     with unit_of_work(sessions) as session:
         user = session.scalars(select(Study.user_id)).one()
         caller = Caller(user, "admin", True, frozenset({Scope.ADMIN}), "token", {})
@@ -207,7 +214,12 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     ]
     points = {trial["number"]: trial["parameters"]["x"] for trial in trials}
     assert len(set(points.values())) == 5
-    told = [trial for answer in (one, fresh, fewer) if isinstance(answer, SuggestionAnswer) for trial in answer.suggestions.trials]
+    told = [
+        trial
+        for answer in (one, fresh, fewer)
+        if isinstance(answer, SuggestionAnswer)
+        for trial in answer.suggestions.trials
+    ]
     assert {trial.number: trial.parameters["x"] for trial in told} == {number: points[number] for number in (3, 4, 5)}
     assert [trial["number"] for trial in used["trials"]] == [1, 2]
 
@@ -282,7 +294,9 @@ def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
     assert {"x": 0.125} not in [trial["parameters"] for trial in trials]
 
 
-def test_a_result_without_lost_after_may_take_most_of_a_day(client: TestClient, study_loop: StudyLoop, clock: Any) -> None:
+def test_a_result_without_lost_after_may_take_most_of_a_day(
+    client: TestClient, study_loop: StudyLoop, clock: Any
+) -> None:
     study = create(client, OWN)["id"]
     study_loop.reconcile(study)
     client.post(f"{URL}/{study}/suggestions").raise_for_status()

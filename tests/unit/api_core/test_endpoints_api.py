@@ -265,7 +265,8 @@ def test_replicas_that_refuse_are_not_called_ready_in_the_same_sentence(
     assert (answer.status_code, answer.json()["detail"]) == (
         503,
         (
-            "Endpoint 'sums': a replica that was ready refused the connection, and there is no other to ask now; try again in a "
+            "Endpoint 'sums': a replica that was ready refused the connection, and there is no other to ask now; try "
+            "again in a "
             "moment, or see `trainmaster endpoint show sums`."
         ),
     )

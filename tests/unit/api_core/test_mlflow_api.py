@@ -184,7 +184,10 @@ def test_a_script_makes_further_runs_which_are_the_jobs_too(script: Any) -> None
     assert job.metrics() == {}
     job.post("runs/delete", run_id=made["run_id"])
     job.post("runs/log-metric", 403, run_id=made["run_id"], key="loss", value=1, timestamp=1)
-    found = [job.post("runs/search", experiment_ids=[info["experiment_id"]], run_view_type=view)["runs"] for view in ("ACTIVE_ONLY", "DELETED_ONLY", 3)]  # fmt: skip
+    found = [
+        job.post("runs/search", experiment_ids=[info["experiment_id"]], run_view_type=view)["runs"]
+        for view in ("ACTIVE_ONLY", "DELETED_ONLY", 3)
+    ]
     assert [len(runs) for runs in found] == [1, 1, 2]
     job.post("runs/restore", run_id=made["run_id"])
     job.post("runs/delete", 403, run_id=job.run_id)
@@ -274,7 +277,9 @@ def test_users_search_runs_by_what_was_logged(script: Any, client: TestClient) -
 
     assert search() == ["job-3", "job-2", "job-1", "job-0"]
     assert search(filter="metrics.loss > 0.05 AND params.kind = 'even'") == ["job-2"]
-    assert search(filter="attributes.run_name LIKE 'job-%' AND tags.mlflow.user = 'admin'", order_by=["metrics.loss"]) == ["job-0", "job-1", "job-2", "job-3"]  # fmt: skip
+    assert search(
+        filter="attributes.run_name LIKE 'job-%' AND tags.mlflow.user = 'admin'", order_by=["metrics.loss"]
+    ) == ["job-0", "job-1", "job-2", "job-3"]
     assert search(order_by=["params.kind", "metrics.loss DESC"]) == ["job-2", "job-0", "job-3", "job-1"]
     assert search(experiment_ids=["project-of-others"]) == []
     first = client.post(f"{API}/runs/search", json={"experiment_ids": [experiment], "max_results": 3}).json()

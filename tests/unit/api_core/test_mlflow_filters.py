@@ -105,7 +105,28 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(text: str) -> None:
 
 def test_no_text_makes_it_fail_in_another_way() -> None:
     draw = random.Random(7)
-    words = ["metrics.a", "params.`b c`", "'x'", '"y', "1.5", "-", "<", "=", "LIKE", "IN", "(", ")", ",", "AND", "IS", "NOT", "NULL", "\n", "\u2603", "``"]  # fmt: skip
+    words = [
+        "metrics.a",
+        "params.`b c`",
+        "'x'",
+        '"y',
+        "1.5",
+        "-",
+        "<",
+        "=",
+        "LIKE",
+        "IN",
+        "(",
+        ")",
+        ",",
+        "AND",
+        "IS",
+        "NOT",
+        "NULL",
+        "\n",
+        "\u2603",
+        "``",
+    ]
     for _ in range(2_000):
         text = " ".join(draw.choices(words, k=draw.randrange(12)))
         try:

@@ -1,4 +1,6 @@
-"""The registry of models over REST: registered from jobs, never changed, found by alias, deleted only where nobody needs it."""
+"""The registry of models over REST: registered from jobs, never changed, found by alias, deleted only where nobody
+needs it.
+"""
 
 from __future__ import annotations
 

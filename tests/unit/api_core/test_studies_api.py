@@ -139,10 +139,16 @@ def test_failures_from_before_a_study_was_extended_do_not_end_it_again(
         for number in range(1, 6):
             session.add(
                 Trial(
-                    study_id=study, number=number, state="failed", parameters={"x": number}, memo={}, reason="no disk",
-                    gpu_s=0.0, created_at=datetime.now(UTC),
+                    study_id=study,
+                    number=number,
+                    state="failed",
+                    parameters={"x": number},
+                    memo={},
+                    reason="no disk",
+                    gpu_s=0.0,
+                    created_at=datetime.now(UTC),
                 )
-            )  # fmt: skip
+            )
     assert client.post(f"{URL}/search/extend", json={"trials": 6}).json()["state"] == "running"
     with unit_of_work(sessions) as session:
         facts = load_study(session, study, datetime.now(UTC), StudyHistory())
@@ -173,10 +179,17 @@ def test_a_study_that_halves_is_learnt_from_without_the_sizes(client: TestClient
         for number, (epochs, score) in enumerate([(1, 0.9), (9, 0.5), (9, 0.7)], start=1):
             session.add(
                 Trial(
-                    study_id=study, number=number, state="succeeded", parameters={"x": number / 10, "epochs": epochs},
-                    memo={}, reason="", gpu_s=0.0, created_at=datetime.now(UTC), result={"score": score},
+                    study_id=study,
+                    number=number,
+                    state="succeeded",
+                    parameters={"x": number / 10, "epochs": epochs},
+                    memo={},
+                    reason="",
+                    gpu_s=0.0,
+                    created_at=datetime.now(UTC),
+                    result={"score": score},
                 )
-            )  # fmt: skip
+            )
     again = create(client, {**SPEC, "name": "again", "warm_start": "search"})["id"]
     with unit_of_work(sessions) as session:
         known = session.get_one(Study, again).prior_trials
@@ -295,8 +308,9 @@ def test_a_clone_knows_its_origin_and_is_made_once(client: TestClient) -> None:
     assert clones[0]["id"] == clones[1]["id"]
     assert client.get(f"{URL}/{clones[0]['id']}").json()["cloned_from"] == original["id"]
     assert {one["name"]: one["cloned_from"] for one in client.get(URL).json()["items"]} == {
-        "search": None, "search-2": original["id"],
-    }  # fmt: skip
+        "search": None,
+        "search-2": original["id"],
+    }
 
 
 def test_a_number_beyond_64_bits_is_refused_by_its_place(client: TestClient) -> None:
@@ -411,10 +425,17 @@ def test_what_would_end_again_at_once_is_not_extended(client: TestClient, sessio
         for number in (1, 2):
             session.add(
                 Trial(
-                    study_id=made, number=number, state="succeeded", parameters={"x": 0.5}, memo={}, result={"score": 1},
-                    reason="", gpu_s=1_800, created_at=datetime(2026, 11, 23, tzinfo=UTC),
+                    study_id=made,
+                    number=number,
+                    state="succeeded",
+                    parameters={"x": 0.5},
+                    memo={},
+                    result={"score": 1},
+                    reason="",
+                    gpu_s=1_800,
+                    created_at=datetime(2026, 11, 23, tzinfo=UTC),
                 )
-            )  # fmt: skip
+            )
 
     def extended(**more: Any) -> Any:
         return client.post(f"{URL}/{made}/extend", json=more)

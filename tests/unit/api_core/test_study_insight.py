@@ -1,4 +1,6 @@
-"""What charts of a study need: columns, curves, importance, what more trials would bring; and studies made from others."""
+"""What charts of a study need: columns, curves, importance, what more trials would bring; and studies made from
+others.
+"""
 
 from __future__ import annotations
 

@@ -45,34 +45,59 @@ def furnish_models(session: Session, now: datetime) -> None:
     for name in ("digits", "named"):
         session.add(
             Model(
-                id=f"model-{name}", project_id="project-vision", user_id="user-member", name=name, version_count=1,
-                created_at=now, updated_at=now,
+                id=f"model-{name}",
+                project_id="project-vision",
+                user_id="user-member",
+                name=name,
+                version_count=1,
+                created_at=now,
+                updated_at=now,
             )
-        )  # fmt: skip
+        )
         session.flush()
         session.add(
             ModelVersion(
-                id=f"version-{name}", model_id=f"model-{name}", project_id="project-vision", user_id="user-member", number=1,
-                state="ready", job_id="job-done", source={"kind": "output", "job": "job-done", "path": "model"},
+                id=f"version-{name}",
+                model_id=f"model-{name}",
+                project_id="project-vision",
+                user_id="user-member",
+                number=1,
+                state="ready",
+                job_id="job-done",
+                source={"kind": "output", "job": "job-done", "path": "model"},
                 lineage={"job": "job-done", "job_name": "digits"},
-                volume="output", path=".models/vision/version-1", digest="sha256:0", size_bytes=1, file_count=1,
-                created_at=now, updated_at=now,
+                volume="output",
+                path=".models/vision/version-1",
+                digest="sha256:0",
+                size_bytes=1,
+                file_count=1,
+                created_at=now,
+                updated_at=now,
             )
-        )  # fmt: skip
+        )
     session.flush()
     session.add(
         ModelFile(version_id="version-digits", path="a.txt", source="a.txt", size_bytes=1, mtime_ns=0, sha256="0" * 64)
     )
     session.add(
         ModelFile(
-            version_id="version-digits", path="model.skops", source="model.skops", size_bytes=0, mtime_ns=0,
+            version_id="version-digits",
+            path="model.skops",
+            source="model.skops",
+            size_bytes=0,
+            mtime_ns=0,
             sha256="0" * 64,
         )
-    )  # fmt: skip
+    )
     session.add(
         Model(
-            id="model-gone", project_id="project-vision", user_id="user-member", name="gone", created_at=now, updated_at=now,
+            id="model-gone",
+            project_id="project-vision",
+            user_id="user-member",
+            name="gone",
+            created_at=now,
+            updated_at=now,
             deleted_at=now,
         )
-    )  # fmt: skip
+    )
     session.add(ModelAlias(model_id="model-named", name="prod", version_id="version-named", updated_at=now))

@@ -1,4 +1,6 @@
-"""Vertex AI's metadata and TensorBoards in the table of who may do what: users, and a job's own script, which deletes nothing."""
+"""Vertex AI's metadata and TensorBoards in the table of who may do what: users, and a job's own script, which deletes
+nothing.
+"""
 
 from __future__ import annotations
 

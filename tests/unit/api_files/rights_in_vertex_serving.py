@@ -39,7 +39,8 @@ def _progress(path: str, refused: dict[str, int], place: str) -> dict[str, Case]
 SERVING: dict[str, Case] = {
     f"POST {_PARENT}/models:upload": case(VERTEX_MEMBER, f"{_LOCATED}/models:upload", json={"model": _MODEL}),
     **_progress(
-        f"{_PARENT}/models/{{resource}}/operations/upload-{{number}}", VERTEX_READER,
+        f"{_PARENT}/models/{{resource}}/operations/upload-{{number}}",
+        VERTEX_READER,
         f"{_LOCATED}/models/model-served/operations/upload-1",
     ),
     f"POST {_PARENT}/endpoints": case(VERTEX_MEMBER, f"{_LOCATED}/endpoints", json={"displayName": "x"}),
@@ -48,11 +49,14 @@ SERVING: dict[str, Case] = {
     f"PATCH {_ENDPOINT}": case(VERTEX_MEMBER, _SUMS, json={"displayName": "y"}),
     f"DELETE {_ENDPOINT}": case(VERTEX_MEMBER, f"{_LOCATED}/endpoints/empty"),
     f"POST {_ENDPOINT}:deployModel": case(
-        VERTEX_MEMBER, f"{_SUMS}:deployModel",
-        json={"deployedModel": {
-            "model": f"{_HOME}/models/model-served",
-            "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}, "minReplicaCount": 1},
-        }},
+        VERTEX_MEMBER,
+        f"{_SUMS}:deployModel",
+        json={
+            "deployedModel": {
+                "model": f"{_HOME}/models/model-served",
+                "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}, "minReplicaCount": 1},
+            }
+        },
     ),
     f"POST {_ENDPOINT}:undeployModel": case(
         VERTEX_MEMBER, f"{_SUMS}:undeployModel", json={"deployedModelId": "default"}
@@ -61,10 +65,14 @@ SERVING: dict[str, Case] = {
     f"POST {_ENDPOINT}:rawPredict": case(_NOT_READY, f"{_SUMS}:rawPredict", json={"instances": [1]}),
     f"POST {_ENDPOINT}:{{action}}": case({**NOT_SERVED, "reader": 403}, f"{_SUMS}:explain", json={}),
     **_progress(
-        f"{_ENDPOINT}/operations/deploy-{{deployment}}", VERTEX_READER, f"{_LOCATED}/endpoints/endpoint-1/operations/deploy-deployment-1"
+        f"{_ENDPOINT}/operations/deploy-{{deployment}}",
+        VERTEX_READER,
+        f"{_LOCATED}/endpoints/endpoint-1/operations/deploy-deployment-1",
     ),
     **_progress(
-        f"{_ENDPOINT}/operations/undeploy-{{deployment}}", VERTEX_READER, f"{_LOCATED}/endpoints/endpoint-1/operations/undeploy-deployment-1"
+        f"{_ENDPOINT}/operations/undeploy-{{deployment}}",
+        VERTEX_READER,
+        f"{_LOCATED}/endpoints/endpoint-1/operations/undeploy-deployment-1",
     ),
     **_progress(f"{_ENDPOINT}/operations/{{operation}}", VERTEX_MEMBER, f"{_LOCATED}/endpoints/gone/operations/delete"),
     f"POST {_BATCH}": case(VERTEX_MEMBER, _BATCHES, json=WANTED),
@@ -72,8 +80,10 @@ SERVING: dict[str, Case] = {
     f"GET {_BATCH}/{{resource}}": case(VERTEX_READER, f"{_BATCHES}/job-1"),
     f"POST {_BATCH}/{{resource}}:{{action}}": case(VERTEX_MEMBER, f"{_BATCHES}/job-1:cancel"),
     f"DELETE {_BATCH}/{{resource}}": case(VERTEX_MEMBER, f"{_BATCHES}/job-done"),
-    **_progress(f"{_BATCH}/{{resource}}/operations/{{operation}}", VERTEX_MEMBER, f"{_BATCHES}/job-doomed/operations/delete"),
-}  # fmt: skip
+    **_progress(
+        f"{_BATCH}/{{resource}}/operations/{{operation}}", VERTEX_MEMBER, f"{_BATCHES}/job-doomed/operations/delete"
+    ),
+}
 
 
 def furnish_serving(session: Session, now: datetime) -> None:
@@ -85,8 +95,18 @@ def furnish_serving(session: Session, now: datetime) -> None:
     session.flush()
     session.add(
         ModelVersion(
-            id="version-served", model_id="model-served", number=1, state="ready", source={"kind": "upload", "path": "x"},
-            lineage={"job": "", "job_name": ""}, volume="output", path=".models/vision/version-served", digest="sha256:0", size_bytes=1, file_count=1,
-            registration={"vertex": {"containerSpec": _SERVER}}, **who,
+            id="version-served",
+            model_id="model-served",
+            number=1,
+            state="ready",
+            source={"kind": "upload", "path": "x"},
+            lineage={"job": "", "job_name": ""},
+            volume="output",
+            path=".models/vision/version-served",
+            digest="sha256:0",
+            size_bytes=1,
+            file_count=1,
+            registration={"vertex": {"containerSpec": _SERVER}},
+            **who,
         )
-    )  # fmt: skip
+    )

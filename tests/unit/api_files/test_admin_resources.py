@@ -218,7 +218,9 @@ def test_a_token_without_a_scope_is_not_told_to_do_what_needs_it(house: Any) -> 
 def test_a_wrong_name_is_told_in_words(house: Any) -> None:
     told = house.call("owner", "PUT", "/projects/vision/secrets/my-key", json={"value": "x"})
     assert (told.status_code, told.json()["field"]) == (422, "name")
-    assert "'my-key' is not a variable name: letters, digits and '_', not starting with a digit" in told.json()["detail"]
+    assert (
+        "'my-key' is not a variable name: letters, digits and '_', not starting with a digit" in told.json()["detail"]
+    )
     assert "^[" not in told.text
 
 

@@ -113,9 +113,14 @@ def test_the_sweep_keeps_what_a_study_begins_its_trials_with(house: Any) -> None
     upload(house)
     store = store_of(house.app.state.context)
     spec = {
-        "name": "search", "project": "vision", "template": {"command": "train", "code": DIGEST}, "metric": "score", "goal": "maximize",
-        "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1},
-    }  # fmt: skip
+        "name": "search",
+        "project": "vision",
+        "template": {"command": "train", "code": DIGEST},
+        "metric": "score",
+        "goal": "maximize",
+        "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+        "budget": {"trials": 1},
+    }
     made = house.call("member", "POST", "/studies", json={"spec": spec})
     assert made.status_code == 201, made.text
     later = house.now + timedelta(days=100)

@@ -1,4 +1,6 @@
-"""The inside of checkpoints over HTTP: lists, figures, differences, keeping, deleting, downloading, going on from one."""
+"""The inside of checkpoints over HTTP: lists, figures, differences, keeping, deleting, downloading, going on from
+one.
+"""
 
 from __future__ import annotations
 

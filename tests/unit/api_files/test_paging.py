@@ -44,10 +44,15 @@ def full(house: Any) -> Any:
             at = house.now + timedelta(seconds=n // 2)  # some are equally old
             session.add(
                 Node(
-                    name=f"n{n}", executor="fake", labels={}, allocatable={"cpu_milli": 1000, "memory_bytes": 2**30}, gpus=[],
-                    is_ready=True, seen_at=at,
+                    name=f"n{n}",
+                    executor="fake",
+                    labels={},
+                    allocatable={"cpu_milli": 1000, "memory_bytes": 2**30},
+                    gpus=[],
+                    is_ready=True,
+                    seen_at=at,
                 )
-            )  # fmt: skip
+            )
             session.add(Secret(project_id="project-vision", name=f"KEY_{n}", ciphertext=b"x", updated_at=at))
             house.add_project(session, f"more-{n}")
             session.add(
@@ -66,9 +71,13 @@ def full(house: Any) -> Any:
         image = NewMetricObject("picture", "image", 1, 1, "image/png", b"x")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, objects=[image], now=house.now)
     study = {
-        "name": "sweep", "project": "vision", "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
-        "metric": "loss", "goal": "minimize", "budget": {"trials": 3},
-    }  # fmt: skip
+        "name": "sweep",
+        "project": "vision",
+        "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+        "metric": "loss",
+        "goal": "minimize",
+        "budget": {"trials": 3},
+    }
     assert house.call("root", "POST", "/studies", json={"spec": study}).status_code == 201
     assert house.call("root", "POST", "/projects/vision/endpoints", json={"name": "sums"}).status_code == 201
     for model in ("digits", "letters", "words"):

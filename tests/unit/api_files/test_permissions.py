@@ -147,7 +147,8 @@ ROUTES: dict[str, Case] = {
     },
     "GET /tensorboard/{secret}": case(dict.fromkeys(PEOPLE, 404), "/tensorboard/no-such"),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
-    **{f"GET /{place}": case(OPEN) for place in ("", *PAGE_PATHS)},  # a page that holds nothing; what it shows, it asks for
+    # a page that holds nothing; what it shows, it asks for
+    **{f"GET /{place}": case(OPEN) for place in ("", *PAGE_PATHS)},
     **{f"GET /{place}/{{below:path}}": case(OPEN, f"/{place}/x") for place in PAGE_PATHS},
     "GET /assets/{name}": case(OPEN, "/assets/index-1.js"),
     "GET /icon.svg": case(OPEN),
@@ -218,17 +219,27 @@ def furnish(house: Any) -> None:
         house.add_project(session, "empty", owner="admin", member="member", viewer="viewer")
         session.add(
             Node(
-                name="node-gone", executor="fake", labels={}, allocatable={"cpu_milli": 0, "memory_bytes": 0}, gpus=[],
-                is_ready=False, seen_at=house.now,
+                name="node-gone",
+                executor="fake",
+                labels={},
+                allocatable={"cpu_milli": 0, "memory_bytes": 0},
+                gpus=[],
+                is_ready=False,
+                seen_at=house.now,
             )
-        )  # fmt: skip
+        )
         session.add(
             BookingRow(
-                id="reservation-1", name="later", project_id="project-vision", nodes=["node-a"],
-                begins_at=house.now + timedelta(days=30), ends_at=house.now + timedelta(days=31), created_by="user-root",
+                id="reservation-1",
+                name="later",
+                project_id="project-vision",
+                nodes=["node-a"],
+                begins_at=house.now + timedelta(days=30),
+                ends_at=house.now + timedelta(days=31),
+                created_by="user-root",
                 created_at=house.now,
             )
-        )  # fmt: skip
+        )
         furnish_mlflow(session, house.now)
         furnish_serving(session, house.now)
         furnish_studies(session, house.now)
@@ -251,18 +262,28 @@ def furnish(house: Any) -> None:
         ):
             session.add(
                 VertexResource(
-                    collection=collection, id=job_id, job_id=job_id, project_id="project-vision", location="us-central1",
-                    display_name="x", labels={}, body={**WANTED, "outputInfo": {}} if collection == "batchPredictionJobs" else {},
-                    created_at=house.now, deletion_requested_at=house.now if "doomed" in job_id else None,
+                    collection=collection,
+                    id=job_id,
+                    job_id=job_id,
+                    project_id="project-vision",
+                    location="us-central1",
+                    display_name="x",
+                    labels={},
+                    body={**WANTED, "outputInfo": {}} if collection == "batchPredictionJobs" else {},
+                    created_at=house.now,
+                    deletion_requested_at=house.now if "doomed" in job_id else None,
                 )
-            )  # fmt: skip
+            )
         for submission_id, job_id in (("told", "job-1"), ("ended", "job-over")):
             session.add(
                 RayJob(
-                    project_id="project-vision", submission_id=submission_id, job_id=job_id, body={"entrypoint": "true"},
+                    project_id="project-vision",
+                    submission_id=submission_id,
+                    job_id=job_id,
+                    body={"entrypoint": "true"},
                     created_at=house.now,
                 )
-            )  # fmt: skip
+            )
         seen = NewMetricObject("seen", "image", 1, 1, "image/png", b"1")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
         session.add(Secret(project_id="project-vision", name="worker_0", ciphertext=b"x", updated_at=house.now))
@@ -291,9 +312,17 @@ class PlannerBell:
             }
             now = self.clock()
             why = {
-                "at": now.isoformat(), "verdict": "absent", "sentence": "is not there", "reason": None, "position": None,
-                "places": [], "waiting": 0, "running": 0, "nodes": 0, "then": "",
-            }  # fmt: skip
+                "at": now.isoformat(),
+                "verdict": "absent",
+                "sentence": "is not there",
+                "reason": None,
+                "position": None,
+                "places": [],
+                "waiting": 0,
+                "running": 0,
+                "nodes": 0,
+                "then": "",
+            }
             told = {
                 QuestionKind.FORECAST: forecast,
                 QuestionKind.EXPLANATION: why,

@@ -196,7 +196,8 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         ({"limit": {"memory": 512}}, "limit.memory", "write a unit"),
         ({"limit": {"gpus": 0.0001}}, "limit.gpus", "0.0001 is too little; the smallest part of a GPU is 0.001"),
         ({"users": {"member": {"cpu": "0.0009"}}}, "users.member.cpu", "the smallest part of a CPU is 0.001"),
-        ({"limit": {"gpus": 2}, "guaranteed": {"gpus": 3}}, "quota.guaranteed.gpus", "raise the limit, or guarantee less"),
+        ({"limit": {"gpus": 2}, "guaranteed": {"gpus": 3}}, "quota.guaranteed.gpus", ("raise the limit, or guarantee "
+                                                                                     "less")),
         ({"guaranteed": {"jobs": 3}}, "quota.guaranteed.jobs", "cannot be guaranteed"),
         ({"weight": 0}, "weight", "weight 2 gets twice the share of weight 1"),
         ({"weight": -1}, "weight", "number from 0.001"),
@@ -261,7 +262,10 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
         ({"limit": {"gpus": 2}, "user_limit": {"gpus": 3}}, "each user may use 3 GPUs, and the whole project 2 GPUs"),
         (
             {"guaranteed": {"gpus": 1}, "user_guaranteed": {"member": {"gpus": 2}}},
-            "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get back only what",
+            (
+                "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get back "
+                "only what"
+            ),
         ),
         ({"user_guaranteed": {"member": {"gpus": 2}}}, "2 GPUs together, and the project nothing"),
     ],
@@ -478,7 +482,12 @@ def test_the_past_of_somebody_who_is_gone_is_not_the_projects(house: Any) -> Non
 
 def test_two_reservations_of_one_node_may_meet_but_not_overlap(house: Any) -> None:
     assert house.call("root", "POST", "/reservations", json=ask()).status_code == 201
-    over = house.call("root", "POST", "/reservations", json=ask(name="b", begins_at="2026-11-22T06:59:00Z", ends_at="2026-11-23T07:00:00Z"))  # fmt: skip
+    over = house.call(
+        "root",
+        "POST",
+        "/reservations",
+        json=ask(name="b", begins_at="2026-11-22T06:59:00Z", ends_at="2026-11-23T07:00:00Z"),
+    )
     assert over.status_code == 409
     assert "Node node-a is reserved from 2026-11-21T07:00:00+00:00" in over.json()["detail"]
     after = ask(name="b", begins_at="2026-11-22T07:00:00Z", ends_at="2026-11-23T07:00:00Z")

@@ -1,4 +1,6 @@
-"""Addresses for TensorBoard: who gets one, and how long it is good. tests/integration/tensorboard has TensorBoard itself."""
+"""Addresses for TensorBoard: who gets one, and how long it is good. tests/integration/tensorboard has TensorBoard
+itself.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,8 @@ def test_of_two_writers_the_second_hears_of_the_first(house: Any) -> None:
         ({"machines": {"n1 *": {"cpu": 1}}}, "table.machines.n1 *", "without blanks"),
         ({"machines": {"": {"cpu": 1}}}, "table.machines.", "is no name"),
         ({"accelerators": {"NVIDIA_L4": 4}}, "table.accelerators.NVIDIA_L4", "list of GPU models"),
-        ({"accelerators": {"NVIDIA_L4": ["L4", 4]}}, "table.accelerators.NVIDIA_L4[1]", 'put it in quotes if a model is called so: "4"'),
+        ({"accelerators": {"NVIDIA_L4": ["L4", 4]}}, "table.accelerators.NVIDIA_L4[1]", ('put it in quotes if a model '
+                                                                                        'is called so: "4"')),
         ({"images": {"a/*": "b/*"}}, "table.images.a/*", "patterns stand on the left"),
         ({"images": {"a/*": 1}}, "table.images.a/*", "must be text"),
         ({"locations": {"eu-*": ["a"]}}, "table.locations.eu-*", "mapping of node labels"),

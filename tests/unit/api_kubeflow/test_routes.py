@@ -196,7 +196,10 @@ def test_a_list_leaves_out_the_source_of_functions(client: TestClient) -> None:
 def test_pods_are_the_replicas_of_the_newest_attempt(
     client: TestClient, start: Callable[..., str], end_attempt: Callable[..., None]
 ) -> None:
-    selector = "jobset.sigs.k8s.io/jobset-name=a1,jobset.sigs.k8s.io/replicatedjob-name in (dataset-initializer, model-initializer, launcher, node)"
+    selector = (
+        "jobset.sigs.k8s.io/jobset-name=a1,jobset.sigs.k8s.io/replicatedjob-name in (dataset-initializer, "
+        "model-initializer, launcher, node)"
+    )
     trainer = {"command": ["true"], "numNodes": 2, "resourcesPerNode": {"limits": {"cpu": 2, "memory": "1Gi"}}}
     job_id = sent(client, manifest(trainer=trainer))["metadata"]["uid"]
 

@@ -24,12 +24,14 @@ def house(client: TestClient, sessions: SessionFactory, settings: Settings, cloc
 
 def batch(of: str, **more: Any) -> dict[str, Any]:
     return {
-        "displayName": "My batch", "model": of, "labels": {"team": "x"},
+        "displayName": "My batch",
+        "model": of,
+        "labels": {"team": "x"},
         "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://default/questions/a.jsonl"]}},
         "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://default/answers/"}},
         "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}, "maxReplicaCount": 10},
         **more,
-    }  # fmt: skip
+    }
 
 
 def test_a_batch_is_a_job_whose_output_is_where_it_says(
@@ -86,20 +88,38 @@ def test_a_batch_over_a_folder_fails_in_words_and_can_be_cancelled(
     [
         ({"model": "x"}, 400, "no name of a model"),
         ({"inputConfig": {"instancesFormat": "bigquery", "bigquerySource": {"inputUri": "bq://a"}}}, 501, "BigQuery"),
-        ({"inputConfig": {"instancesFormat": "tf-record", "gcsSource": {"uris": ["gs://default/a"]}}}, 501, "tf-record"),
+        (
+            {"inputConfig": {"instancesFormat": "tf-record", "gcsSource": {"uris": ["gs://default/a"]}}},
+            501,
+            "tf-record",
+        ),
         (
             {"inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://default/a*.jsonl"]}}},
-            501, "patterns",
+            501,
+            "patterns",
         ),
-        ({"inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://a/b", "gs://a/c"]}}}, 400, "one file"),
+        (
+            {"inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://a/b", "gs://a/c"]}}},
+            400,
+            "one file",
+        ),
         ({"inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://none/b"]}}}, 404, "bucket"),
         (
             {"inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://default/none/x.jsonl"]}}},
-            400, "input",
+            400,
+            "input",
         ),
-        ({"outputConfig": {"predictionsFormat": "csv", "gcsDestination": {"outputUriPrefix": "gs://default/a"}}}, 501, "csv"),
+        (
+            {"outputConfig": {"predictionsFormat": "csv", "gcsDestination": {"outputUriPrefix": "gs://default/a"}}},
+            501,
+            "csv",
+        ),
         ({"outputConfig": {"predictionsFormat": "jsonl"}}, 400, "output_uri_prefix"),
-        ({"inputConfig": {"gcsSource": {"uris": ["gs://default/a"]}}}, 400, "instances_format: Required field is not set"),
+        (
+            {"inputConfig": {"gcsSource": {"uris": ["gs://default/a"]}}},
+            400,
+            "instances_format: Required field is not set",
+        ),
         ({"modelParameters": {"a": 1}}, 501, "parameters of a model"),
         ({"generateExplanation": True}, 501, "explanations"),
         ({"modelMonitoringConfig": {"a": 1}}, 501, "monitoring"),
@@ -107,7 +127,7 @@ def test_a_batch_over_a_folder_fails_in_words_and_can_be_cancelled(
         ({"instanceConfig": {"keyField": "id"}}, 501, "keys of instances"),
         ({"manualBatchTuningParameters": {"batchSize": -4}}, 400, "batch_size"),
     ],
-)  # fmt: skip
+)
 def test_what_no_batch_can_be_is_refused_by_its_name(
     client: TestClient, house: House, told: Any, code: int, words: str
 ) -> None:

@@ -159,7 +159,10 @@ def test_children_members_and_what_filters_find(client: TestClient, store: str) 
     assert client.get(f"{store}/contexts/e-1").json()["parentContexts"] == [name_of("contexts", "e")]
     runs = f'schema_title="system.ExperimentRun" AND parent_contexts:"{name_of("contexts", "e")}"'
     assert listed(client, "contexts", runs) == ["e-1", "e-2"]
-    either = f'(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun") AND parent_contexts:"{name_of("contexts", "e")}"'
+    either = (
+        '(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun") AND '
+        f'parent_contexts:"{name_of("contexts", "e")}"'
+    )
     assert listed(client, "contexts", either) == ["e-1", "e-2", "e-p"]
     assert listed(client, "contexts", 'schemaTitle="system.Experiment"') == ["e", "f"]
     assert listed(client, "contexts", f'child_contexts:"{name_of("contexts", "f-1")}"') == ["f"]

@@ -1,4 +1,6 @@
-"""What Cloud Storage has and buckets here have not is refused by its name, and never dropped; what clients always send is taken."""
+"""What Cloud Storage has and buckets here have not is refused by its name, and never dropped; what clients always send
+is taken.
+"""
 
 from __future__ import annotations
 

@@ -164,21 +164,35 @@ PARAMETERS = "hyperparameter_tuning_job.study_spec.parameters"
         (tuning({"parameterId": "x", "discreteValueSpec": {"values": [2, 1]}}), "must be in increasing order"),
         (tuning({**RATE, "parameterId": "a b"}), f"{PARAMETERS}[0]: is not a parameter's name"),
         (tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": "NaN"}}), "a finite number"),
-        (tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": 1, "defaultValue": 0.5}}), "default_value: is served by"),
         (
-            tuning({**RATE, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentIntValues": {"values": ["1"]}}]}),
+            tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": 1, "defaultValue": 0.5}}),
+            "default_value: is served by",
+        ),
+        (
+            tuning(
+                {**RATE, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentIntValues": {"values": ["1"]}}]}
+            ),
             "lr is DOUBLE, and no parameter can depend on it",
         ),
         (
-            tuning({**KINDS, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentIntValues": {"values": ["1"]}}]}),
+            tuning(
+                {**KINDS, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentIntValues": {"values": ["1"]}}]}
+            ),
             "exactly parent_categorical_values is needed",
         ),
         (
-            tuning({**KINDS, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentCategoricalValues": {"values": ["x"]}}]}),
+            tuning(
+                {
+                    **KINDS,
+                    "conditionalParameterSpecs": [
+                        {"parameterSpec": UNITS, "parentCategoricalValues": {"values": ["x"]}}
+                    ],
+                }
+            ),
             f"{PARAMETERS}[0].conditional_parameter_specs[0].parameter_spec: 'x' is not a value of kind",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, said: str) -> None:
     assert said in refused(client, body, collection=KIND)
     assert client.get(f"{PARENT}/{KIND}").json() == {}
@@ -243,8 +257,9 @@ def test_trials_are_told_with_what_they_came_to(
     assert running["state"] == "JOB_STATE_RUNNING"
     assert [one["state"] for one in running["trials"]] == ["SUCCEEDED", "ACTIVE"]
     assert running["trials"][0]["finalMeasurement"] == {
-        "stepCount": "2", "metrics": [{"metricId": "accuracy", "value": 0.75}],
-    }  # fmt: skip
+        "stepCount": "2",
+        "metrics": [{"metricId": "accuracy", "value": 0.75}],
+    }
     assert "webAccessUris" not in running["trials"][0]
     page = running["trials"][1]["webAccessUris"]["workerpool0-0"]
     assert page.endswith(running["trials"][1]["customJob"].rpartition("/")[2])
@@ -317,11 +332,14 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
         "/api/v1/studies",
         json={
             "spec": {
-                "name": "own", "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "metric": "m",
-                "goal": "minimize", "budget": {"trials": 1},
+                "name": "own",
+                "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+                "metric": "m",
+                "goal": "minimize",
+                "budget": {"trials": 1},
             }
         },
-    ).json()["id"]  # fmt: skip
+    ).json()["id"]
     error_of(client.get(f"{PARENT}/{KIND}/{own}"), 404, "NOT_FOUND")
 
     def listed(parent: str = PARENT, **query: Any) -> list[str]:

@@ -167,7 +167,9 @@ def test_a_lost_replica_that_still_exists_is_discarded():
     after = entered(cut_off, decision)
     assert named(decide(after).discards) == ["worker-1"]
     assert decide(replace(after, observed={})).discards == ()
-    again_state = tuple(replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members)
+    again_state = tuple(
+        replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members
+    )
     assert decide(replace(after, members=again_state)).discards == ()
 
 
@@ -203,7 +205,9 @@ def test_one_that_never_gets_ready_gives_its_place_back(state, patience):
 
 
 def first_seen(before: AttemptSnapshot):
-    return show(before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING).observed  # fmt: skip
+    return show(
+        before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING
+    ).observed
 
 
 def test_resources_are_held_only_while_a_create_call_may_be_under_way():

@@ -122,29 +122,69 @@ def test_a_model_keeps_its_versions_and_files_when_versions_may_be_of_no_job(tmp
         "users": {"id": "u", "name": "ann", "is_admin": 0, "created_at": at},
         "projects": {"id": "p", "name": "vision", "description": "", "weight": 1, "quota": "{}", "created_at": at},
         "jobs": {
-            "id": "j", "project_id": "p", "user_id": "u", "name": "train", "spec": "{}", "gang": "{}", "shape": "",
-            "state": "succeeded", "wanted": "run", "generation": 1, "priority": 50, "attempt_count": 1,
-            "restart_count": 0, "output_volume": "output", "output_path": "a", "created_at": at, "queued_at": at,
+            "id": "j",
+            "project_id": "p",
+            "user_id": "u",
+            "name": "train",
+            "spec": "{}",
+            "gang": "{}",
+            "shape": "",
+            "state": "succeeded",
+            "wanted": "run",
+            "generation": 1,
+            "priority": 50,
+            "attempt_count": 1,
+            "restart_count": 0,
+            "output_volume": "output",
+            "output_path": "a",
+            "created_at": at,
+            "queued_at": at,
             "updated_at": at,
         },
         "models": {
-            "id": "m", "project_id": "p", "user_id": "u", "name": "digits", "description": "", "labels": "{}",
-            "is_protected": 0, "version_count": 1, "created_at": at, "updated_at": at,
+            "id": "m",
+            "project_id": "p",
+            "user_id": "u",
+            "name": "digits",
+            "description": "",
+            "labels": "{}",
+            "is_protected": 0,
+            "version_count": 1,
+            "created_at": at,
+            "updated_at": at,
         },
         "model_versions": {
-            "id": "v", "model_id": "m", "project_id": "p", "user_id": "u", "number": 1, "state": "ready", "reason": "",
-            "stage": "none", "is_protected": 0, "description": "", "labels": "{}", "format": "", "job_id": "j",
-            "source": "{}", "wanted": "{}", "volume": "output", "path": "a", "done_bytes": 0, "tries": 0,
-            "created_at": at, "updated_at": at,
+            "id": "v",
+            "model_id": "m",
+            "project_id": "p",
+            "user_id": "u",
+            "number": 1,
+            "state": "ready",
+            "reason": "",
+            "stage": "none",
+            "is_protected": 0,
+            "description": "",
+            "labels": "{}",
+            "format": "",
+            "job_id": "j",
+            "source": "{}",
+            "wanted": "{}",
+            "volume": "output",
+            "path": "a",
+            "done_bytes": 0,
+            "tries": 0,
+            "created_at": at,
+            "updated_at": at,
         },
         "model_files": {"version_id": "v", "path": "a.bin", "source": "a.bin", "size_bytes": 1, "mtime_ns": 1},
-    }  # fmt: skip
+    }
     engine = make_engine(url)
     with engine.begin() as connection:
         for table, row in rows.items():
             names = ", ".join(row)
             values = ", ".join(f":{name}" for name in row)
-            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)  # noqa: S608 (names of this test)
+            # Names of this test.
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)  # noqa: S608
     engine.dispose()
     upgrade(url)
     _demand_one_version_with_its_file(url, job="j")
@@ -170,28 +210,77 @@ def _demand_one_version_with_its_file(url: str, *, job: str) -> None:
 _ROWS_OF_0033: Final = {
     "strangers": {"attempt_id": "a", "database_id": "d", "is_foreign": 1, "since": AT},
     "kept_checkpoints": {"job_id": "j", "path": "step-1", "user": "ann", "created_at": AT},
-    "outlooks": {"job_id": "j", "position": 1, "likely": AT, "at": AT, "code": "expected", "sentence": "", "nodes": "[]"},
+    "outlooks": {
+        "job_id": "j",
+        "position": 1,
+        "likely": AT,
+        "at": AT,
+        "code": "expected",
+        "sentence": "",
+        "nodes": "[]",
+    },
     "mlflow_registered": {
-        "project_id": "p", "name": "digits", "description": "", "tags": "{}", "created_at": AT, "updated_at": AT,
+        "project_id": "p",
+        "name": "digits",
+        "description": "",
+        "tags": "{}",
+        "created_at": AT,
+        "updated_at": AT,
     },
     "mlflow_versions": {
-        "project_id": "p", "name": "digits", "version": 1, "job_id": "j", "run_id": "r", "model_id": "m", "source": "s",
-        "description": "", "tags": "{}", "created_at": AT, "updated_at": AT,
+        "project_id": "p",
+        "name": "digits",
+        "version": 1,
+        "job_id": "j",
+        "run_id": "r",
+        "model_id": "m",
+        "source": "s",
+        "description": "",
+        "tags": "{}",
+        "created_at": AT,
+        "updated_at": AT,
     },
     "vertex_links": {"above_id": "x", "below_id": "y", "kind": "child", "created_at": AT},
     "tokens": {
-        "id": "t", "user_id": "u", "name": "n", "digest": "d", "scopes": "[]", "created_at": AT, "opened_by": "t0",
+        "id": "t",
+        "user_id": "u",
+        "name": "n",
+        "digest": "d",
+        "scopes": "[]",
+        "created_at": AT,
+        "opened_by": "t0",
     },
     "questions": {
-        "id": "q", "user_id": "u", "asked_at": AT, "kind": "forecast", "ask": "{}", "expires_at": AT,
+        "id": "q",
+        "user_id": "u",
+        "asked_at": AT,
+        "kind": "forecast",
+        "ask": "{}",
+        "expires_at": AT,
     },
     "studies": {
-        "id": "s", "project_id": "p", "user_id": "u", "name": "n", "spec": "{}", "seed": 1, "state": "running",
-        "generation": 1, "reason": "", "note": "", "output_volume": "", "trial_count": 1, "proposed": 3,
-        "prepared": '[{"memo": 1}]', "prepared_at": 2, "known": "[]", "winner": '{"trial": 1}', "created_at": AT,
-        "started_at": AT, "updated_at": AT,
+        "id": "s",
+        "project_id": "p",
+        "user_id": "u",
+        "name": "n",
+        "spec": "{}",
+        "seed": 1,
+        "state": "running",
+        "generation": 1,
+        "reason": "",
+        "note": "",
+        "output_volume": "",
+        "trial_count": 1,
+        "proposed": 3,
+        "prepared": '[{"memo": 1}]',
+        "prepared_at": 2,
+        "known": "[]",
+        "winner": '{"trial": 1}',
+        "created_at": AT,
+        "started_at": AT,
+        "updated_at": AT,
     },
-}  # fmt: skip
+}
 
 
 def test_rows_keep_their_values_under_the_new_names_and_back(tmp_path: Path) -> None:
@@ -200,7 +289,8 @@ def test_rows_keep_their_values_under_the_new_names_and_back(tmp_path: Path) -> 
     raw = sqlite3.connect(file)  # without the keys of projects and users
     for table, row in _ROWS_OF_0033.items():
         names, marks = ", ".join(f'"{name}"' for name in row), ", ".join("?" for _ in row)
-        raw.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))  # noqa: S608 (names of this test)
+        # Names of this test.
+        raw.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
     raw.commit()
     before = {table: _rows_of(raw, table) for table in _ROWS_OF_0033}
     raw.close()

@@ -101,8 +101,11 @@ def test_the_first_volumes_are_registered_as_the_storage_is() -> None:
         },
     ]
     assert {m["mountPath"] for m in container["volumeMounts"]} == {
-        "/tmp", "/srv/output", "/var/lib/trainmaster", "/var/lib/trainmaster/data",
-    }  # fmt: skip
+        "/tmp",
+        "/srv/output",
+        "/var/lib/trainmaster",
+        "/var/lib/trainmaster/data",
+    }
 
 
 def env_of_the_scheduler(documents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,6 +205,9 @@ def test_more_volumes_are_mounted_and_registered() -> None:
         assert env["TRAINMASTER_HOST_PATHS"] == "/srv/output:/mnt/disk"
         first = {volume["name"]: volume for volume in json.loads(env["TRAINMASTER_FIRST_VOLUMES"])}
         assert first["sets"] == {
-            "name": "sets", "kind": "nfs", "root": "/var/lib/trainmaster/sets", "config": {"server": "nas", "path": "/sets"},
-        }  # fmt: skip
+            "name": "sets",
+            "kind": "nfs",
+            "root": "/var/lib/trainmaster/sets",
+            "config": {"server": "nas", "path": "/sets"},
+        }
         assert first["disk"] == {"name": "disk", "kind": "local", "root": "/mnt/disk"}

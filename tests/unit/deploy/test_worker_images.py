@@ -1,4 +1,6 @@
-"""The images for jobs name an exact version of each package that they ask for: the same commit builds the same again."""
+"""The images for jobs name an exact version of each package that they ask for: the same commit builds the same
+again.
+"""
 
 from __future__ import annotations
 

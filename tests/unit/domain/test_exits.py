@@ -111,7 +111,10 @@ def test_a_script_for_keras_2_under_keras_3_is_told():
         ),
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --epoch 3", 2, "correct the job's command or args"),
         (
-            "worker-1: worker 1 has another model than ps 0: `0.weight` is 50×8 here and 60×8 there (here: the ps, there: worker 1).",
+            (
+                "worker-1: worker 1 has another model than ps 0: `0.weight` is 50×8 here and 60×8 there (here: the ps, "
+                "there: worker 1)."
+            ),
             1,
             "the next attempt would end the same way",
         ),
@@ -129,7 +132,8 @@ def test_a_script_for_keras_2_under_keras_3_is_told():
         (
             (
                 "shard=7 predictions=70 errors=0, EOFError\n"
-                "batch prediction: /data/instances/a.csv.gz ends in the middle of what gzip packed: copy it again, whole."
+                "batch prediction: /data/instances/a.csv.gz ends in the middle of what gzip packed: copy it again, "
+                "whole."
             ),
             2,
             "a.csv.gz ends in the middle",
@@ -164,7 +168,10 @@ def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log,
         ),
         (TRACEBACK.format(line="OSError: 1000000 requested and 131056 written"), ExitKind.CAPACITY),
         (
-            "worker-0: the checkpoint of step 3 was not written to /data/output/checkpoints: the output volume is full: free space.",
+            (
+                "worker-0: the checkpoint of step 3 was not written to /data/output/checkpoints: the output volume is "
+                "full: free space."
+            ),
             ExitKind.CAPACITY,
         ),
         ("worker-0: ps 1 has no memory for the optimizer's state: give the ps more memory.", ExitKind.OUT_OF_MEMORY),
@@ -174,7 +181,8 @@ def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log,
         ),
         (
             TRACEBACK.format(
-                line="RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:3"
+                line="RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer "
+                "[127.0.0.1]:3"
             ),
             ExitKind.TRANSIENT,
         ),

@@ -25,16 +25,34 @@ _STATES: Final = {
 JOB_STATES: Final = tuple(
     f"JOB_STATE_{name}"
     for name in (
-        "UNSPECIFIED", "QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "PAUSED", "EXPIRED",
-        "UPDATING", "PARTIALLY_SUCCEEDED",
+        "UNSPECIFIED",
+        "QUEUED",
+        "PENDING",
+        "RUNNING",
+        "SUCCEEDED",
+        "FAILED",
+        "CANCELLING",
+        "CANCELLED",
+        "PAUSED",
+        "EXPIRED",
+        "UPDATING",
+        "PARTIALLY_SUCCEEDED",
     )
-)  # fmt: skip
+)
 PIPELINE_STATES: Final = tuple(
     f"PIPELINE_STATE_{name}"
     for name in (
-        "UNSPECIFIED", "QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "PAUSED",
+        "UNSPECIFIED",
+        "QUEUED",
+        "PENDING",
+        "RUNNING",
+        "SUCCEEDED",
+        "FAILED",
+        "CANCELLING",
+        "CANCELLED",
+        "PAUSED",
     )
-)  # fmt: skip
+)
 # google.rpc.Code
 CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 4, 8, 13
 _CODES: Final = {
