@@ -95,7 +95,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         project=project,
         user=user,
         state=row["state"],
-        wanted=row["wanted"],
+        wanted=row["desired_state"],
         priority=row["priority"],
         labels=spec.labels,
         roles={role[0]: role[1] for role in row["gang"]["roles"]},

@@ -25,7 +25,8 @@ SCRIPT = textwrap.dedent(
     def scalar(tag, step, value):
         inner = b"\\x0a" + bytes([len(tag)]) + tag + b"\\x15" + struct.pack("<f", value)
         summary = b"\\x0a" + bytes([len(inner)]) + inner
-        return b"\\x09" + struct.pack("<d", time.time()) + b"\\x10" + bytes([step]) + b"\\x2a" + bytes([len(summary)]) + summary
+        at = b"\\x09" + struct.pack("<d", time.time()) + b"\\x10" + bytes([step])
+        return at + b"\\x2a" + bytes([len(summary)]) + summary
 
     folder = os.environ["TRAINMASTER_OUTPUT_DIR"] + "/logs"
     os.makedirs(folder, exist_ok=True)

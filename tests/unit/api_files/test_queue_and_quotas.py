@@ -263,7 +263,8 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
         (
             {"guaranteed": {"gpus": 1}, "user_guaranteed": {"member": {"gpus": 2}}},
             (
-                "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get back "
+                "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get "
+                "back "
                 "only what"
             ),
         ),
