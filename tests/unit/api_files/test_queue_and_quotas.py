@@ -265,7 +265,7 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
             (
                 "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get "
                 "back "
-                "only what"
+                "back only what"
             ),
         ),
         ({"user_guaranteed": {"member": {"gpus": 2}}}, "2 GPUs together, and the project nothing"),
