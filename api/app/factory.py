@@ -19,7 +19,7 @@ from api.checkpoints.inside import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
-from api.openapi import describe
+from api.http.openapi_document import describe
 from api.pages.routes import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api

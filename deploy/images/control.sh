@@ -26,7 +26,8 @@ case $part in
   probe) exec python -ISc 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=4)' "$1" ;;
   python | sh) exec "$part" "$@" ;;
   help | -h | --help)
-    echo "usage: api | scheduler [--concurrency N] | beat | migrate | bootstrap [--token-file FILE] | migrations … | trainmaster … | probe URL | python … | sh"
+    echo "usage: api | scheduler [--concurrency N] | beat | migrate | bootstrap [--token-file FILE] | migrations … |" \
+      "trainmaster … | probe URL | python … | sh"
     ;;
   *)
     echo "This image has no part called $part; \`help\` lists them." >&2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +13,8 @@ MODULES_PER_FOLDER = 20
 LINES_PER_MODULE = 600
 LINES_PER_FUNCTION = 70
 LINE_LENGTH = 120
+# Words for a checker must stand on the line that they are about.
+PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore|fmt: skip).*$")
 
 
 def test_no_folder_holds_more_than_twenty_modules() -> None:
@@ -44,7 +47,11 @@ def test_no_line_is_longer_than_a_hundred_and_twenty_characters() -> None:
     files = tracked_files(".py", ".ts", ".tsx", ".css", ".sh")
     lines = [(path, number, line) for path in files for number, line in enumerate(text_lines(path), start=1)]
     lines += [(path, number, line) for path in tracked_files(".md") for number, line in prose_of(text_lines(path))]
-    long = [f"{path}:{number}" for path, number, line in lines if len(line) > LINE_LENGTH and not _is_unbreakable(line)]
+    long = [
+        f"{path}:{number}"
+        for path, number, line in lines
+        if len(PRAGMA.sub("", line)) > LINE_LENGTH and not _is_unbreakable(line)
+    ]
     assert not long, f"{len(long)} lines over {LINE_LENGTH} characters: {long[:40]}"
 
 

@@ -214,7 +214,6 @@ def nothing_here(rest: str, request: Request, caller: Reader) -> Response:
     """What is Kubernetes' and not ours is told by its name."""
     del caller
     raise NotServed(
-        f"{request.method} /{rest[:200]} is not served by this platform; of Kubernetes it has trainjobs (create, "
-        "get, list, "
-        "delete), clustertrainingruntimes, and the pods, logs and events of TrainJobs."
+        f"{request.method} /{rest[:200]} is not served by this platform; of Kubernetes it has trainjobs (create, get, "
+        "list, delete), clustertrainingruntimes, and the pods, logs and events of TrainJobs."
     )

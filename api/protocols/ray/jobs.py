@@ -58,8 +58,7 @@ def create(context: AppContext, caller: Caller, project: str, request: JobReques
             except NotFound as error:
                 raise InvalidRequest(
                     f"runtime_env.working_dir: {error.sentence[:-1]} among those that you uploaded; submit it again "
-                    "with "
-                    "the local folder.",
+                    "with the local folder.",
                     field="runtime_env.working_dir",
                 ) from error
     spec = job_spec_of(project, submission_id, request, environment, code)

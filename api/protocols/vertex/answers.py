@@ -29,11 +29,11 @@ from core.domain.errors import (
 
 
 class NoCapacity(InvalidRequest):
-    """No node of the cluster could ever hold what is asked for."""
+    """The job is infeasible: no node of the cluster could ever run it."""
 
 
-# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads
-# of missing refresh fields instead of what is wrong.
+# The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and
+# its user reads about missing refresh fields instead of the real cause.
 STATUSES: Final[Codes] = (
     (NotServed, 501, "UNIMPLEMENTED"),
     (NoCapacity, 429, "RESOURCE_EXHAUSTED"),

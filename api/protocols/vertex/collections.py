@@ -1,4 +1,4 @@
-"""The collections that share one set of routes."""
+"""Registry of the collections that share one set of routes."""
 
 from __future__ import annotations
 

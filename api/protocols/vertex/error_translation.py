@@ -1,4 +1,4 @@
-"""Our own errors in the words of Vertex AI: its clients know neither the fields of our specs nor our cursors."""
+"""Error translation: maps fields of our job spec, and our cursors, to the fields of Vertex AI's requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from api.protocols.vertex.training.mapping import ROLES
 from api.protocols.vertex.training.specs import CustomJobSpec
 from core.domain.errors import InvalidRequest, InvalidSpec
 
-# Fields of our job spec, by what they are made of.
+# Field of our job spec -> field of the request.
 _FIELDS: Final = {
     "max_run_time": "scheduling.timeout",
     "max_wait": "scheduling.max_wait_duration",
@@ -22,7 +22,7 @@ _FIELDS: Final = {
     "output": "base_output_directory",
     "priority": "scheduling.strategy",
 }
-# Of a role's resources; all else of them is the machine's.
+# Fields of a role's resources; all others come from the machine type.
 _MACHINE_FIELDS: Final = {"resources.gpus": "accelerator_count", "resources.gpu_type": "accelerator_type"}
 _PROGRAM_FIELDS: Final = ("command", "args", "env")
 _ROLE: Final = re.compile(rf"roles\.(?P<role>{'|'.join(ROLES)})(?:\.(?P<rest>.+))?")
@@ -31,10 +31,9 @@ _SHOWN: Final = 5  # mistakes in one sentence
 
 @contextmanager
 def translated_errors(spec: CustomJobSpec) -> Iterator[None]:
-    """Raises ``InvalidRequest`` in place of a mistake that names a field of ours, with the field that the client sent,
-    in ``spec``.
+    """Replace errors that name fields of our job spec by ``InvalidRequest`` with the fields of the client's ``spec``.
 
-    All mistakes stand in its sentence: their errors have no list of them.
+    All mistakes are in one message: Google's errors have no list.
     """
     try:
         yield
@@ -62,7 +61,7 @@ def translated_errors(spec: CustomJobSpec) -> Iterator[None]:
 
 
 def _client_path(path: str, spec: CustomJobSpec) -> str | None:
-    """Where the client said what our spec has at ``path``; ``None``: nowhere."""
+    """The request's field behind ``path`` of our spec; ``None`` if there is none."""
     if path in _FIELDS:
         return _FIELDS[path]
     if path == "command":  # of a job with one role
@@ -84,7 +83,7 @@ def _client_path(path: str, spec: CustomJobSpec) -> str | None:
 
 
 def list_position(token: str) -> tuple[datetime, str]:
-    """Where a page ended, by its ``nextPageToken``. Raises ``InvalidRequest``."""
+    """The position at which a page ended, from its ``nextPageToken``. Raises ``InvalidRequest``."""
     with _as_page_token():
         return read_position(token)
 
@@ -101,6 +100,6 @@ def _as_page_token() -> Iterator[None]:
         yield
     except InvalidRequest as error:
         raise InvalidRequest(
-            "page_token: not one of this list; give back `next_page_token` as it came, or leave it out.",
+            "page_token: not a token of this list; send `next_page_token` as it came, or leave it out.",
             field="page_token",
         ) from error

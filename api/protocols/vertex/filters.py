@@ -1,4 +1,4 @@
-"""Filters of lists: ``display_name="x" AND state="JOB_STATE_RUNNING"``, as far as resources have what they ask for.
+"""List filters such as ``display_name="x" AND state="JOB_STATE_RUNNING"``.
 
 https://google.aip.dev/160. Names in snake_case or camelCase; AND binds less than OR, as Google has it.
 """
@@ -29,7 +29,7 @@ FunctionFactory = Callable[[str], Predicate]  # the argument -> a test
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Every test holds."""
+    """Conjunction: every test holds."""
 
     tests: tuple[Predicate, ...]
 
@@ -39,9 +39,10 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class FilterVocabulary:
-    """What the filters of one kind of resource may ask for, by the names of its fields in snake_case.
+    """The fields (snake_case) and functions that filters of one resource type may use.
 
-    ``own``: fields with rules of their own. ``calls``: functions such as ``in_context("…")``. ``longest``: characters.
+    ``own``: fields with their own test factory. ``calls``: functions such as ``in_context("…")``. ``longest``: maximal
+    length of a filter in characters.
     """
 
     texts: Collection[str]
@@ -56,18 +57,18 @@ class FilterVocabulary:
 
 
 def job_vocabulary(states: Collection[str]) -> FilterVocabulary:
-    """``states``: the names of all that such a resource can be in."""
+    """``states``: names of all states of the resource."""
     return FilterVocabulary(_TEXTS, _TIMES, {"state": choice_test("state", states)})
 
 
-# Of what has no state: models and endpoints.
+# For resources without a state: models and endpoints.
 DEFAULT_VOCABULARY: Final = FilterVocabulary(
     frozenset({"display_name", "name"}), frozenset({"create_time", "update_time"})
 )
 
 
 def parse_filter(text: str, vocabulary: FilterVocabulary = DEFAULT_VOCABULARY) -> Predicate:
-    """What says whether a resource is meant. Raises ``InvalidRequest``: it cannot be read."""
+    """Compile a filter to a predicate. Raises ``InvalidRequest`` for a syntax error or an unknown field."""
     if len(text) > vocabulary.longest:
         raise InvalidRequest(f"Invalid filter: it is longer than {vocabulary.longest} characters.", field="filter")
     if not text.strip():
@@ -80,7 +81,7 @@ def parse_filter(text: str, vocabulary: FilterVocabulary = DEFAULT_VOCABULARY) -
 
 
 def count_terms(text: str) -> int:
-    """How much a filter that can be read asks of each row, at least 1: its values and functions' arguments."""
+    """Cost of a valid filter per row: the number of its values and function arguments, at least 1."""
     return max(1, sum(token.kind != "sign" for token in _tokens(text)) // 2)
 
 
@@ -106,7 +107,7 @@ def _tokens(text: str) -> list[_Token]:
 
 class _Parser:
     def __init__(self, rest: list[_Token], vocabulary: FilterVocabulary) -> None:
-        """``rest``: what is not read yet, the next one last."""
+        """``rest``: unread tokens in reverse order."""
         self.rest, self.vocabulary = rest, vocabulary
 
     def sequence(self, depth: int) -> Predicate:
@@ -181,7 +182,7 @@ def _label(key: str, sign: str, value: str) -> Predicate:
     def test(read: FieldReader) -> bool:
         labels: Mapping[str, str] = read("labels")
         if sign == ":":
-            # `labels:key` and `labels.key:*` ask whether it is there.
+            # `labels:key` and `labels.key:*` test for presence.
             return (key or value) in labels if value == "*" or not key else value in labels.get(key, "")
         return compare(labels.get(key), sign, value)
 
@@ -189,7 +190,7 @@ def _label(key: str, sign: str, value: str) -> Predicate:
 
 
 def text_test(name: str, sign: str, value: str) -> Predicate:
-    """Whether a field's text is so; with ``*`` at its end ``value`` is a beginning."""
+    """Compares a text field; a ``value`` that ends in ``*`` is a prefix."""
 
     def test(read: FieldReader) -> bool:
         own = read(name)
@@ -203,7 +204,7 @@ def text_test(name: str, sign: str, value: str) -> Predicate:
 
 
 def choice_test(name: str, choices: Collection[str]) -> TestFactory:
-    """As :func:`text_test`, of a field that is one of ``choices``: no resource can have another value."""
+    """As :func:`text_test`, for an enumerated field; refuses values that no resource can have."""
 
     def make(key: str, sign: str, value: str) -> Predicate:
         if key:
@@ -230,7 +231,7 @@ def _time(name: str, sign: str, value: str) -> Predicate:
 
 
 def compare(own: Any, sign: str, value: Any) -> bool:
-    """``None`` is equal to nothing. ``sign``: any but ``:``."""
+    """``None`` equals nothing. ``sign``: any operator except ``:``."""
     if own is None:
         return sign == "!="
     match sign:
@@ -249,5 +250,5 @@ def compare(own: Any, sign: str, value: Any) -> bool:
 
 
 def bad_filter(what: str) -> InvalidRequest:
-    """An error that says what is wrong with a filter."""
+    """``what``: the filter's mistake."""
     return InvalidRequest(f"Invalid filter: {what}.", field="filter")

@@ -17,8 +17,8 @@ ANY_LOCATION: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where a resource lies. ``location``: kept as it was told; jobs of all locations are planned together. ``own``:
-    the project of ours that ``project`` means.
+    """A resource's project and location. ``location``: stored as sent; jobs of all locations share one cluster.
+    ``own``: our project to which the table maps ``project``.
     """
 
     project: str
@@ -30,16 +30,14 @@ class Parent:
 
 
 def parent_of(project: str, location: str, own: str) -> Parent:
-    """Raises ``InvalidRequest``: no location is called so."""
+    """Raises ``InvalidRequest`` for an invalid location."""
     if not _LOCATION.fullmatch(location):
         raise InvalidRequest(f"Location {location[:100]!r} is none; write one such as us-central1.", field="location")
     return Parent(project, location, own)
 
 
 def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> ProjectMembership:
-    """The caller's place in the project. Raises ``Forbidden``, as Vertex AI does also where there is no such
-    project.
-    """
+    """The caller's membership of the project. Raises ``Forbidden``, as Vertex AI does for unknown projects, too."""
     try:
         return caller.member_of(session, parent.own, role)
     except NotFound:

@@ -1,7 +1,7 @@
-"""Messages as proto3 JSON writes them, and as a protobuf ``Value`` does, which ``trainingTaskInputs`` are.
+"""Messages in proto3 JSON, and in the JSON of a protobuf ``Value``, as which ``trainingTaskInputs`` come.
 
-Names in camelCase or snake_case; enums as numbers or names; whole numbers as numbers, as text, or as floats; what is
-zero or empty is left out. https://protobuf.dev/programming-guides/json/
+Names in camelCase or snake_case; enums as numbers or names; whole numbers as numbers, as text, or as floats; zero
+and empty values are left out. https://protobuf.dev/programming-guides/json/
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def camel(name: str) -> str:
 
 
 class Message:
-    """One message that a client sent. ``path``: where it stands in the request, as Google's errors name it.
+    """One message of a request. ``path``: its field path, as Google's errors name it.
 
-    Every method raises ``InvalidRequest`` for a value that is none of its kind.
+    Every method raises ``InvalidRequest`` for a value of the wrong type.
     """
 
     def __init__(self, raw: Any, path: str) -> None:
@@ -41,8 +41,10 @@ class Message:
         self._fields = {camel(str(key)): value for key, value in raw.items() if value is not None}
 
     def demand_known(self, served: Collection[str], *, absent: Mapping[str, str] | None = None) -> None:
-        """Raise for what is not in ``served``: ``NotServed`` for the real API's fields in ``absent`` (name -> what it
-        is), where they say anything, and for all else as the real API does.
+        """Refuse fields that are not in ``served``.
+
+        Raises ``NotServed`` for non-empty fields in ``absent`` (name -> feature), else ``InvalidRequest`` worded as the
+        real API's.
         """
         for name, value in self._fields.items():
             if name in served:
@@ -58,7 +60,7 @@ class Message:
             )
 
     def __contains__(self, name: str) -> bool:
-        """Whether it was sent at all, be it empty."""
+        """Whether the field was sent, even if empty."""
         return name in self._fields
 
     def has(self, name: str) -> bool:
@@ -89,7 +91,7 @@ class Message:
         return value
 
     def number(self, name: str) -> float:
-        """A double; zero where it is left out."""
+        """A double; zero if left out."""
         value = self._fields.get(name, 0.0)
         if isinstance(value, str):
             try:
@@ -110,7 +112,7 @@ class Message:
         return value
 
     def enum(self, name: str, names: Mapping[int, str]) -> str:
-        """Its name; the one of 0 where it is left out."""
+        """The enum value's name; if left out, that of 0."""
         value = self._fields.get(name, 0)
         if isinstance(value, str) and value in names.values():
             return value
@@ -119,7 +121,7 @@ class Message:
         return names[number]
 
     def seconds(self, name: str) -> float | None:
-        """A duration such as ``3600s``; ``None`` where it is left out or zero."""
+        """A duration such as ``3600s``; ``None`` if left out or zero."""
         value = self._fields.get(name, "0s")
         if isinstance(value, Mapping):  # as a Value that holds the message itself
             value = f"{Message(value, self.at(name)).whole('seconds')}s"

@@ -1,4 +1,4 @@
-"""The parameters of a request's address: each is served, refused by its name, or of no meaning to anybody.
+"""Validation of query parameters: each is served, ignored without effect, or refused by its name.
 
 https://cloud.google.com/apis/docs/system-parameters
 """
@@ -12,7 +12,7 @@ from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest
 
 _FORMATS: Final = frozenset({"$alt", "alt"})
-# How an answer is laid out, or who counts a request: nothing in it depends on them.
+# Ignored: they set only the response's layout, or accounting.
 _IDLE: Final = frozenset({"prettyPrint", "$prettyPrint", "$.xgafv", "quotaUser"})
 _IN_HEADER: Final = "tokens in an address are (send it in the header Authorization: Bearer)"
 _ABSENT: Final[Mapping[str, str]] = {
@@ -37,11 +37,11 @@ _ABSENT: Final[Mapping[str, str]] = {
 
 
 def demand_known(query: Mapping[str, str], served: Collection[str]) -> None:
-    """Raise for a parameter that the route does not read.
+    """Refuse parameters that the route does not read.
 
     Raises:
-        NotServed: it is of the real API, and says anything.
-        InvalidRequest: nobody knows it, or the answer is asked for in another format than JSON.
+        NotServed: a parameter of the real API with a non-empty value.
+        InvalidRequest: an unknown parameter, or a response format other than JSON.
     """
     for name, value in query.items():
         if name in _FORMATS:

@@ -1,4 +1,4 @@
-"""What the requests of all routes have in common."""
+"""Paths, parameters and bodies that the routes share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from api.protocols.vertex.names import Parent, parent_of
 from api.protocols.vertex.table import table_of
 
 PARENT: Final = "/v1/projects/{project}/locations/{location}"
-# Where the SDK asks for an operation's progress over REST: the first of its address rules is this one.
+# The SDK polls operations here over REST: it is the first of its address rules.
 PARENT_OF_PROGRESS: Final = PARENT.replace("/v1/", "/ui/", 1)
 ResourceId = Annotated[str, Path(max_length=128)]
 RawBody = Annotated[dict[str, Any], Body()]

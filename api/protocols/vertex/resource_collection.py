@@ -1,4 +1,4 @@
-"""What the routes need of one kind of resource, and the two kinds that are a job each."""
+"""The interface between routes and one type of resource, and its implementation for job-backed types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Collection(Protocol):
     """Every method raises ``NotFound`` or ``Forbidden``; ``create`` also ``InvalidRequest`` and ``NotServed``."""
 
     def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
-        """Gives the new resource's id."""
+        """Returns the new resource's id."""
         ...
 
     def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]: ...
@@ -27,17 +27,17 @@ class Collection(Protocol):
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None: ...
 
     def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        """Gives an operation. Raises ``Conflict``: it has not ended."""
+        """Returns an operation. Raises ``Conflict`` if the resource has not ended."""
         ...
 
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        """The operation of its deletion as it is now. Raises ``NotFound``: nobody began one."""
+        """The current state of the deletion. Raises ``NotFound`` if none was started."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class JobCollection:
-    """Resources that are a row beside a job. ``make``: makes one, ``view``: shows it."""
+    """Job-backed resources. ``make`` creates one, ``view`` renders it."""
 
     name: str
     make: Callable[[AppContext, Caller, Parent, Any], str]

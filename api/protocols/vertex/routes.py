@@ -1,7 +1,7 @@
-"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training and serving: a thin adapter over
-our own.
+"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training and serving: an adapter over our
+API.
 
-Not in our own description: it is Google's, and versioned by it. At the root, where ``api_endpoint`` points to.
+Not part of our OpenAPI document: Google defines and versions it. It is at the root, where ``api_endpoint`` points to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from core.domain.errors import NotFound
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
-# In front of the routes of all collections, which would take theirs.
+# Before the collections' routes, whose patterns match these, too.
 router.include_router(serving_routes.router)
 
 
@@ -69,7 +69,7 @@ def _add(collection: str, kind: Collection) -> None:
     def delete(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
         return answer(kind.delete(context, caller, parent, resource))
 
-    # Whoever looks at a deletion goes on with it, which is to write.
+    # Polling a deletion continues it, so this needs write access.
     def operation(
         resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep
     ) -> Response:
@@ -93,7 +93,7 @@ _SERVED: Final = (*COLLECTIONS, "metadataStores", "tensorboards", "operations")
 _MODEL: Final = f"{PARENT}/{models.COLLECTION}/{{resource}}"
 
 
-# In front of the routes of all collections, which have one verb.
+# Before the collections' routes, whose `{action}` pattern matches these, too.
 @router.get(f"{_MODEL}:listVersions")
 def list_model_versions(
     resource: ResourceId,
@@ -139,7 +139,7 @@ router.include_router(routes.router)
 @router.api_route(f"{PARENT}/{{rest:path}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 @router.api_route(f"{PARENT_OF_PROGRESS}/{{rest:path}}", methods=["GET", "POST", "DELETE"])
 def nothing_here(request: Request, rest: str, parent: ParentDep, caller: Reader) -> Response:
-    """What is of the real API and not of ours is told by its method and path."""
+    """Refuses what only the real API has, with its method and path."""
     del parent, caller
     asked = f"{request.method} {rest[:200]}"
     if rest.partition("/")[0].partition(":")[0] in _SERVED:
@@ -149,7 +149,7 @@ def nothing_here(request: Request, rest: str, parent: ParentDep, caller: Reader)
 
 @router.api_route("/v1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 def no_such_place(request: Request, rest: str, caller: Reader) -> Response:
-    """In Google's words, not in our own."""
+    """404 in Google's error format instead of ours."""
     del caller
     raise NotFound(
         f"{request.method} /v1/{rest[:200]} is not found: resources are in projects/<project>/locations/<location>."
@@ -158,7 +158,7 @@ def no_such_place(request: Request, rest: str, caller: Reader) -> Response:
 
 @router.api_route("/v1beta1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 def no_beta(rest: str, caller: Reader) -> Response:
-    """Clients of the preview's API, such as ``aiplatform.preview``, have another address."""
+    """Preview clients such as ``aiplatform.preview`` use this address."""
     del rest, caller
     raise NotServed(
         "Vertex AI's v1beta1 is not served by this platform; use v1, as google.cloud.aiplatform does without `preview`."

@@ -1,9 +1,8 @@
-"""What Google's machine types, accelerators, images and locations are here.
+"""Maps Google's machine types, accelerators, images and locations to ours.
 
-Built in are Google's own sizes. Over them lies what the environment says (``TRAINMASTER_VERTEX``), and over that what
-administrators store while the platform runs: it counts from the next request on, in every process of the API. Plain
-processes share one machine, and have no images: there a machine type asks for nothing but its GPUs unless an
-administrator says otherwise.
+Layers, the strongest first: entries that administrators store at run time (effective from the next request, in every
+API process), ``TRAINMASTER_VERTEX``, and Google's own sizes. With plain processes, which share one machine and have no
+images, a machine type requests only its GPUs unless an administrator configures more.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _NAMED: Final = "that an administrator names in the table (`trainmaster vertex-t
 
 
 class Machine(BaseModel):
-    """What one replica on such a machine asks for; what is unstated it shares with others."""
+    """Resource requests of one replica on this machine type; unset ones are shared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -73,12 +72,11 @@ class Machine(BaseModel):
 
 
 class Table:
-    """Layers of entries over what is built in, the strongest first. In each layer a name itself comes before patterns
-    (``n1-*``), and of these the first that fits counts.
+    """Layers of entries over the built-in ones, the strongest first.
 
-    An image ``null``: the platform's own. ``projects`` and ``buckets``: from Google's names in scripts to ours; what is
-    not named there has our name. ``serving_images``: of models' containers, ``null``: the platform's own server reads
-    the model instead.
+    In each layer exact names precede patterns (``n1-*``); of patterns the first match counts. An image ``null`` is the
+    platform's own. ``projects`` and ``buckets`` map names in scripts to ours; unmapped names stay. ``serving_images``
+    maps containers of models; ``null``: the platform's own server loads the model instead.
     """
 
     def __init__(self, *layers: Iterable[Entry], has_images: bool = True) -> None:
@@ -91,9 +89,7 @@ class Table:
         return self._has_images
 
     def entries(self) -> list[Entry]:
-        """All that can count, by section and then as they are looked at: none whose very name a stronger layer has,
-        too.
-        """
+        """All effective entries by section and precedence, without those whose name a stronger layer has."""
         found: dict[tuple[str, str], Entry] = {}
         for section in (*SECTIONS, SWITCH):
             for layer in self._layers:
@@ -102,7 +98,7 @@ class Table:
         return list(found.values())
 
     def find(self, section: str, name: str) -> Entry | None:
-        """What an administrator says of this name of Google's; ``None``: nothing."""
+        """The entry for a name of Google's; ``None`` if there is none."""
         for layer in self._layers:
             entries = layer.of(section)
             if name in entries:
@@ -113,7 +109,7 @@ class Table:
         return None
 
     def machine(self, name: str, *, path: str) -> Machine:
-        """Raises ``InvalidRequest``: nobody knows such a machine type."""
+        """Raises ``InvalidRequest`` for an unknown machine type."""
         own = self.find("machines", name)
         if own is not None and own.value is not None:
             return Machine.model_validate(own.value)
@@ -133,28 +129,27 @@ class Table:
         )
 
     def gpu_models(self, accelerator: str, *, path: str) -> tuple[str, ...]:
-        """Models of ours that count as this accelerator; none: any. Raises ``InvalidRequest``."""
+        """GPU models that count as this accelerator; empty: any. Raises ``InvalidRequest``."""
         own = self.find("accelerators", accelerator)
         if own is not None and own.value is not None:
             return tuple(own.value)
         if accelerator not in _MODELS:
             raise InvalidRequest(
                 f"{path}: Accelerator type {accelerator[:100]} is not supported; an administrator can name GPUs that "
-                "count as it in the "
-                "table (`trainmaster vertex-table`).",
+                "count as it in the table (`trainmaster vertex-table`).",
                 field=path,
             )
         return _MODELS[accelerator]
 
     def image(self, uri: str) -> str | None:
-        """``uri`` itself unless another image stands for it; ``None``: the platform's own."""
+        """The image for ``uri``, by default itself; ``None``: the platform's own."""
         if not self._has_images:
             return None
         own = self.find("images", uri)
         return uri if own is None else own.value
 
     def serving_image(self, uri: str) -> tuple[bool, str | None]:
-        """Whether the table names this container of a model, and what it says."""
+        """Whether the table has an entry for this model container, and its value."""
         own = self.find("serving_images", uri)
         return (False, None) if own is None else (True, own.value)
 
@@ -172,7 +167,7 @@ class Table:
 
     @property
     def trusts_pickles(self) -> bool:
-        """Whether the platform's server reads pickles where it stands for one of Google's containers, as they do."""
+        """Whether the platform's server unpickles when it replaces one of Google's containers, as those do."""
         own = self.find(SWITCH, "")
         return True if own is None else bool(own.value)
 
@@ -188,19 +183,19 @@ class _Layer:
 
 
 def table_of(context: AppContext) -> Table:
-    """What holds now: one short transaction of its own, so call it where none is open."""
+    """The current table. Opens a short transaction, so call it outside of one."""
     with context.read() as work:
         return stored_table(work, context.settings)
 
 
 def stored_table(work: UnitOfWork, settings: Settings) -> Table:
-    """The same, in a transaction that is open. What another version kept and this one cannot read is left out."""
+    """The same in an open transaction. Entries that another version stored and this one cannot read are skipped."""
     stored, _ = read_stored_rows(read_vertex_table(work.session).entries)
     return table_with(stored, settings)
 
 
 def table_with(stored: Iterable[Entry], settings: Settings) -> Table:
-    """The table that there would be with these in the database."""
+    """The table with these stored entries."""
     is_plain = settings.executor == "process"
     return Table(stored, environment_entries(settings), _PLAIN if is_plain else (), has_images=not is_plain)
 
@@ -210,7 +205,7 @@ _PLAIN: Final = (Entry("machines", "*", {}, "platform"),)
 
 
 def environment_entries(settings: Settings) -> tuple[Entry, ...]:
-    """Of ``TRAINMASTER_VERTEX``. Raises ``BadSettings``: it cannot be read."""
+    """Entries of ``TRAINMASTER_VERTEX``. Raises ``BadSettings`` if they are invalid."""
     return _of_environment(settings.vertex)
 
 

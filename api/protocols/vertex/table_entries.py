@@ -1,4 +1,4 @@
-"""The entries of an administrator's table, as they are written and as they are kept."""
+"""Entries of the mapping table: validation, documents, and the stored form."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ _READERS: Final[Mapping[str, TypeAdapter[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``name``: of Google's, or a pattern of such names; empty for a switch. ``value``: plain data, as ``document_of``
-    shows it.
-    """
+    """``name``: Google's name, or a pattern; empty for a switch. ``value``: plain data, as in ``document_of``."""
 
     section: str
     name: str
@@ -50,14 +48,14 @@ class Entry:
 
 
 def read_entries(document: Any, source: Source = "stored") -> tuple[list[Entry], list[InvalidRequest]]:
-    """What can be read of a table, and all that cannot, each with the entry's path as its field."""
+    """The valid entries of a document, and an error for each invalid one, with the entry's path as its field."""
     if not isinstance(document, Mapping):
         return [], [_wrong("", f"A table is a mapping of {', '.join(SECTIONS)} and {SWITCH}, not {kind_of(document)}.")]
     found: list[Entry] = []
     wrong: list[InvalidRequest] = []
     for section, entries in document.items():
         if section in (*SECTIONS, SWITCH) and entries is None:
-            continue  # the heading alone, as YAML has it where all its lines are comments
+            continue  # a heading without entries, as in YAML with all lines commented out
         if section == SWITCH:
             if isinstance(entries, bool):
                 found.append(Entry(SWITCH, "", entries, source))
@@ -82,7 +80,7 @@ def read_entries(document: Any, source: Source = "stored") -> tuple[list[Entry],
 
 
 def document_of(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The table that these are, as :func:`read_entries` takes it."""
+    """The entries as a document for :func:`read_entries`."""
     found: dict[str, Any] = {}
     for entry in entries:
         if entry.name:
@@ -93,17 +91,19 @@ def document_of(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def stored_rows(entries: Iterable[Entry]) -> list[Any]:
-    """As the database keeps them: in a list, whose order stays."""
+    """The stored form: a list, since its order matters."""
     return [[entry.section, entry.name, entry.value] for entry in entries]
 
 
 def read_stored_rows(rows: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequest]]:
-    """What :func:`stored_rows` made, maybe in another version; what this one cannot read is left out, and told."""
+    """What :func:`stored_rows` made, maybe in another version; what this version cannot read is skipped and
+    reported.
+    """
     found: list[Entry] = []
     wrong: list[InvalidRequest] = []
     for line in rows:
         if not isinstance(line, list) or len(line) != 3:
-            wrong.append(_wrong("", "A line is kept that is no entry of a table."))
+            wrong.append(_wrong("", "A stored line is not an entry of a table."))
             continue
         section, name, value = line
         read, mistakes = read_entries({section: {name: value} if name else value})
@@ -113,7 +113,7 @@ def read_stored_rows(rows: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequ
 
 
 def _read(section: str, name: Any, value: Any, source: Source, wrong: list[InvalidRequest]) -> Entry | None:
-    """``None`` where it is none: then ``wrong`` says why."""
+    """``None`` for an invalid entry; then ``wrong`` has the reason."""
     before = len(wrong)
     if not isinstance(name, str):
         wrong.append(_wrong(section, f"{section}: {quoted(name)} is {kind_of(name)}; put names in quotes."))
@@ -136,7 +136,7 @@ def _read(section: str, name: Any, value: Any, source: Source, wrong: list[Inval
 
 
 def _plain(section: str, value: Any) -> Any:
-    """``value``, which is right, in its one form."""
+    """The canonical form of a valid ``value``."""
     if section == "accelerators" and isinstance(value, str):
         return [value]
     if section == "locations":
@@ -246,7 +246,7 @@ def _wrong(path: str, sentence: str) -> InvalidRequest:
 
 
 def read_text(text: str) -> Any:
-    """JSON, in which no name may stand twice in one mapping. Raises ``ValueError``."""
+    """JSON without duplicate names. Raises ``ValueError``."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

@@ -16,7 +16,7 @@ from core.domain.errors import TrainmasterError
 
 
 class VertexRoute(ProtocolRoute):
-    """Answers every error of ours as Vertex AI would, and takes no parameter in the address that it does not read."""
+    """Answers errors as Vertex AI does, and refuses query parameters that the route does not read."""
 
     codes = STATUSES
     otherwise = "INTERNAL"
@@ -26,7 +26,7 @@ class VertexRoute(ProtocolRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         served = frozenset(field.alias for field in get_flat_params(self.dependant))
-        # What is not served at all says so, whatever it is asked with.
+        # A catch-all route names the missing feature, whatever the parameters.
         is_refusal = self.path.endswith(":path}")
 
         async def with_known_parameters(request: Request) -> Response:

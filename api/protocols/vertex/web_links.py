@@ -1,6 +1,4 @@
-"""The addresses of our pages, as resources name them. The SDK prints them: the one place where its user reads any of
-ours.
-"""
+"""Links to our web pages in resources; the SDK prints them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from core.settings import Settings
 
 
 def has_web_access(spec: Mapping[str, Any]) -> bool:
-    """``spec``: a CustomJobSpec as its client sent it, in either spelling."""
+    """``spec``: a CustomJobSpec as sent, in camelCase or snake_case."""
     return bool(spec.get("enableWebAccess") or spec.get("enable_web_access"))
 
 

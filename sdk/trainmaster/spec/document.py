@@ -282,7 +282,7 @@ class _Reader:
 
 
 def plain_scalar(text: str) -> Any:
-    """The value of an unquoted scalar, by the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema)."""
+    """The value of an unquoted scalar, by the core schema of YAML 1.2 (yaml.org/spec/1.2.2, section 10.3)."""
     if text in _NULL:
         return None
     if text in _BOOL:

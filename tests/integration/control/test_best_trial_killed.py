@@ -66,8 +66,8 @@ registered, study_pass.register_best_trial = study_pass.register_best_trial, reg
 changed, study_pass.studies.change_study = study_pass.studies.change_study, change_study
 at = datetime.fromisoformat(now)
 control = ControlContext(
-    make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), KillingWakeup(), lambda: at, "doomed", b"k" * 32, "http://api",
-    Path(folder),
+    make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), KillingWakeup(), lambda: at,
+    "doomed", b"k" * 32, "http://api", Path(folder),
 )
 StudyLoop(control).reconcile("study-1")
 """

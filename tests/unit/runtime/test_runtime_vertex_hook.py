@@ -95,7 +95,8 @@ def sent(action):
         return str(refused)
 
 credentials = google.auth.default()[0]
-for url in ("http://api:1/storage/v1/b", "https://api:1/x", "http://api:2/x", "http://api:1.evil.org/x", "http://api:1@evil.org/x",
+for url in ("http://api:1/storage/v1/b", "https://api:1/x", "http://api:2/x", "http://api:1.evil.org/x",
+            "http://api:1@evil.org/x",
             "https://storage.googleapis.com/storage/v1/b"):
     print(sent(lambda headers: credentials.before_request(None, "GET", url, headers)))
 print(sent(credentials.apply))

@@ -95,8 +95,7 @@ def _bucket_for(context: AppContext, caller: StorageCaller | None, target: sessi
     if not PACKAGE.fullmatch(target.name):
         raise Forbidden(
             "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
-            "tells "
-            "how to send one."
+            "tells how to send one."
         )
     return open_bucket(context, target.bucket)
 

@@ -1,4 +1,4 @@
-"""What metadata stores hold:
+"""Record kinds of metadata stores:
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.
 """
 

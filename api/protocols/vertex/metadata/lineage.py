@@ -1,4 +1,4 @@
-"""What belongs to what in a metadata store: children and members of contexts, inputs and outputs of executions."""
+"""Lineage in a metadata store: children and members of contexts, inputs and outputs of executions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str,
 
 
 def add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
-    """``:addContextChildren``. Raises ``Conflict``: a context would be below itself."""
+    """``:addContextChildren``. Raises ``Conflict`` for a cycle."""
     message.demand_known({"context", "childContexts"})
     context = service.find(tx, CONTEXT, path, locks=True)
     children = _named(tx, CONTEXT, message, "childContexts")
@@ -63,7 +63,7 @@ def remove_children(tx: RecordTransaction, path: str, message: Message) -> dict[
 
 
 def add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
-    """``:addExecutionEvents``: what an execution took and made."""
+    """``:addExecutionEvents``: inputs and outputs of an execution."""
     message.demand_known({"execution", "events"})
     execution = service.find(tx, EXECUTION, path, locks=True)
     for at, item in message.items("events"):
@@ -84,10 +84,11 @@ def of_execution(tx: RecordTransaction, path: str) -> dict[str, Any]:
 
 
 def of_context(tx: RecordTransaction, path: str) -> dict[str, Any]:
-    """``:queryContextLineageSubgraph``: the artifacts and executions in a context, and what these took and made.
+    """``:queryContextLineageSubgraph``: the artifacts and executions of a context, with the executions' inputs and
+    outputs.
 
     Raises:
-        InvalidRequest: there are more than one answer holds.
+        InvalidRequest: the subgraph is too large for one response.
     """
     context = service.find(tx, CONTEXT, path)
     members = vertex_records.members_of(tx.session, context, _IN_GRAPH + 1)
@@ -101,7 +102,7 @@ def of_context(tx: RecordTransaction, path: str) -> dict[str, Any]:
 def _graph(
     tx: RecordTransaction, subject: VertexRecord, executions: Sequence[VertexRecord], artifacts: Sequence[VertexRecord]
 ) -> dict[str, Any]:
-    """In a few statements, however much it is: one for some hundred executions, and one for some hundred artifacts."""
+    """The subgraph, in one statement per some hundred executions or artifacts."""
     by_id = {record.id: record for record in executions}
     rows = vertex_records.events_of(tx.session, list(by_id), _IN_GRAPH + 1)
     if len(rows) > _IN_GRAPH:
@@ -110,7 +111,7 @@ def _graph(
     lacking = list(dict.fromkeys(row.child_id for row in rows if row.child_id not in known))
     known |= vertex_records.records_of(tx.session, lacking)
     order = {execution_id: place for place, execution_id in enumerate(by_id)}
-    rows.sort(key=lambda row: (row.kind, order[row.parent_id]))  # inputs first; else as they were said
+    rows.sort(key=lambda row: (row.kind, order[row.parent_id]))  # inputs first, then in the order of creation
     shown = dict.fromkeys([*(record.id for record in artifacts), *(row.child_id for row in rows)])
     parts = {
         "artifacts": [service.view(tx, known[record]) for record in shown],
@@ -131,8 +132,7 @@ def _graph(
 def _too_many(tx: RecordTransaction, subject: VertexRecord, what: str) -> InvalidRequest:
     return InvalidRequest(
         f"{_name(tx, subject)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and "
-        "artifacts "
-        "in pages, with the filter in_context(…), and ask for the inputs and outputs of each execution."
+        "artifacts in pages, with the filter in_context(…), and ask for the inputs and outputs of each execution."
     )
 
 
@@ -141,7 +141,7 @@ def _named(tx: RecordTransaction, kind: RecordKind, message: Message, field: str
 
 
 def _find_all(tx: RecordTransaction, kind: RecordKind, names: Sequence[str], where: str) -> list[VertexRecord]:
-    """Records by their whole names. Raises ``NotFound`` or ``InvalidRequest``."""
+    """Records by their full names. Raises ``NotFound`` or ``InvalidRequest``."""
     if len(names) > _AT_ONCE:
         raise InvalidRequest(f"{where}: at most {_AT_ONCE:,} names at once.", field=where)
     paths: list[str] = []
@@ -160,7 +160,7 @@ def _find_all(tx: RecordTransaction, kind: RecordKind, names: Sequence[str], whe
 
 
 def _all_above(tx: RecordTransaction, context: VertexRecord) -> set[str]:
-    """The ids of the context and of all that it is below of, however far."""
+    """Ids of the context and of all its ancestors."""
     found, level = {context.id}, [context]
     for _ in range(_NESTED):
         parents = vertex_records.above(tx.session, level, "child")
@@ -168,7 +168,7 @@ def _all_above(tx: RecordTransaction, context: VertexRecord) -> set[str]:
         found.update(record.id for record in level)
         if not level:
             return found
-    raise Conflict(f"{_name(tx, context)} is nested {_NESTED} contexts deep, and more are not kept.")
+    raise Conflict(f"{_name(tx, context)} is nested {_NESTED} contexts deep, which is the limit.")
 
 
 def _name(tx: RecordTransaction, record: VertexRecord) -> str:

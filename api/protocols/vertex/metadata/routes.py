@@ -45,7 +45,7 @@ def _query(routes: ResourceRoutes, action: str, answer_of: lineage.Query) -> Non
     router.add_api_route(f"{PARENT}/{routes.template}:{action}", query, methods=["GET"], name=f"vertex_{action}")
 
 
-# In front of the routes that refuse all other verbs.
+# Before the routes that refuse all other verbs.
 _post(CONTEXTS, "addContextArtifactsAndExecutions", lineage.add_members)
 _post(CONTEXTS, "addContextChildren", lineage.add_children)
 _post(CONTEXTS, "removeContextChildren", lineage.remove_children)

@@ -1,4 +1,4 @@
-"""Stores, and contexts that are runs of experiments: what a job's script logs to one shows with the job."""
+"""Metadata stores, and experiment runs, whose metrics are copied to the job that logs them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _METRICS: Final = "_metrics"  # in a run's metadata, as the SDK keeps them
 
 
 def create_store(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
-    """Who makes the default store gets it, also where it is there.
+    """Create a store; creating the default store again returns it.
 
-    Programs that begin at the same moment all find none and make it. Over REST their client cannot tell a name that is
-    taken from any other conflict, and would end.
+    Programs that start at the same time all find no default store and create it. Over REST their client cannot tell an
+    existing name from other conflicts, and would fail.
     """
     if path != _DEFAULT_STORE:
         return service.create(tx, kind, path, message)
@@ -34,7 +34,7 @@ def create_store(tx: RecordTransaction, kind: RecordKind, path: str, message: Me
         return known
     try:
         return service.create(tx, kind, path, message)
-    except AlreadyExists:  # another program was quicker, after we had looked
+    except AlreadyExists:  # another program created it since
         return service.find(tx, kind, path)
 
 
@@ -53,7 +53,7 @@ def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message,
     if record.schema_title == RUN:
         now_ms = int(tx.work.now.timestamp() * 1000)
         new = {name: value for name, value in _metrics_of(record).items() if before.get(name) != value}
-        # They are of the run as a whole: all at step 0.
+        # They belong to the run as a whole: all at step 0.
         copy_metrics(tx, record.name, {name: Points([0], [now_ms], [value]) for name, value in new.items()})
     return record
 

@@ -1,7 +1,6 @@
-"""Long-running operations: only deletions take any time, until a job's last processes are gone.
+"""Deletions of job-backed resources: long-running operations that end when the job's last processes are gone.
 
-There is no row of an operation: it is done when its job is gone, and whoever looks at one that was begun goes on with
-it.
+An operation has no row: it is done when its job is deleted, and polling it continues the deletion.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ DELETION: Final = "delete"
 
 
 def delete(context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
-    """Begin, or go on with, the deletion of an ended job: an operation that may be done already."""
+    """Start or continue the deletion of an ended job; the operation may be done already."""
     with context.write() as work:
         found = jobs.find(work.session, caller, parent, collection, resource_id, "member", verb=f"{collection}.delete")
         if found.is_trial:
@@ -36,7 +35,7 @@ def delete(context: AppContext, caller: Caller, parent: Parent, collection: str,
 def poll_deletion(
     context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str
 ) -> dict[str, Any]:
-    """The deletion of a job as it is now. Raises ``NotFound``: nobody began one."""
+    """The current state of a job's deletion. Raises ``NotFound`` if none was started."""
     with context.read() as work:
         member = member_of(work.session, caller, parent, "member", verb=f"{collection}.get")
         query = (

@@ -1,4 +1,4 @@
-"""Routes of long-running operations, under both of the addresses that clients ask at."""
+"""Routes of long-running operations, at both addresses that clients poll."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from api.protocols.vertex.vertex_route import VertexRoute
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
-# A wait may end early, says the real API: so that none outlasts what proxies let pass.
+# The real API may end a wait early; this limit keeps waits below proxies' time-outs.
 _LONGEST_WAIT_S: Final = 20.0
 _LOOK_EVERY_S: Final = 0.5
 _RECORDS: Final = ("metadataStores", "tensorboards")
 
 
 def _path(request: Request) -> str:
-    """Where the operation is below its location; without a resource it is nobody's."""
+    """The operation's path below its location, with its resource if the address has one."""
     path_params = request.path_params
     return "/".join(
         [*([path_params["resource"]] if "resource" in path_params else []), "operations", path_params["operation"]]
@@ -53,7 +53,7 @@ def list_operations(
     return answer(service.page(context, caller, parent, resource, pageSize, pageToken))
 
 
-# Whoever looks at a deletion goes on with it, which is to write.
+# Polling a deletion continues it, so this needs write access.
 def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
     return answer(service.find_operation(context, caller, parent, path, COLLECTIONS))
 
@@ -64,7 +64,7 @@ def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, context:
 
 
 def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-    """Its client wants to hear no more of it. There is no row of it to delete, and what it does goes on, as there."""
+    """Nothing to delete: operations have no rows. The work goes on, as in the real API."""
     jobs.demand_member(context, caller, parent, "member", verb="operations.delete")
     service.find_operation(context, caller, parent, path, COLLECTIONS)
     return answer({})
@@ -77,7 +77,7 @@ async def wait_operation(
     context: AppContextDep,
     timeout: Annotated[str, Query(max_length=40)] = "",  # noqa: ASYNC109 (as Google names it)
 ) -> Response:
-    """The operation when it is done, or as it is after ``timeout``."""
+    """The operation once it is done, or its state after ``timeout``."""
     timeout_s = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
     left_s = min(timeout_s or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
     while True:

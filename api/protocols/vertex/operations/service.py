@@ -1,9 +1,9 @@
-"""``projects.locations.operations``, of whatever kind: looked at, waited for, cancelled.
+"""``projects.locations.operations`` of all kinds: get, list, wait, cancel.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.operations
 
-No operation has a row: it is read off what it makes or deletes. So only what still goes on, or what it made, can be
-listed.
+Operations have no rows: their state is derived from what they create or delete. So lists have only operations that are
+running, or whose result exists.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _DEPLOYMENT: Final = re.compile(rf"(?P<kind>{deploying.DEPLOY}|{deploying.UNDEPL
 def find_operation(
     context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
 ) -> dict[str, Any]:
-    """The operation at ``path``, such as ``models/<id>/operations/upload-1``. A deletion goes on by being looked at.
+    """The operation at ``path``, such as ``models/<id>/operations/upload-1``. Polling a deletion continues it.
 
     Raises:
-        NotFound: nobody began it, or what it made is gone.
+        NotFound: it was never started, or its result was deleted.
         Forbidden
     """
     resource, _, operation = path.rpartition("/operations/")
@@ -78,11 +78,11 @@ def _done(parent: Parent, path: str, response: dict[str, Any]) -> dict[str, Any]
 def cancel(
     context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
 ) -> None:
-    """Have it end, with the code CANCELLED. One that is done stays as it is.
+    """Cancel an operation, with the code CANCELLED; no effect once it is done.
 
     Raises:
         NotFound, Forbidden
-        NotServed: it is one that cannot be turned back.
+        NotServed: it cannot be cancelled.
     """
     resource, _, operation = path.rpartition("/operations/")
     resource_id = resource.partition("/")[2]
@@ -95,13 +95,13 @@ def cancel(
     elif deployed is not None and deployed["kind"] == deploying.DEPLOY:
         deploying.cancel_deployment(context, caller, parent, resource_id, deployed["id"])
     else:
-        raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it is not turned back.")
+        raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it cannot be undone.")
 
 
 def page(context: AppContext, caller: Caller, parent: Parent, resource: str, size: int, token: str) -> dict[str, Any]:
     """Uploads and deployments, the newest first. ``of``: the resource whose they are; empty: all of the location.
 
-    A deployed model is there once: with its undeployment, where there is one. Raises ``NotFound`` or
+    A deployed model counts once: as its undeployment, if there is one. Raises ``NotFound`` or
     ``Forbidden``.
     """
     limit = min(size or jobs.PAGE, jobs.PAGE_LIMIT)
@@ -123,7 +123,7 @@ def page(context: AppContext, caller: Caller, parent: Parent, resource: str, siz
 def _queries(
     session: Session, caller: Caller, parent: Parent, resource: str
 ) -> list[tuple[type[ModelVersion | Deployment], AnySelect]]:
-    """What to list of each table."""
+    """The tables to list, each with its query."""
     member = member_of(session, caller, parent, "viewer", verb="operations.list")
     made = _uploads(member.project_id)
     deployed = _deployments(member.project_id, parent.location)
@@ -137,7 +137,7 @@ def _queries(
         case endpoints.COLLECTION:
             row, _ = endpoints.find(session, caller, parent, resource_id, "viewer", verb="operations.list")
             return [(Deployment, deployed.where(Deployment.endpoint_id == row.id))]
-        case _:  # theirs are done as soon as they are answered, or deletions
+        case _:  # other collections have only deletions and operations that are done at once
             return []
 
 

@@ -1,6 +1,4 @@
-"""What a job's own script logs to a run shows with the job, too: an event when it begins, and its metrics among the
-job's.
-"""
+"""Mirrors experiment runs of a job's script to the job: an event at the start, and the metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from core.domain.metrics.points import Points
 
 
 def record_run_started(tx: RecordTransaction, run: str) -> None:
-    """The job's history gets a line. Nothing for what a user makes."""
+    """Append an event to the job's history; nothing for runs that users create."""
     if tx.attempt is None:
         return
     append_event(
@@ -30,9 +28,9 @@ def record_run_started(tx: RecordTransaction, run: str) -> None:
 
 
 def copy_metrics(tx: RecordTransaction, run: str, metrics: Mapping[str, Points]) -> None:
-    """Add points to the job's series ``<run>/<metric>`` of its main replica; a token does not say whose it is.
+    """Add points to the series ``<run>/<metric>`` of the job's main replica: the token does not identify a replica.
 
-    What is beyond a job's limits stays with the run alone.
+    Points beyond a job's limits stay with the run alone.
     """
     if tx.attempt is None or not metrics:
         return

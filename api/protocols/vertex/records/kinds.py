@@ -1,4 +1,4 @@
-"""What each kind of record is: where it lies, which fields it has, and what of them may change."""
+"""Record kinds: collection, fields, and which fields may change."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ FieldParser = Callable[[Message, str], Any]
 _METADATA_LIMIT: Final = 200_000  # bytes, as the real API has it
 _LABELS: Final = 64
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# What only the server says: a client may send back what it was given.
+# Output-only fields; a client may send them back.
 _OUTPUT: Final = frozenset({"name", "etag", "createTime", "updateTime"})
 
 
 @dataclass(frozen=True, slots=True)
 class RecordKind:
-    """``word``: as requests and errors name one of them. ``fields``: how each is read; ``fixed``: of them, what never
-    changes. ``output``: what only the server says. ``limit``: how many one collection holds. ``is_slow``: in the real
-    API it is made by an operation, whose answer is of ``message``.
+    """A record kind.
+
+    ``word``: its name in requests and errors. ``fields``: a parser for each. ``fixed``: immutable fields. ``output``:
+    output-only fields. ``limit``: records per collection. ``is_slow``: the real API creates it by a long-running
+    operation with a response of type ``message``.
     """
 
     noun: str
@@ -41,12 +43,12 @@ class RecordKind:
 
     @property
     def id_parameter(self) -> str:
-        """The query's parameter that names a new one."""
+        """The query parameter with a new record's id."""
         return f"{camel(self.word)}Id"
 
 
 def read_fields(kind: RecordKind, message: Message, only: frozenset[str] | None = None) -> dict[str, Any]:
-    """What a client told of a record. ``only``: of these fields; what is empty then is in the answer, too.
+    """Field values of a message. ``only``: just these fields, including empty ones.
 
     Raises ``InvalidRequest`` or ``NotServed``.
     """
@@ -62,19 +64,18 @@ def read_fields(kind: RecordKind, message: Message, only: frozenset[str] | None 
 
 
 def check_id(text: str, what: str) -> str:
-    """Raises ``InvalidRequest``: nothing may be called so."""
+    """Raises ``InvalidRequest`` for an invalid id."""
     if not _ID.fullmatch(text):
         raise InvalidRequest(
             f"{what}: {text[:130]!r} cannot be used; an id has 1 to 128 letters, digits and . _ -, and begins with a "
-            "letter or a "
-            "digit.",
+            "letter or a digit.",
             field=what,
         )
     return text
 
 
 def new_name() -> str:
-    """Digits, as the real API names what its clients do not."""
+    """A generated id: digits, as in the real API."""
     return f"{10**17 + secrets.randbelow(9 * 10**17)}"
 
 
@@ -84,7 +85,7 @@ def text(limit: int) -> FieldParser:
 
 @dataclass(frozen=True, slots=True)
 class enum:  # noqa: N801 (reads as text and flag do)
-    """Reads its name; empty for what is unspecified."""
+    """Parses an enum to its name; empty for unspecified."""
 
     names: Mapping[int, str]
 
@@ -105,7 +106,7 @@ def labels(message: Message, name: str) -> dict[str, str]:
 
 
 def struct(message: Message, name: str) -> dict[str, Any]:
-    """What a client keeps of its own, JSON of any form."""
+    """The client's own data: any JSON object."""
     value = message.raw(name) or {}
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"Invalid value at '{message.at(name)}': this is an object.", field=message.at(name))

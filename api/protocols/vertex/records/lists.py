@@ -1,4 +1,4 @@
-"""Lists of records: filtered, ordered, in pages."""
+"""Lists of records: filters, order, pagination."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ from core.domain.errors import InvalidRequest
 
 PAGE: Final = 100
 PAGE_LIMIT: Final = 1_000
-# Rows that one page's filter may look at; the next page goes on behind them.
+# Rows that one page may scan; the next page continues after them.
 _SCANNED: Final = 5_000
-# Rows times what the filter asks of each: of a long filter one page looks at fewer rows.
+# Rows times the filter's cost per row: with a long filter a page scans fewer rows.
 _COMPARED: Final = 500_000
-_LEAST: Final = 100  # rows that are fetched, and that a page looks at, at least
-_DATABASE_TERMS: Final = 20  # what of a filter the database looks for; all of it is asked of each row that it finds
-_FILTER_LIMIT: Final = 60_000  # characters: clients name each context that they mean
+_LEAST: Final = 100  # rows that are fetched and scanned at least
+_DATABASE_TERMS: Final = (
+    20  # terms of a filter that the database evaluates; each row is then tested by the whole filter
+)
+_FILTER_LIMIT: Final = 60_000  # characters: clients list each context by its full name
 _ORDERS: Final[dict[str, InstrumentedAttribute[Any]]] = {
     "create_time": VertexRecord.created_at,
     "update_time": VertexRecord.updated_at,
     "display_name": VertexRecord.display_name,
     "name": VertexRecord.name,
 }
-# Field of a filter -> (kind of link, whether the other one is above).
+# Filter field -> (kind of link, whether the other record is the parent).
 _LINKS: Final[dict[str, tuple[records.LinkKind, bool]]] = {
     "parent_contexts": ("child", True),
     "child_contexts": ("child", False),
@@ -69,7 +71,7 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEquals:
-    """A column has this value. The database can look for it."""
+    """A column has this value. The database can evaluate it."""
 
     column: str
     value: str
@@ -80,7 +82,7 @@ class ColumnEquals:
 
 @dataclass(frozen=True, slots=True)
 class LinkedTo:
-    """It is linked to a context. The database can look for it."""
+    """The record is linked to a context. The database can evaluate it."""
 
     field: str
     name: str  # the context's whole name; "*": any
@@ -91,7 +93,7 @@ class LinkedTo:
 
 
 def vocabulary(kind: RecordKind) -> FilterVocabulary:
-    """What its lists may be filtered by."""
+    """Filter fields of a record kind."""
     texts = {snake(name) for name, read in kind.fields.items() if not isinstance(read, enum)} - {
         "labels",
         "metadata",
@@ -118,9 +120,9 @@ def vocabulary(kind: RecordKind) -> FilterVocabulary:
 def list_records(
     tx: RecordTransaction, kind: RecordKind, collection: str, query: RecordQuery
 ) -> tuple[list[VertexRecord], dict[str, str]]:
-    """A page, and ``nextPageToken`` where there is another one. The oldest first, unless the client says otherwise.
+    """A page, and ``nextPageToken`` if there is another one. By default the oldest first.
 
-    A page may have fewer than asked for, and still a next one, where the filter fits few. Raises ``InvalidRequest``.
+    With a selective filter a page may be short, even empty, and still have a next page. Raises ``InvalidRequest``.
     """
     test = parse_filter(query.filter, vocabulary(kind))
     order, is_down = _order(query.order_by)
@@ -149,7 +151,7 @@ def list_records(
 
 
 class _Batch:
-    """Rows that are looked at together; their links are asked for once, where a filter asks at all."""
+    """Rows that are tested together; their links are loaded once, and only if the filter uses them."""
 
     def __init__(self, tx: RecordTransaction, rows: Sequence[VertexRecord]) -> None:
         self.tx, self.rows = tx, rows
@@ -233,7 +235,7 @@ def _read_token(token: str, order: str, is_down: bool) -> tuple[Any, str]:
     token_order, value, row_id = read_cursor(token, (str, str, str))
     if token_order != f"{order}{' desc' if is_down else ''}":
         raise InvalidRequest(
-            "page_token: it is of a list in another order; begin again without it.", field="page_token"
+            "page_token: it belongs to a list in another order; start again without it.", field="page_token"
         )
     if not order.endswith("_time"):
         return plain(value), plain(row_id)
@@ -259,11 +261,11 @@ def _order(text: str) -> tuple[str, bool]:
     return name, words[1:] == ["desc"]
 
 
-# --- what filters ask for --------------------------------------------------------------------------------------------
+# --- filter terms ----------------------------------------------------------------------------------------------------
 
 
 def _database_terms(test: Predicate) -> Iterator[ColumnEquals | LinkedTo]:
-    """What holds for all that pass, as far as the database can look for it."""
+    """Necessary terms of the filter that the database can evaluate."""
     if isinstance(test, ColumnEquals | LinkedTo):
         yield test
     elif isinstance(test, AllOf):

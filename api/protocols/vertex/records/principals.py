@@ -1,4 +1,4 @@
-"""Who reads and writes records: users by their tokens, and a job's own script by its attempt's."""
+"""Principals that access records: users (their tokens) and job scripts (attempt tokens)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from core.db.repositories.vertex.records import RecordScope
 from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
 
-# What each role in the project asks of a token.
+# The token scope that each project role needs.
 _SCOPES: Final[dict[Role, Scope]] = {"viewer": Scope.READ, "member": Scope.WRITE, "admin": Scope.WRITE}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTransaction:
-    """One transaction over the records of one project in one location. ``attempt``: whose script asks; ``None``: a
+    """A transaction over the records of one project and location. ``attempt``: of the calling script; ``None``: a
     user.
     """
 
@@ -36,26 +36,30 @@ class RecordTransaction:
         return self.work.session
 
     def name_of(self, path: str) -> str:
-        """The whole name of what is at ``path``."""
+        """The full resource name for ``path``."""
         return self.parent.name_of(path)
 
     def path_of(self, name: str) -> str | None:
-        """Where a whole name leads, ``None``: to another project or location."""
+        """The path in a full resource name; ``None`` if it is of another project or location."""
         own = self.parent.name_of("")
         return name.removeprefix(own) if name.startswith(own) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody with a token. An attempt's script reads and writes what its project keeps, and deletes nothing."""
+    """An authenticated caller. A job's script reads and writes records of its project, but deletes nothing."""
 
     caller: Caller | AttemptId
 
     def open(
         self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False
     ) -> RecordTransaction:
-        """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no
-        location.
+        """Check access and open the records.
+
+        Raises:
+            Forbidden
+            AttemptEnded: the script's attempt ended more than a minute ago.
+            InvalidRequest: no location is given.
         """
         if parent.location == ANY_LOCATION:
             raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")

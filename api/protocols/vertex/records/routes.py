@@ -1,4 +1,4 @@
-"""The routes that every kind of record has: made, shown, listed, changed, deleted."""
+"""The routes of every record kind: create, get, list, patch, delete."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ def _list_query(
 
 @dataclass(frozen=True, slots=True)
 class ResourceRoutes:
-    """One kind's collections. ``path``: where they lie below a location, with names in braces for what varies.
-    ``above``: the kind that they are a part of.
+    """Collections of one record kind. ``path``: path template below a location. ``above``: the parent's kind.
 
-    ``show``: how some of them are answered. ``make`` and ``change``: of one.
+    ``show`` renders records; ``make`` creates one, ``change`` updates one.
     """
 
     kind: RecordKind
@@ -55,17 +54,17 @@ class ResourceRoutes:
         return f"{self.path}/{{resource}}"
 
     def permission(self, what: str) -> str:
-        """As the real API's permissions are called."""
+        """The real API's permission name."""
         return f"{camel(self.kind.word)}s.{what}"
 
 
 def record_path(request: Request, path: str) -> str:
-    """``path`` with the names that the request has in it."""
+    """The path template with the request's parameters filled in."""
     return path.format(**request.path_params)
 
 
 def _id_of(kind: RecordKind) -> Any:
-    """The query's parameter that names a new one."""
+    """The query parameter with a new record's id."""
     return Query("", alias=kind.id_parameter, max_length=500)
 
 
@@ -155,19 +154,19 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
 
 
 def _demand_above(tx: RecordTransaction, routes: ResourceRoutes, path: str) -> None:
-    """What the collection of ``path`` is a part of is there. Raises ``NotFound``."""
+    """Raises ``NotFound`` if the parent of ``path``'s collection does not exist."""
     if routes.above is not None:
         service.find(tx, routes.above, path.rsplit("/", 2)[0])
 
 
 def _listed(kind: RecordKind) -> str:
-    """As the answer's list is called: the whole word, which is not always the collection's."""
+    """Name of the list in responses, which is not always the collection's."""
     word = camel(kind.word)
     return word if word.endswith("Series") else f"{word}s"
 
 
 def _operation(kind: RecordKind, shown: dict[str, Any], what: str) -> dict[str, Any]:
-    """Done already: nobody needs to ask again."""
+    """An operation that is done already."""
     return {
         "name": f"{shown['name']}/operations/{what}",
         "done": True,

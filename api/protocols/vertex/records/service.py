@@ -1,4 +1,4 @@
-"""Making, showing, changing and deleting records of any kind."""
+"""Creating, rendering, updating and deleting records of any kind."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def find(tx: RecordTransaction, kind: RecordKind, path: str, *, locks: bool = Fa
 
 
 def create(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
-    """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``,
-    ``Conflict`` where the collection is full, ``InvalidRequest``.
+    """A new record at ``path``; if that ends with ``/``, with a generated id.
+
+    Raises ``AlreadyExists``, ``Conflict`` if the collection is full, ``InvalidRequest``.
     """
     return add(tx, kind, path, read_fields(kind, message))
 
@@ -40,8 +41,8 @@ def add(tx: RecordTransaction, kind: RecordKind, path: str, fields: Mapping[str,
     collection = path.rpartition("/")[0]
     if count_records(tx.session, tx.scope, collection) >= kind.limit:
         raise Conflict(
-            f"{tx.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that "
-            "nobody needs."
+            f"{tx.name_of(collection)} has {kind.limit:,} {kind.noun}, which is the limit; delete some that "
+            "are no longer needed."
         )
     try:
         return add_record(
@@ -59,10 +60,10 @@ def add(tx: RecordTransaction, kind: RecordKind, path: str, fields: Mapping[str,
 
 
 def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message, mask: str) -> VertexRecord:
-    """Set what the client sent: the fields in ``mask``, or those that it sent.
+    """Set the fields in ``mask``, or without a mask those that the client sent.
 
-    Two programs that log to one run each send the whole of what they saw, with the ``etag`` that it had. Where another
-    was quicker, ``metadata`` is merged name by name, so that neither takes away what the other logged.
+    Two programs that log to one run each send the whole record that they read, with its ``etag``. If the etag is stale,
+    ``metadata`` is merged key by key, so that neither program removes what the other logged.
     """
     record = find(tx, kind, path, locks=True)
     only, parts = _masked(kind, mask)
@@ -94,12 +95,12 @@ def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message,
 
 
 def remove(tx: RecordTransaction, kind: RecordKind, path: str) -> None:
-    """With all that lies below it. Raises ``NotFound``."""
+    """Delete a record and its descendants. Raises ``NotFound``."""
     remove_record(tx.session, find(tx, kind, path, locks=True))
 
 
 def view(tx: RecordTransaction, record: VertexRecord) -> dict[str, Any]:
-    """As its client reads it."""
+    """The resource in JSON."""
     return {
         "name": tx.name_of(f"{record.collection}/{record.name}"),
         **{name: value for name, value in fields_of(record).items() if value not in ("", None)},
@@ -114,13 +115,14 @@ def fields_of(record: VertexRecord) -> dict[str, Any]:
 
 
 def etag_of(record: VertexRecord) -> str:
-    """Digits of one length, since clients compare them as text."""
+    """Digits of constant length, since clients compare etags as text."""
     return f"{10**12 + record.generation}"
 
 
 def _masked(kind: RecordKind, mask: str) -> tuple[frozenset[str] | None, dict[str, list[tuple[str, ...]]]]:
-    """The fields that an update names, and by field the parts of it, where it names only those. Raises
-    ``InvalidRequest``.
+    """The fields of an update mask, and for each field of which only parts are named, their paths.
+
+    Raises ``InvalidRequest``.
     """
     names: set[str] = set()
     whole: set[str] = set()
@@ -149,7 +151,7 @@ def _masked(kind: RecordKind, mask: str) -> tuple[frozenset[str] | None, dict[st
 
 
 def _with_part(old: Mapping[str, Any], new: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """``old`` with what ``new`` has at ``keys``, one below the other; without it where ``new`` has nothing there."""
+    """``old`` with the value of ``new`` at the path ``keys``; without that key if ``new`` lacks it."""
     key, *below = keys
     rest = {name: value for name, value in old.items() if name != key}
     if not below:
@@ -164,7 +166,7 @@ def _with_part(old: Mapping[str, Any], new: Mapping[str, Any], keys: tuple[str, 
 
 
 def _reread(kind: RecordKind, message: Message, name: str, value: Mapping[str, Any]) -> Any:
-    """What was put together is no larger than what one client may send."""
+    """Validate a merged value by the limits of a sent one."""
     return kind.fields[name](Message({name: value}, message.path), name)
 
 

@@ -1,4 +1,4 @@
-"""In which order models are listed: by name, or as ``order_by`` says.
+"""Order of model lists: by name, or by ``order_by``.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/list
 """
@@ -35,7 +35,7 @@ class ModelOrder:
     is_down: bool = False
 
     def page(self, statement: AnySelect, token: str, limit: int) -> AnySelect:
-        """``wanted`` in this order, behind what ``token`` says, one row more than ``limit``. Raises
+        """``statement`` in this order, after the page token, limited to ``limit`` + 1 rows. Raises
         ``InvalidRequest``.
         """
         column: Any = _TIMES.get(self.field, Model.name)
@@ -43,7 +43,7 @@ class ModelOrder:
             mark, value, model_id = token_parts(token, (str, str, str))
             if mark != self._mark:
                 raise InvalidRequest(
-                    "page_token: it is of a list in another order; begin again without it.", field="page_token"
+                    "page_token: it belongs to a list in another order; start again without it.", field="page_token"
                 )
             place = tuple_(literal(_time(value), UtcDateTime) if self.field else literal(value), literal(model_id))
             own = tuple_(column, Model.id)
@@ -52,7 +52,7 @@ class ModelOrder:
         return statement.order_by(*keys).limit(limit + 1)
 
     def token(self, last: Model) -> str:
-        """Of the page behind ``last``."""
+        """The page token after ``last``."""
         value = {"create_time": last.created_at, "update_time": last.updated_at}.get(self.field)
         return make_cursor(self._mark, last.name if value is None else value.isoformat(), last.id)
 
@@ -62,12 +62,12 @@ class ModelOrder:
 
 
 def read_order(text: str) -> ModelOrder:
-    """``create_time desc``, as ``Model.list(order_by=…)`` sends it. Fields behind the first one say nothing: no two
-    models are of one microsecond.
+    """``create_time desc``, as ``Model.list(order_by=…)`` sends it. Further fields are ignored: no two models are
+    created in the same microsecond.
 
     Raises:
         InvalidRequest: no model has such a field.
-        NotServed: by display name, which is not the models' own name here.
+        NotServed: for the display name, which is not the model's name here.
     """
     if not text.strip():
         return ModelOrder()
@@ -84,8 +84,7 @@ def read_order(text: str) -> ModelOrder:
     if fields[0] == _DISPLAY_NAME:
         raise NotServed(
             f"order_by: models are not ordered by display_name by this platform; one of {', '.join(_TIMES)} is "
-            "served, or "
-            "leave it out, and order them yourself."
+            "served, or leave it out, and order them yourself."
         )
     return ModelOrder(fields[0], terms[0][1:] == ["desc"])
 
@@ -96,5 +95,5 @@ def _time(text: str) -> datetime:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise InvalidRequest("page_token: not one of this list; begin again without it.", field="page_token")
+        raise InvalidRequest("page_token: not a token of this list; start again without it.", field="page_token")
     return at

@@ -1,4 +1,4 @@
-"""``models.patch``: what may change of a model, and of one version of it.
+"""``models.patch``: updates of a model, or of one version.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/patch
 
@@ -29,12 +29,12 @@ _DESCRIPTION: Final = 10_000
 def update(
     context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
 ) -> dict[str, Any]:
-    """The model after it. What the mask does not name stays, whatever the client sends of it: clients send it whole.
+    """The updated model. Fields outside the mask stay, even if sent: clients send the whole resource.
 
     Raises:
-        InvalidRequest: the mask names nothing, or what nobody can change.
-        NotServed: it names what this platform does not have.
-        Conflict: it names a version's field of a model, or a model's of a version.
+        InvalidRequest: the mask is empty, or names an immutable field.
+        NotServed: it names a field that this platform does not have.
+        Conflict: it names a version's field for a model, or a model's field for a version.
         NotFound, Forbidden
     """
     message = Message(raw, "model")
@@ -68,8 +68,7 @@ def _named(update_mask: str, *, is_version: bool) -> set[str]:
     if not named:
         raise InvalidRequest(
             f"update_mask: Required field is not set: name what is to change, of a model {_listed(_OF_MODEL)}, of a "
-            "version "
-            f"{_listed(_OF_VERSION)}.",
+            f"version {_listed(_OF_VERSION)}.",
             field="update_mask",
         )
     may, others = (_OF_VERSION, _OF_MODEL) if is_version else (_OF_MODEL, _OF_VERSION)
@@ -91,9 +90,7 @@ def _change_model(
     texts: Mapping[str, str],
     labels: dict[str, str],
 ) -> None:
-    """Labels are the default version's, too, as there: both are merged when they are shown, so the old ones would
-    stay.
-    """
+    """Labels are also set on the default version: both are merged in the view, so its old labels would stay visible."""
     if "labels" in named:
         model.labels = default.labels = labels
     if "description" in named:

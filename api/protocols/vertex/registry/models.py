@@ -1,10 +1,9 @@
-"""``projects.locations.models`` over the registry of models: those that a pipeline trained, and those that were
-uploaded.
+"""``projects.locations.models`` over the model registry: models of training pipelines, and uploaded ones.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models
 
-A model's id is the registry's own; a version is named by its number or an alias: ``models/<id>@2``. What only their
-client says of a model (its display name, the serving container) is kept with the version.
+A model's id is the registry's; ``models/<id>@2`` is a version, by number or alias. Fields that only Vertex AI has (display
+name, serving container) are stored with the version.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from core.registry.versions import VersionMetadata
 from core.wakeups import TOPIC_MODELS
 
 COLLECTION: Final = "models"
-KEY: Final = "vertex"  # in what a version is told
-CHANGED: Final = "vertex_changed"  # beside it: what of the whole model was changed since
-DEFAULT: Final = "default"  # the alias that stands where none is named
+KEY: Final = "vertex"  # in a version's registration
+CHANGED: Final = "vertex_changed"  # next to it: later changes of the whole model
+DEFAULT: Final = "default"  # the alias that is used if none is given
 _STORED_FIELDS: Final = (
     "displayName",
     "description",
@@ -55,7 +54,7 @@ _STORED_FIELDS: Final = (
     "metadata",
     "metadataSchemaUri",
 )
-# What only the server says: a client may send back what it was given.
+# Output-only fields; a client may send them back.
 _OUTPUT_ONLY: Final = frozenset(
     {
         "name",
@@ -95,8 +94,8 @@ _MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What a pipeline's model is to be. ``parent``: the id of the model that it is a version of, empty: a new one's.
-    ``is_id``: the name is what the client wants for an id, not made of a display name.
+    """A model to register. ``parent``: id of the model that gets a new version; empty: a new model. ``is_id``: the client
+    chose the name as an id; otherwise it is derived from the display name.
     """
 
     body: dict[str, Any]
@@ -109,9 +108,7 @@ class Upload:
 
 
 def read_upload(message: Message, *, model_id: str, parent: str, where: str = "training_pipeline") -> Upload:
-    """A model of a pipeline or of an upload, whose message is at ``where``. Raises ``InvalidRequest`` or
-    ``NotServed``.
-    """
+    """Parse the model of a pipeline or an upload. ``where``: the request's message. Raises ``InvalidRequest``, ``NotServed``."""
     message.demand_known(SERVED, absent=ABSENT)
     read_container(message)
     if (schemata := message.message("predictSchemata")) is not None:
@@ -139,7 +136,7 @@ def _valid(kind: Any, value: str, where: str) -> None:
 
 
 def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
-    """Have the job's model registered once it has succeeded, in the transaction that submits it."""
+    """Register the job's model once the job succeeds; call in the transaction that submits the job."""
     job = work.session.get_one(Job, job_id)
     parent = demand_parent(work.session, job.project_id, upload)
     name = free_name(work.session, job.project_id, upload) if parent is None else parent.name
@@ -161,7 +158,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
 
 
 def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | None:
-    """The model that it is the next version of; ``None``: it names none. Raises ``NotFound``."""
+    """The model that gets a new version; ``None``: a new model. Raises ``NotFound``."""
     if not upload.parent:
         return None
     found = find_row(session, project_id, upload.parent)
@@ -171,16 +168,17 @@ def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | 
 
 
 def free_name(session: Session, project_id: str, upload: Upload) -> str:
-    """Of a new model. Display names may be alike there, names of ours may not: and since the numbers of a name's
-    versions go on after its model was deleted, a name that was ever used is left alone, so that a new model begins with
-    version 1 as there.
+    """An unused name for a new model. Vertex AI's display names need not be unique, our names must be.
+
+    Version numbers of a name continue after its model was deleted, so names that were ever used are avoided: a new model
+    starts with version 1, as in Vertex AI.
 
     Raises:
-        Conflict: the client's own id is a model's.
+        Conflict: a model with the client's id exists.
     """
     if upload.is_id:
         known = models.find_model(session, project_id, upload.name)
-        # One of which nothing was ever registered (its pipeline failed) is none there.
+        # A model without a registered version (its pipeline failed) does not exist for Vertex AI.
         if known is not None and models.newest_ready(session, known.id) is not None:
             raise Conflict(
                 f"There is a model {upload.name!r} already; name it as parent_model for its next version.",
@@ -193,7 +191,7 @@ def free_name(session: Session, project_id: str, upload: Upload) -> str:
 
 
 def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
-    """By its id, or by its name, which is what ``model_id`` of an upload says."""
+    """By its id, or by its name (``model_id`` of an upload)."""
     model = session.get(Model, model_id)
     if model is not None and model.project_id == project_id and model.deleted_at is None:
         return model
@@ -201,13 +199,13 @@ def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
 
 
 def version_metadata(upload: Upload, *, is_first: bool) -> VersionMetadata:
-    """There the first version of a model is its default, whatever is asked for."""
+    """In Vertex AI the first version of a model always is its default."""
     aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
     return VersionMetadata(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
 
 
 def of_pipeline(found: jobs.JobResource) -> ModelVersion | None:
-    """The version that a pipeline's job makes."""
+    """The version that a pipeline's job registers."""
     session = object_session(found.job)
     if session is None:
         return None
@@ -228,7 +226,7 @@ class Models:
             return view(work.session, parent, model, version, is_version="@" in resource_id)
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
-        """A model whose first version is not ready yet is not there."""
+        """Models whose first version is not ready yet are not listed."""
         test, order = parse_filter(query.filter), read_order(query.order_by)
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
@@ -250,7 +248,7 @@ class Models:
         raise NotServed("models:cancel is not served by this platform.")
 
     def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        """With all its versions; there aliases do not stand in the way, as they do otherwise here."""
+        """Delete a model with its versions. Aliases do not block this, as they do in our own API."""
         with context.write() as work:
             model, _ = find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
             access = _access(caller, parent, model)
@@ -271,7 +269,7 @@ class Models:
 def list_versions(
     context: AppContext, caller: Caller, parent: Parent, resource_id: str, query: jobs.ListQuery
 ) -> dict[str, Any]:
-    """All that are ready and fit the filter, newest first, in one page."""
+    """All ready versions that match the filter, newest first, in one page."""
     test = parse_filter(query.filter)
     with context.read() as work:
         model, _ = find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
@@ -282,7 +280,7 @@ def list_versions(
 
 
 def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
-    """Aliases are added to a version, and those that begin with a dash are taken from it."""
+    """Add aliases to a version; aliases with a leading dash are removed."""
     message = Message(raw, "merge_version_aliases")
     message.demand_known({"name", "versionAliases"})
     with context.write() as work:
@@ -317,7 +315,7 @@ def _access(caller: Caller, parent: Parent, model: Model) -> ModelAccess:
 def find(
     session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str, is_any: bool = False
 ) -> tuple[Model, ModelVersion]:
-    """``is_any``: also where no version is ready. Raises ``NotFound`` or ``Forbidden``."""
+    """``is_any``: also if no version is ready. Raises ``NotFound`` or ``Forbidden``."""
     member = member_of(session, caller, parent, role, verb=verb)
     model_id, _, ref = resource_id.partition("@")
     row = find_row(session, member.project_id, model_id)
@@ -331,7 +329,7 @@ def find(
 def find_named(
     session: Session, caller: Caller, parent: Parent, message: Message, field: str
 ) -> tuple[Model, ModelVersion]:
-    """The model whose name a message holds, with its version. Raises ``InvalidRequest``, ``NotFound`` or
+    """The model and version that a message's field names. Raises ``InvalidRequest``, ``NotFound`` or
     ``Forbidden``.
     """
     name = message.text(field, 1_000)
@@ -359,7 +357,7 @@ def _default(session: Session, model: Model, *, is_any: bool = False) -> ModelVe
 def view(
     session: Session, parent: Parent, model: Model, version: ModelVersion, *, is_version: bool = False
 ) -> dict[str, Any]:
-    """``is_version``: the version was asked for by its own name, and is answered by it."""
+    """``is_version``: the version was requested by its own name, which is then the resource name."""
     aliases = models.aliases_of(session, [model.id])[model.id]
     registered: dict[str, Any] = version.registration.get(KEY, {})
     changed: dict[str, Any] = version.registration.get(CHANGED, {})

@@ -97,8 +97,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     if server.container is not None:
         raise NotServed(
             f"{message.at('model')}: batch predictions by a container of one's own are not served by this platform; "
-            "its own server "
-            "does them, for models that were uploaded with one of Google's pre-built containers."
+            "its own server does them, for models that were uploaded with one of Google's pre-built containers."
         )
     folder = f"{prefix.rstrip('/')}/prediction-{slug(models.display_name_of(model, version))}-{at}"
     where = message.at("outputConfig")
@@ -151,7 +150,7 @@ def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """``location``: volume/path of a file or a folder. ``csv_rows``: what an instance of a CSV file is."""
+    """``location``: volume/path of a file or a folder. ``csv_rows``: how a CSV row becomes an instance."""
 
     location: str
     format: _Format
@@ -179,7 +178,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
             f"{where}.uris: patterns but gs://bucket/folder/* are not served by this platform: '{uri[:200]}'."
         )
     instance = message.message("instanceConfig")
-    rows: Literal["array", "object"] = "array"  # there, a row of a CSV file
+    rows: Literal["array", "object"] = "array"  # Vertex AI's default for CSV rows
     if instance is not None:
         instance.demand_known({"instanceType"}, absent=_NO_FIELDS)
         if instance.text("instanceType", 20) not in ("", "array", "object"):
@@ -189,7 +188,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
 
 
 def _read_destination(message: Message) -> str:
-    """The URI below which the job makes a folder."""
+    """The URI below which the job creates its output folder."""
     config = message.message("outputConfig")
     if config is None:
         raise InvalidRequest(f"{message.at('outputConfig')}: Required field is not set.", field="output_config")

@@ -1,5 +1,4 @@
-"""A model's ``containerSpec``, and what it becomes here: an image of one's own, or the platform's server in place of
-Google's.
+"""A model's ``containerSpec``: maps it to a custom image, or to the platform's model server.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec
 """
@@ -34,7 +33,7 @@ _ABSENT: Final = {
     "livenessProbe": "probes of one's own are (the health route is asked)",
 }
 _ROUTE: Final = re.compile(r"/[!-~]{0,500}")
-# Google's pre-built containers for predictions, by what reads the model in them:
+# Google's pre-built prediction containers, by framework:
 # https://cloud.google.com/vertex-ai/docs/predictions/pre-built-containers
 _PREBUILT: Final = re.compile(
     r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/prediction|gcr\.io/cloud-aiplatform/prediction)/"
@@ -45,7 +44,7 @@ _FRAMEWORKS: Final = {"sklearn": "sklearn", "xgboost": "xgboost", "pytorch": "to
 
 @dataclass(frozen=True, slots=True)
 class ModelContainer:
-    """``port``: 0, where it says none. ``timeout_s``: for it to get ready."""
+    """``port``: 0 if unset. ``timeout_s``: until it must be ready."""
 
     image: str
     command: tuple[str, ...] = ()
@@ -60,7 +59,7 @@ class ModelContainer:
 
 @dataclass(frozen=True, slots=True)
 class ServerChoice:
-    """How a model is served. ``image``: ``None``: the platform's own server reads it, by ``framework``."""
+    """How a model is served. ``image``: ``None``: the platform's own server loads the model by ``framework``."""
 
     image: str | None
     framework: str = "auto"
@@ -91,16 +90,16 @@ def read_container(model: Message) -> ModelContainer | None:
 
 
 def framework_of(image: str) -> str | None:
-    """What reads a model in this pre-built container of Google's; ``None``: it is none of them."""
+    """The framework of one of Google's pre-built containers; ``None`` for other images."""
     found = _PREBUILT.fullmatch(image)
     return None if found is None else _FRAMEWORKS.get(found["kind"], "tensorflow")
 
 
 def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool) -> ServerChoice:
-    """What serves a model here. ``is_plain``: jobs are plain processes, without images.
+    """Choose the server of a model. ``is_plain``: jobs are plain processes, without images.
 
     Raises:
-        InvalidRequest: its container cannot run here.
+        InvalidRequest: the container cannot run here.
     """
     if container is None:
         return ServerChoice(None)
@@ -109,22 +108,20 @@ def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool)
     if is_named and own is not None and not is_plain:
         return ServerChoice(own, container=container)
     if is_named or framework is not None:
-        # Google's containers read pickles, too: they are the model's author's own.
+        # Google's containers unpickle, too: the pickles are the model author's own.
         return ServerChoice(None, framework or "auto", is_trusted=table.trusts_pickles)
     if is_plain and not container.command:
         raise InvalidRequest(
             f"model.container_spec: plain processes have no images, so {container.image[:200]} cannot run here. "
-            "Upload the model "
-            "with serving_container_command, with one of Google's pre-built containers, or have an administrator "
-            "name the "
-            "image under serving_images in the table (`trainmaster vertex-table`).",
+            "Upload the model with serving_container_command, with one of Google's pre-built containers, or have an "
+            "administrator name the image under serving_images in the table (`trainmaster vertex-table`).",
             field="container_spec",
         )
     return ServerChoice(None if is_plain else container.image, container=container)
 
 
 def _port(spec: Message) -> int:
-    """The first one: no other gets requests there either."""
+    """The first port; Vertex AI also sends requests to no other."""
     ports = [Message(item, path) for path, item in spec.items("ports")]
     for port in ports:
         port.demand_known({"containerPort"})

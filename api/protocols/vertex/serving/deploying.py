@@ -1,7 +1,6 @@
-"""``endpoints.deployModel`` and ``undeployModel``: operations that our control loop goes on with, whoever looks at
-them.
+"""``endpoints.deployModel`` and ``undeployModel``: operations that the control loop carries out.
 
-An operation is named by the deployed model's own id. It needs no row: how far it is, the deployed model tells.
+An operation is named after the deployed model's id. It needs no row: the deployment has its progress.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from core.domain.serving.states import DeploymentState
 
 DEPLOY: Final = "deploy"
 UNDEPLOY: Final = "undeploy"
-ITSELF: Final = "0"  # in a split, the model that is being deployed
+ITSELF: Final = "0"  # in a traffic split: the model that is being deployed
 _CANCELLED, _FAILED_PRECONDITION = 1, 9  # google.rpc.Code
 _SERVED: Final = {
     "id",
@@ -67,7 +66,7 @@ _ABSENT: Final = {
 _DISPLAY_NAME: Final = 128
 _ID: Final = 63
 _TRIES: Final = 20
-# Formats that Google's pre-built containers read and our server does not.
+# Formats that Google's pre-built containers load and our server does not.
 _UNREAD: Final = {"torchserve": "an archive of TorchServe (.mar)"}
 
 
@@ -75,7 +74,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
     """An operation, done when all replicas are ready.
 
     Raises:
-        InvalidRequest, NotServed, InvalidSpec: what is asked for.
+        InvalidRequest, NotServed, InvalidSpec: an invalid request.
         NotFound, Forbidden, NoCapacity, Conflict
     """
     message = Message(raw, "deploy_model_request")
@@ -102,7 +101,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
         row, _ = access.load(work.session, is_changing=True)
         split = _split(work.session, message, row, name)
         for failed in serving.live_deployments(work.session, [row.id]):
-            if failed.state == DeploymentState.FAILED:  # there it is gone when its operation has failed
+            if failed.state == DeploymentState.FAILED:  # in Vertex AI it is gone once its operation has failed
                 service.undeploy(work, access, failed.name)
         others = any(one.traffic for one in serving.live_deployments(work.session, [row.id]))
         begun = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
@@ -115,9 +114,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
 
 
 def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
-    """An operation, done when its replicas have ended. What traffic it had goes to the others, or as ``trafficSplit``
-    says.
-    """
+    """An operation, done when the replicas have ended. Its traffic goes to the other models, or by ``trafficSplit``."""
     message = Message(raw, "undeploy_model_request")
     message.demand_known({"endpoint", "deployedModelId", "trafficSplit"})
     name = message.text("deployedModelId", _ID)
@@ -139,7 +136,7 @@ def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: s
 def cancel_deployment(
     context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str
 ) -> None:
-    """Undeploy what is not ready yet; what got ready meanwhile stays. Raises ``NotFound`` or ``Forbidden``."""
+    """Undeploy a model that is not ready yet; a ready one stays. Raises ``NotFound`` or ``Forbidden``."""
     with context.write() as work:
         endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
         access = endpoints.access_to(caller, parent, endpoint, "member")
@@ -154,7 +151,7 @@ def cancel_deployment(
 def poll_deployment(
     context: AppContext, caller: Caller, parent: Parent, resource_id: str, kind: str, deployment_id: str
 ) -> dict[str, Any]:
-    """An operation as it is now. Raises ``NotFound``: nobody began it."""
+    """The current state of an operation. Raises ``NotFound`` if it was never started."""
     with context.read() as work:
         member = member_of(work.session, caller, parent, "viewer", verb="endpoints.get")
         endpoint = work.session.get(Endpoint, resource_id)
@@ -171,7 +168,7 @@ def poll_deployment(
 
 
 def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployment, kind: str) -> dict[str, Any]:
-    """The operation that deploys or undeploys it, as it is now."""
+    """The operation that deploys or undeploys ``row``, in its current state."""
     word = "DeployModel" if kind == DEPLOY else "UndeployModel"
     operation: dict[str, Any] = {
         "name": parent.name_of(COLLECTION, endpoint.id, "operations", f"{kind}-{row.id}"),
@@ -205,7 +202,7 @@ def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployme
 
 
 def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wanted: str) -> str:
-    """What the client calls it, or its display name as a name of ours, with a number where that is taken."""
+    """The client's id, or one derived from the display name, numbered if that is taken."""
     taken = {one.name for one in serving.live_deployments(session, [endpoint.id])}
     own = model_message.text("id", _ID)
     if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == ITSELF):
@@ -226,9 +223,8 @@ def _demand_readable(version: ModelVersion, server: ServerChoice) -> None:
     what = _UNREAD.get(version.format)
     if server.image is None and server.container is None and what is not None:
         raise NotServed(
-            f"deployed_model.model: its files are {what}, which is not served by this platform's own server; upload "
-            "a TorchScript "
-            "program, or a container of your own."
+            f"deployed_model.model: its files are {what}, which is not served by this platform's own server; upload a "
+            "TorchScript program, or a container of your own."
         )
 
 
@@ -261,7 +257,7 @@ def _request(
 
 
 def _own(context: AppContext, endpoint: Endpoint, name: str, container: ModelContainer) -> dict[str, Any]:
-    """A container of one's own; the routes where it says none are Vertex AI's."""
+    """Fields of a custom container; its default routes are Vertex AI's."""
     default = f"/v1/endpoints/{endpoint.name}/deployedModels/{name}"
     asked: dict[str, Any] = {
         "args": list(container.args),
@@ -279,7 +275,7 @@ def _own(context: AppContext, endpoint: Endpoint, name: str, container: ModelCon
 
 
 def _split(session: Session, message: Message, endpoint: Endpoint, name: str) -> dict[str, int]:
-    """The parts when it is ready, with its own name; empty: as they are, and it gets nothing."""
+    """The traffic split once the model is ready; empty: unchanged, the model gets no traffic."""
     if not message.has("trafficSplit"):
         return {}
     there = {one.name for one in endpoints.active_deployments(session, endpoint)}

@@ -2,8 +2,8 @@
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints
 
-An endpoint's id is our own. What only their client says of it (its display name, labels, what it calls a deployed
-model) is a row beside it; endpoints that were made otherwise are shown as well, at every location.
+Endpoint ids are ours. Fields that only Vertex AI has (display name, labels, names of deployed models) are in a row of their
+own; endpoints that were created otherwise are listed at every location.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _DESCRIPTION: Final = 1_000
 
 
 def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoint_id: str) -> dict[str, Any]:
-    """An operation that is done. ``endpoint_id``: wanted by the client, empty: any."""
+    """Create an endpoint; the operation is done. ``endpoint_id``: chosen by the client; empty: generated."""
     jobs.demand_member(context, caller, parent, "member", verb="endpoints.create")
     message = Message(raw, "endpoint")
     message.demand_known(
@@ -109,7 +109,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
 def update(
     context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
 ) -> dict[str, Any]:
-    """The endpoint after it. Without a mask all that the client sends is changed."""
+    """The updated endpoint. Without a mask all sent fields are set."""
     message = Message(raw, "endpoint")
     message.demand_known({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
     masked = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
@@ -156,7 +156,7 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
     return found
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class Endpoints:
@@ -171,7 +171,7 @@ class Endpoints:
             return view(work.session, parent, row, about)
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
-        """Newest first; a page may have fewer than asked for, and still a next one, where the filter fits few."""
+        """Newest first. With a selective filter a page may be short and still have a next page."""
         jobs.demand_newest_first(query.order_by)
         test = parse_filter(query.filter)
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
@@ -245,16 +245,14 @@ def access_to(caller: Caller, parent: Parent, row: Endpoint, role: Role) -> Endp
 
 
 def add_metadata(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpoint:
-    """What is kept beside an endpoint, which had nothing yet."""
+    """Add the row of Vertex AI's fields to an endpoint without one."""
     about = VertexEndpoint(endpoint_id=row.id, location=parent.location, display_name=row.name, labels={}, deployed={})
     work.session.add(about)
     return about
 
 
 def active_deployments(session: Session, row: Endpoint) -> list[Deployment]:
-    """Those that there are there: one that failed before it was ever ready is none, nor one that is being
-    undeployed.
-    """
+    """Deployed models in Vertex AI's sense: without failed ones and those that are being undeployed."""
     return [one for one in serving.live_deployments(session, [row.id]) if one.state == DeploymentState.ACTIVE]
 
 
@@ -275,7 +273,7 @@ def view(session: Session, parent: Parent, row: Endpoint, about: VertexEndpoint 
 
 
 def view_of_deployed(session: Session, parent: Parent, row: Deployment, about: VertexEndpoint | None) -> dict[str, Any]:
-    """With the model and version that it serves, wherever it was deployed from."""
+    """A deployed model with its model and version, however it was deployed."""
     client_fields: dict[str, Any] = (about.deployed if about is not None else {}).get(row.name, {})
     revisions: Sequence[Any] = serving.revisions_of(session, row.id, numbers=[row.target_revision], limit=1)
     version_id = revisions[0].spec.get("version_id") if revisions else None
@@ -299,7 +297,7 @@ def _at(parent: Parent, about: VertexEndpoint | None) -> Parent:
 
 
 def _free_name(session: Session, project_id: str, wanted: str) -> str:
-    """Display names may be alike there, names of ours may not."""
+    """A unique name: Vertex AI's display names need not be unique, our names must be."""
     query = select(Endpoint.id).where(
         Endpoint.project_id == project_id, Endpoint.name == wanted, Endpoint.deleted_at.is_(None)
     )

@@ -1,4 +1,4 @@
-"""``endpoints.predict`` and ``rawPredict``: our own proxy, its answers with what Vertex AI says of who answered.
+"""``endpoints.predict`` and ``rawPredict``: our inference proxy, plus the deployed model's identity in responses.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints/predict
 """
@@ -26,8 +26,8 @@ from api.protocols.vertex.registry.models import display_name_of
 from core.db.repositories import serving
 from core.db.tables import Deployment, Model, ModelVersion, ServingReplica
 
-_CACHE_LIMIT: Final = 1_000  # replicas
-# What a model's own error is called: https://cloud.google.com/apis/design/errors#http_mapping
+_CACHE_LIMIT: Final = 1_000  # replicas whose model is cached
+# Status name of a model's HTTP error: https://cloud.google.com/apis/design/errors#http_mapping
 _STATUSES: Final = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -41,12 +41,12 @@ _STATUSES: Final = {
     504: "DEADLINE_EXCEEDED",
 }
 _LONGEST: Final = 10_000  # characters of a model's error
-_IN_PLACE: Final = 64 * 1024  # bytes that are read faster than a thread would be found
+_IN_PLACE: Final = 64 * 1024  # bytes that are parsed faster than a switch to a thread
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a replica serves. ``model_id`` and ``version``: empty: no version of the registry."""
+    """The model that a replica serves. ``model_id`` and ``version``: empty if it is not in the registry."""
 
     deployment: str
     model_id: str = ""
@@ -57,7 +57,7 @@ class ServedModel:
         return parent.name_of(MODELS, self.model_id) if self.model_id else ""
 
 
-# A replica serves the same as long as it is there.
+# A replica serves the same model for its whole life.
 _served: OrderedDict[str, ServedModel] = OrderedDict()
 
 
@@ -72,7 +72,7 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
         message = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
         status = status if status >= 400 else 500
         return refusal(status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), message)
-    # Of a large answer this takes a moment in which nobody else would be answered.
+    # Parsing a large response would block the event loop.
     is_large = len(body) > _IN_PLACE
     prediction = await run_in_threadpool(_read, body) if is_large else _read(body)
     if prediction is None:
@@ -95,7 +95,7 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
 async def raw_predict(
     request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str
 ) -> Response:
-    """The model's own answer, whatever it is, with who gave it in the headers that the SDK reads."""
+    """The model's response unchanged, with the deployed model's identity in the headers that the SDK reads."""
     answer = await _ask(request, context, caller, parent, resource_id)
     if isinstance(answer, ProxiedResponse):
         served = await _find_served(context, dict(answer.headers))

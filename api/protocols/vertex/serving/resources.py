@@ -1,4 +1,4 @@
-"""What a serving replica or a batch prediction asks for, in our own words.
+"""Resources of serving replicas and batch predictions, mapped to a job spec's.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/DedicatedResources
 """
@@ -15,7 +15,7 @@ from api.protocols.vertex.table import Table
 from api.protocols.vertex.training.specs import ACCELERATORS, NO_MACHINE
 from core.domain.errors import InvalidRequest
 
-_LOW: Final = 25  # priority of those that take what is left, as custom jobs of that kind
+_LOW: Final = 25  # priority of spot replicas, as of spot custom jobs
 _NORMAL: Final = 50
 _NO_SCALING: Final = {
     "autoscalingMetricSpecs": "scaling by load is",
@@ -36,7 +36,7 @@ class ReplicaResources:
 
 
 def read_dedicated(message: Message | None, table: Table, location: str) -> ReplicaResources:
-    """Of a deployed model. Raises ``InvalidRequest`` or ``NotServed``."""
+    """Resources of a deployed model. Raises ``InvalidRequest`` or ``NotServed``."""
     if message is None:
         return ReplicaResources({}, table.node_selector(location))
     message.demand_known(
@@ -53,14 +53,13 @@ def read_dedicated(message: Message | None, table: Table, location: str) -> Repl
 
 
 def read_batch(message: Message | None, table: Table, location: str) -> ReplicaResources:
-    """Of a batch prediction. Raises ``InvalidRequest`` or ``NotServed``."""
+    """Resources of a batch prediction. Raises ``InvalidRequest`` or ``NotServed``."""
     if message is None:
         return ReplicaResources({}, table.node_selector(location))
     message.demand_known(
         {"machineSpec", "startingReplicaCount", "maxReplicaCount", "spot"}, absent={"flexStart": "flex-start is"}
     )
-    # The SDK always sends a bound for scaling by load, 10 unless it is told: so many are not begun with, and none is
-    # added.
+    # maxReplicaCount is ignored: the SDK always sends one (10 by default), and there is no autoscaling here.
     replicas = message.whole("startingReplicaCount") or 1
     if not 1 <= replicas <= MAX_SERVING_REPLICAS:
         where = message.at("startingReplicaCount")

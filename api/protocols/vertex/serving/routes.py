@@ -95,7 +95,7 @@ def look_at_undeployment(
     return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.UNDEPLOY, deployment))
 
 
-# To ask is to read.
+# A prediction needs only read access.
 @router.post(f"{_ENDPOINT}:predict")
 async def predict(
     request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep

@@ -40,9 +40,9 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     """An operation, done when the files are copied.
 
     Raises:
-        InvalidRequest, NotServed: what is asked for.
-        NotFound, Forbidden: the files, or the model that they are a version of.
-        Conflict: there is a model of this id.
+        InvalidRequest, NotServed: an invalid request.
+        NotFound, Forbidden: the files, or the parent model.
+        Conflict: a model with this id exists.
     """
     jobs.demand_member(context, caller, parent, "member", verb="models.upload")
     message = Message(raw, "upload_model_request")
@@ -85,13 +85,13 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
 
 
 def poll_upload(context: AppContext, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
-    """The operation as it is now. Raises ``NotFound``: nobody uploaded this version."""
+    """The current state of the operation. Raises ``NotFound`` if this version was not uploaded."""
     with context.read() as work:
         member = member_of(work.session, caller, parent, "viewer", verb="models.get")
         model = work.session.get(Model, model_id)
         found = None
         if model is not None and model.project_id == member.project_id:
-            # Also one that is deleted: an upload that was cancelled says so.
+            # Includes deleted versions: a cancelled upload reports so.
             query = select(ModelVersion).where(ModelVersion.model_id == model.id, ModelVersion.number == number)
             found = work.session.scalars(query).one_or_none()
         if found is None or found.source["kind"] != UploadedSource.KIND:
@@ -112,7 +112,7 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
             },
         },
     }
-    if version.ready_at is not None:  # also where it was deleted since
+    if version.ready_at is not None:  # even if it was deleted since
         done = {"@type": f"{_TYPES}.UploadModelResponse", "model": name, "modelVersionId": str(version.number)}
         return {**operation, "done": True, "response": done}
     match version.state:
@@ -129,13 +129,12 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
 
 
 def _find_files(context: AppContext, caller: Caller, model: Message) -> UploadedSource:
-    """Where the model lies, once it is sure that there is something that may be registered."""
+    """The model's location, after a check that it has files that may be registered."""
     where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
     if not uri:
         raise NotServed(
             f"{where}: a model without files of its own is not served by this platform; name a folder of a bucket "
-            "with at least "
-            "one file."
+            "with at least one file."
         )
     name, _, path = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not name:
@@ -145,7 +144,7 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
         names = split_path(path, field="artifact_uri")
         if not names or names[0] == UPLOADS:
             raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field="artifact_uri")
-        bucket.locate("/".join(names))  # whose folder it is
+        bucket.locate("/".join(names))  # checks access
         base = bucket.base
         if bucket.is_shared:
             base, names = names[0], names[1:]
@@ -157,8 +156,7 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
     if room is None or room.root is None or room.is_read_only:
         raise Conflict(
             f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, "
-            "read-only, or "
-            "not seen by the control plane; an admin can change that."
+            "read-only, or not seen by the control plane; an admin can change that."
         )
     demand_room(tree_of(room), files.size_bytes)
     return found

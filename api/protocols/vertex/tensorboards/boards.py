@@ -1,4 +1,4 @@
-"""TensorBoards and what is done to many of their parts at once."""
+"""TensorBoards, and batch operations on their runs and time series."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ANSWERED_BYTES: Final = 64 * 2**20  # of tensors in one answer
 
 
 def create_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
-    """A location has one default TensorBoard: who asks for another gets that one.
+    """A location has one default TensorBoard: creating another default returns the existing one.
 
-    Two programs that find none at the same moment, and make one, then log to the same.
+    So two programs that find no default at the same time, and create one, log to the same.
     """
     if message.flag("isDefault"):
         _lock_defaults(tx)
@@ -43,7 +43,7 @@ def create_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Me
 
 
 def change_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Message, mask: str) -> VertexRecord:
-    """The one that becomes the default takes that from the one that was."""
+    """Update a board; setting a default clears the previous one."""
     if message.flag("isDefault"):
         _lock_defaults(tx)
     record = service.change(tx, kind, path, message, mask)
@@ -58,31 +58,30 @@ def change_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Me
 
 
 def _lock_defaults(tx: RecordTransaction) -> None:
-    """Until the transaction ends nobody else says which TensorBoard is a location's default."""
+    """Lock the choice of the default TensorBoard until the transaction ends."""
     tx.session.execute(select(Project.id).where(Project.id == tx.scope.project_id).with_for_update())
 
 
 def _defaults(tx: RecordTransaction) -> list[VertexRecord]:
-    """As the others left them, and locked, so that no change of theirs is lost."""
+    """Default boards, reloaded and locked, so that no concurrent change is lost."""
     query = vertex_records.records_in(tx.scope, BOARD.noun).order_by(VertexRecord.id).with_for_update()
     boards: Iterable[VertexRecord] = tx.session.scalars(query.execution_options(populate_existing=True))
     return [board for board in boards if board.body.get("isDefault")]
 
 
 def show_boards(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
-    """With where the uploader puts blobs: it begins with no TensorBoard that has no such place.
+    """Boards with ``blobStoragePathPrefix``, without which the uploader refuses a board.
 
-    The project's own bucket and no folder in it, as there: behind a folder its client writes two slashes.
+    It is the project's bucket without a folder: after a folder the client would write two slashes.
     """
     return [{**service.view(tx, one), "blobStoragePathPrefix": tx.parent.own} for one in records]
 
 
 def create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
-    """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that
-    one.
+    """Display names are unique in a run: creating another series of the same type, without an id, returns that series.
 
-    Replicas of a job that log the same metric at the same moment all find none and make it. Each would log to its own,
-    and their client reads one of them.
+    Replicas of a job that log the same metric at the same time all find no series and create it. Otherwise each would log
+    to its own series, of which clients read only one.
 
     Raises:
         InvalidRequest: it has no type.
@@ -143,10 +142,9 @@ def write_experiment(tx: RecordTransaction, path: str, message: Message) -> dict
 
 
 def batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[str, Any]:
-    """``tensorboards:batchRead``: 1,000 scalars of each time series, or 100 tensors; fewer of each where many are asked
-    for.
+    """``tensorboards:batchRead``: per time series 1,000 scalars or 100 tensors; fewer if many series are requested.
 
-    Raises ``InvalidRequest``: one tensor of each is too much already.
+    Raises ``InvalidRequest`` if even one tensor of each series exceeds the limit.
     """
     service.find(tx, BOARD, path)
     if len(names) > _AT_ONCE:
@@ -172,7 +170,7 @@ def batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[s
 
 
 def read_series(tx: RecordTransaction, path: str, max_points: int) -> dict[str, Any]:
-    """``timeSeries:read``. ``max_points``: 0 for as many as usual, below it as many as there may be."""
+    """``timeSeries:read``. ``max_points``: 0: the default; negative: the maximum."""
     record = service.find(tx, SERIES, path)
     run = service.find(tx, RUN, path.rsplit("/", 2)[0])
     usual = _SCALARS if record.body.get("valueType") == SCALAR else _OTHERS
@@ -182,7 +180,7 @@ def read_series(tx: RecordTransaction, path: str, max_points: int) -> dict[str, 
 
 
 def export_series(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
-    """``timeSeries:exportTensorboardTimeSeries``: every scalar, in pages, in the order in which they came."""
+    """``timeSeries:exportTensorboardTimeSeries``: all scalars, in pages, in order of arrival."""
     message.demand_known(
         {"tensorboardTimeSeries", "pageSize", "pageToken"}, absent={"filter": "filters are", "orderBy": "an order is"}
     )
@@ -199,7 +197,7 @@ def export_series(tx: RecordTransaction, path: str, message: Message) -> dict[st
 
 
 def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> list[VertexRecord]:
-    """Each of the requests in ``message``, all or none. ``path``: of what all their parents are, or are below of."""
+    """Run all requests in ``message``, or none. ``path``: the common ancestor of their parents."""
     message.demand_known({"parent", "requests"})
     wanted: list[tuple[str, Message]] = []
     for at, item in _bounded(message, "requests"):
@@ -212,14 +210,14 @@ def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message)
         wanted.append((f"{above}/{kind.noun}/{name}", Message(item_message.raw(field) or {}, item_message.at(field))))
     if kind is RUN:
         return [service.create(tx, kind, place, item_message) for place, item_message in wanted]
-    # In one order, whatever the order of the requests: two that name the same runs do not wait for each other.
+    # Locks in a fixed order, so that two requests with the same runs cannot deadlock.
     for run in sorted({place.rsplit("/", 2)[0] for place, _ in wanted}):
         service.find(tx, RUN, run, locks=True)
     return [create_series(tx, kind, place, item_message) for place, item_message in wanted]
 
 
 def _below(tx: RecordTransaction, message: Message, field: str, collection: str) -> str:
-    """Where the whole name in ``field`` leads. Raises ``InvalidRequest``: not into ``collection``."""
+    """The path of the full name in ``field``. Raises ``InvalidRequest`` if it is not in ``collection``."""
     name = message.text(field, 2_000)
     path = tx.path_of(name)
     if path is None or path.rpartition("/")[0] != collection:

@@ -1,4 +1,4 @@
-"""The data of time series: kept as all metrics are, in one stream for each run, by the ids of the series.
+"""Data of time series, stored with all other metrics: one stream per run, series named by their ids.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/TimeSeriesData
 """
@@ -31,24 +31,24 @@ from core.domain.errors import InvalidRequest, NotFound
 from core.domain.metrics.limits import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS
 from core.domain.metrics.points import Points
 
-_TENSORS: Final = "histogram"  # the kind of object that a tensor or a sequence of blobs is kept as
+_TENSORS: Final = "histogram"  # metric object kind of tensors and blob sequences
 _MEDIA_TYPE: Final = "application/x-tensorboard-tensor; version="
-_BLOBS_TYPE: Final = "application/x-tensorboard-blobs"  # their ids, as JSON: what they hold lies in a bucket
-_WINDOW: Final = 65_536  # points of a series that are held at once
+_BLOBS_TYPE: Final = "application/x-tensorboard-blobs"  # JSON list of blob ids; the blobs are in a bucket
+_WINDOW: Final = 65_536  # points of a series that are in memory at once
 
 
 @dataclass(slots=True)
 class TensorBudget:
-    """What the tensors of one answer may take: ``total`` bytes, shared by ``series`` time series."""
+    """Byte limit for the tensors of one response: ``total``, shared by ``series`` time series."""
 
     total: int
     series: int
     used: int = 0
 
     def newest(self, rows: Sequence[Any]) -> list[Any]:
-        """Of ``rows``, the oldest first, the last ones that fit into one series' share; one at least.
+        """The newest of ``rows`` (oldest first) that fit into one series' share; at least one.
 
-        Raises ``InvalidRequest``: the answer would be too large with a single one of each.
+        Raises ``InvalidRequest`` if the total is exceeded.
         """
         chosen: list[Any] = []
         size, share = 0, self.total // max(1, self.series)
@@ -70,7 +70,7 @@ class TensorBudget:
 def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
     """Add values to the time series of a run. ``data``: (where in the request, one of its time series' data).
 
-    Raises ``NotFound``, ``InvalidRequest``, or ``NotServed`` for data of blobs; then nothing of it is kept.
+    Raises ``NotFound``, ``InvalidRequest``, or ``NotServed`` for blobs; then nothing is stored.
     """
     run = service.find(tx, RUN, run_path)
     messages = [Message(item, at) for at, item in data]
@@ -104,7 +104,7 @@ def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]])
     added = add_metrics(tx.session, _key(run), columns, objects, now=tx.work.now)
     if added.faults:
         raise InvalidRequest(f"{added.faults[0]}.", field="time_series_data")
-    # As the SDK calls the context of such a run, whose own metrics are there, too.
+    # The SDK's name for the context of such a run, which has the run's summary metrics.
     context = f"{run_path.split('/')[-3]}-{run.name}"
     copy_metrics(tx, context, {_shown(series[name]): points for name, points in columns.items() if points})
 
@@ -136,7 +136,7 @@ def read(
 
 
 def show(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
-    """Time series of one run with what they reach to."""
+    """Time series of one run with their last step and time."""
     if not records:
         return []
     run = service.find(tx, RUN, records[0].collection.rpartition("/")[0])
@@ -154,7 +154,7 @@ def show(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, A
 def export(
     session: Session, run: VertexRecord, record: VertexRecord, start: int, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """At most ``limit`` values from number ``start`` on, in the order in which they came, and where the rest begins."""
+    """At most ``limit`` values from index ``start``, in order of arrival, and the index of the rest."""
     stored = _stored_series(session, run, [record.name]).get((record.name, "scalar"))
     if stored is None:
         return [], None
@@ -164,7 +164,7 @@ def export(
 
 
 def thinned(session: Session, series: StoredSeries, limit: int) -> Points:
-    """By step. Of more than ``limit`` points so many, evenly spread over their arrival, the last one among them."""
+    """Points ordered by step, thinned to ``limit``: evenly spread by arrival, with the last one."""
     if series.count <= limit:
         points = read_points(session, series, 0, series.count)
     else:
@@ -201,7 +201,7 @@ def _add_scalar(point: Message, points: Points, now: datetime) -> None:
     scalar = point.message("scalar")
     if scalar is not None:
         scalar.demand_known({"value"})
-    # proto3 leaves out a value of zero, and then the message that holds it is empty.
+    # proto3 omits zero, so the message of a zero scalar is empty.
     value = 0.0 if scalar is None else _double(scalar, "value")
     if "scalar" not in point or point.has("tensor") or point.has("blobs"):
         raise InvalidRequest(f"{point.path}: the time series is of type SCALAR, and has a scalar in each value.")
@@ -211,7 +211,7 @@ def _add_scalar(point: Message, points: Points, now: datetime) -> None:
 
 
 def _double(message: Message, name: str) -> float:
-    """A double as proto3 JSON writes it: the numbers that JSON has not are text."""
+    """A double in proto3 JSON: NaN and infinities are text."""
     raw = message.raw(name)
     if raw in ("NaN", "Infinity", "-Infinity"):
         return float(raw)

@@ -37,7 +37,7 @@ TIME_SERIES: Final = ResourceRoutes(
 def _post(
     path: str, action: str, verb: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]
 ) -> None:
-    """``path``: of what it is asked of."""
+    """``path``: template of the resource that has the action."""
     role: Role = "viewer" if action.startswith("export") else "member"
 
     def post(
@@ -51,7 +51,7 @@ def _post(
     router.add_api_route(f"{PARENT}/{on}:{action}", post, methods=["POST"], name=f"vertex_{verb}")
 
 
-# In front of the routes that refuse all other verbs.
+# Before the routes that refuse all other verbs.
 _post(EXPERIMENTS.template, "batchCreate", "tensorboardTimeSeries.batchCreate", boards.batch_create_series)
 _post(EXPERIMENTS.template, "batchCreate", "tensorboardRuns.batchCreate", boards.batch_create_runs)
 _post(EXPERIMENTS.template, "write", "tensorboardExperiments.write", boards.write_experiment)

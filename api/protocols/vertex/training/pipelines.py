@@ -50,8 +50,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     if not definition.endswith(_CUSTOM_TASK):
         raise NotServed(
             f"{message.at('trainingTaskDefinition')}: {definition[:200]} is not served by this platform; custom "
-            "training is "
-            f"(gs://google-cloud-aiplatform/{_CUSTOM_TASK})."
+            f"training is (gs://google-cloud-aiplatform/{_CUSTOM_TASK})."
         )
     upload = None
     if (model_message := message.message("modelToUpload")) is not None:

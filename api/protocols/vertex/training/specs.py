@@ -160,8 +160,7 @@ def _scheduled(message: Message | None, pools: tuple[Pool | None, ...], base: st
     if strategy == "FLEX_START":
         raise NotServed(
             f"{message.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by "
-            "max_wait_duration how "
-            "long the job may wait."
+            "max_wait_duration how long the job may wait."
         )
     return CustomJobSpec(
         pools,

@@ -75,8 +75,7 @@ def read_tuning(message: Message) -> TuningRequest:
     if tuning.job.experiment:
         raise NotServed(
             f"{message.at('trialJobSpec')}.experiment: an experiment of all trials is not served by this platform; "
-            "have the "
-            "script call aiplatform.init(experiment=…) and start_run itself."
+            "have the script call aiplatform.init(experiment=…) and start_run itself."
         )
     tuning.study["budget"] = {
         "trials": _count(message, "maxTrialCount"),
@@ -149,8 +148,7 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
     if algorithm == "GRID_SEARCH" and endless is not None:
         raise InvalidRequest(
             f"{message.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and "
-            f"{endless} is "
-            "DOUBLE.",
+            f"{endless} is DOUBLE.",
             field=message.at("algorithm"),
         )
     _read_stopping(message, tuning)
@@ -209,8 +207,7 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
     if len(given) != 1:
         raise InvalidRequest(
             f"{message.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and "
-            "discrete_value_spec "
-            f"is needed for {name}.",
+            f"discrete_value_spec is needed for {name}.",
             field=message.path,
         )
     own = _values(Message(message.raw(given[0]), message.at(given[0])), given[0])
@@ -244,9 +241,8 @@ def _add(tuning: TuningRequest, name: str, own: dict[str, Any], path: str) -> No
         raise InvalidRequest(f"{path}.parameter_id: there is a parameter {name} already, at {tuning.places[name]}.")
     if before != now:
         raise NotServed(
-            f"{path}: the parameter {name} has other values under another value of its parent, which is not served "
-            "by this "
-            "platform; give it another parameter_id."
+            f"{path}: the parameter {name} has other values under another value of its parent, which is not served by "
+            "this platform; give it another parameter_id."
         )
     for parent, values in more.items():
         if any(value in when[parent] for value in values):
@@ -288,8 +284,7 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
             )
         raise InvalidRequest(
             f"{message.path}: exactly {Message({}, message.path).at(needed).rpartition('.')[2]} is needed, since "
-            f"{name} is "
-            f"{kind.upper()}.",
+            f"{name} is {kind.upper()}.",
             field=message.path,
         )
     condition = Message(message.raw(given[0]), message.at(given[0]))
