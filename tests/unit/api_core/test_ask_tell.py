@@ -51,7 +51,7 @@ def test_points_are_asked_for_and_told(client: TestClient, study_loop: StudyLoop
     assert [trial["number"] for trial in asked["trials"]] == [1, 2]
     full = client.post(f"{URL}/{study}/suggestions").json()
     assert full["trials"] == []
-    assert "As many trials" in full["reason"]
+    assert "maximum of parallel trials" in full["reason"]
     with unit_of_work(sessions) as session:
         session.execute(update(Study).values(state="succeeded", reason="All is done."))
     assert client.post(f"{URL}/{study}/suggestions").json()["reason"] == "The study has succeeded. All is done."
@@ -206,7 +206,7 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     assert isinstance(wrong, IdempotencyMismatch)
     assert [_numbers(answer) for answer in (one, fresh, again, fewer, none)] == [[3], [4], [1, 2], [5], []]
     assert isinstance(none, SuggestionAnswer)
-    assert "As many trials as it may have at once" in (none.suggestions.reason or "")
+    assert "The study's maximum of parallel trials" in (none.suggestions.reason or "")
     # What was answered is what was written, and each point was given once.
     trials = client.get(f"{URL}/{study}/trials").json()["items"]
     assert [(trial["number"], trial["client"]) for trial in trials] == [

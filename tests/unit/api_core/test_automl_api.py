@@ -80,9 +80,9 @@ def test_a_column_that_numbers_the_rows_is_told_and_may_be_kept(client: TestClie
         told = client.post(URL, json={**asked, **changes}).json()["notes"]
         return [note for note in told if note.startswith("Column ") and "leaked" not in note]
 
-    why = "it numbers the rows, which tells nothing of new ones. Where it means something, keep it"
+    why = "it numbers the rows, which does not generalise to new rows. To use it as a feature, keep it"
     assert notes() == [f"Column {name} is left out: {why} (`--keep {name}`)." for name in ("id", "age")]
-    kept = "Column age numbers the rows, and is used since you keep it."
+    kept = "Column age numbers the rows; it is used as `keep` names it."
     assert notes(keep=["age"]) == [f"Column id is left out: {why} (`--keep id`).", kept]
     made = client.post(URL, json={**asked, "keep": ["age"], "dry_run": False}).json()
     spec = client.get(f"/api/v1/studies/{made['id']}").json()["spec"]
@@ -92,7 +92,7 @@ def test_a_column_that_numbers_the_rows_is_told_and_may_be_kept(client: TestClie
 def test_images_in_folders_may_say_what_their_classes_are_called(client: TestClient, data: Path) -> None:
     told = client.post(URL, json={"data": "data/pets", "target": "label", "dry_run": True}).json()
     assert (told["kind"], told["task"], told["target"]) == ("images", "classification", "label")
-    assert "The class of an image is the name of its folder; label is what the classes are called." in told["notes"]
+    assert "The class of an image is the name of its folder; label is the name of the target." in told["notes"]
 
 
 @pytest.mark.parametrize("place", ["data/photos", "data/photos/labels.csv"])
@@ -119,23 +119,23 @@ def test_a_table_may_say_the_classes_of_images_beside_it(client: TestClient, dat
     ("changes", "field", "words"),
     [
         ({"target": "bougth"}, "target", "Did you mean 'bought'? The columns are city, age, bought."),
-        ({"target": None}, "target", "which column"),
+        ({"target": None}, "target", "name the column to predict"),
         ({"target": "age", "task": "classification"}, "target", "too many for classes"),
         ({"metric": "acuracy"}, "metric", "Did you mean accuracy?"),
-        ({"metric": "rmse"}, "metric", "none of classification"),
+        ({"metric": "rmse"}, "metric", "not a metric of classification"),
         ({"families": ["forrest"]}, "families", "Did you mean forest?"),
-        ({"data": "data/pets", "target": None, "families": ["transfer"]}, "weights", "a backbone"),
-        ({"weights": "data/x.pt"}, "weights", "for images"),
+        ({"data": "data/pets", "target": None, "families": ["transfer"]}, "weights", "a pretrained backbone"),
+        ({"weights": "data/x.pt"}, "weights", "only image models"),
         ({"keep": ["agee"]}, "keep", "Did you mean 'age'?"),
         ({"keep": ["bought"]}, "keep", "is the target"),
         ({"data": "data/pets", "target": None, "keep": ["x"]}, "keep", "columns of tables"),
         ({"budget": "1x"}, "budget", "not a duration"),
-        ({"budget": "3s"}, "budget", "not enough"),
+        ({"budget": "3s"}, "budget", "too little for a trial"),
         ({"data": "data/nothing.csv"}, "data", "does not exist"),
         ({"data": "nowhere/x.csv"}, "data", "no volume 'nowhere'"),
-        ({"data": "data/pets/cats", "target": None}, "data", "one folder for each class"),
+        ({"data": "data/pets/cats", "target": None}, "data", "one folder per class"),
         ({"data": "data/pets", "kind": "tabular"}, "data", "the folder has no table"),
-        ({"kind": "images"}, "data", "no column of buyers.csv names images that lie beside it"),
+        ({"kind": "images"}, "data", "no column of buyers.csv has paths of images relative to its folder"),
         ({"data": "data/pets", "target": None, "task": "regression"}, "task", "for tables"),
         ({"resources": {"cpus": 2}}, "resources.cpus", "unknown"),
         ({"image": "python:3"}, "image", "plain processes"),
@@ -158,7 +158,7 @@ def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestCli
     rows = [f"{'Rome' if place % 2 else 'Paris'},{place}.5" for place in range(99)]
     (data / "buyers.csv").write_text("\n".join(["city,price", *rows, "Rome,sold"]) + "\n")
     told = client.post(URL, json=body).json()
-    assert "1 rows have no number as price, such as 'sold'; they are left out." in told["notes"]
+    assert "1 rows are left out: their price is not a number, such as 'sold'." in told["notes"]
     (data / "buyers.csv").write_text("\n".join(["city,price", *rows, *["Rome,sold"] * 3]) + "\n")
     refused = client.post(URL, json=body)
     assert (refused.status_code, refused.json()["field"]) == (422, "task")
@@ -168,24 +168,24 @@ def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestCli
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["city,age,bought", *ROWS[:10]], "10 rows have a bought; at least 20"),
-        (["city,age,bought", *ROWS, "Rome,1"], "row 42: it has 2 cells, and the first line has 3"),
+        (["city,age,bought", *ROWS[:10]], "10 rows have a value of bought; at least 20"),
+        (["city,age,bought", *ROWS, "Rome,1"], "row 42: it has 2 cells, but the header has 3"),
         (["city,age,bought", *(f"Rome,{n},yes" for n in range(30))], "bought is yes in every row"),
-        (["city,age,bought", *ROWS, "Rome,1,maybe"], "these have fewer: maybe (1)"),
+        (["city,age,bought", *ROWS, "Rome,1,maybe"], "have fewer: maybe (1)"),
         (["city,age,bought"], "no rows"),
-        (["bought"], "the first line of buyers.csv, 'bought', names less than two columns"),
+        (["bought"], "the first line of buyers.csv, 'bought', names fewer than two columns"),
         ([], "the first line of buyers.csv is empty"),
-        (["city,city,bought", *ROWS], "two columns of buyers.csv are called city"),
+        (["city,city,bought", *ROWS], "two columns of buyers.csv are named city"),
         (["city,,bought", *ROWS], "column 2 of buyers.csv has no name"),
         (
             ["city,age,bought", *(f",{n},{'yes' if n % 2 else 'no'}" for n in range(60))],
-            "other columns (city, age) are empty, the same",
+            "all columns other than bought (city, age) are empty, constant",
         ),
         (
             ["city,note,bought", *(f"Rome,of {n},{'yes' if n % 2 else 'no'}" for n in range(60))],
-            "nothing beside bought tells rows apart",
+            "there is no usable feature",
         ),
-        (["city;age;bought", *(f"R{n % 3};{n};1,{n:03}" for n in range(60))], "such as '1,000': take marks between"),
+        (["city;age;bought", *(f"R{n % 3};{n};1,{n:03}" for n in range(60))], "such as '1,000': remove thousands separators"),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(client: TestClient, data: Path, lines: list[str], words: str) -> None:
@@ -242,7 +242,7 @@ def test_a_study_with_the_label_and_strange_options_is_no_automl_study(
         template = {**spec["template"], "env": {"AUTOML_OPTIONS": options}}
         session.execute(update(Study).values(spec={**spec, "template": template}))
     answer = client.get(f"{URL}/{made['id']}")
-    assert (answer.status_code, "is no AutoML study" in answer.json()["detail"]) == (404, True)
+    assert (answer.status_code, "is not an AutoML study" in answer.json()["detail"]) == (404, True)
 
 
 def test_a_clone_without_families_is_no_automl_study(client: TestClient, data: Path, sessions: SessionFactory) -> None:
@@ -257,7 +257,7 @@ def test_a_clone_without_families_is_no_automl_study(client: TestClient, data: P
 def test_a_quoted_cell_that_is_cut_where_the_look_ends_is_no_fault(
     client: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.automl.profiling._READ_BYTES", 1000)
+    monkeypatch.setattr("api.automl.profiling._READ_LIMIT_BYTES", 1000)
     text = "\n".join(["city,age,bought", *ROWS]) + "\n"
     cut = text + '"' + "a\n" * 1000 + '",1,no\n'
     (data / "buyers.csv").write_text(cut)
@@ -276,7 +276,7 @@ def test_a_damaged_packed_table_is_refused(client: TestClient, data: Path) -> No
 
 
 def test_images_are_counted_no_further_than_is_needed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.automl.profiling.FILES_COUNTED", 5)
+    monkeypatch.setattr("api.automl.profiling.FILE_COUNT_LIMIT", 5)
     monkeypatch.setattr("api.automl.profiling._ENTRIES_LOOKED_AT", 8)
     (data / "pets" / "mixed").mkdir()
     for place in range(30):
@@ -323,7 +323,7 @@ def test_a_winner_that_is_not_surely_better_than_the_baseline_is_told(
         add_metrics(session, StreamKey(job, 1, "worker", 0), figures, now=clock.now)
     test = client.get(f"{URL}/{study}").json()["test"]
     assert (test["baseline"], test["metrics"]) == (baseline, {"accuracy": 0.62})
-    assert test["hint"].startswith("Not surely better than the baseline") is is_doubted
+    assert test["hint"].startswith("Not significantly better than the baseline") is is_doubted
 
 
 def test_of_a_test_without_an_interval_it_is_told_why(
@@ -343,7 +343,7 @@ def test_of_a_test_without_an_interval_it_is_told_why(
     for told in ({"accuracy": 1.0, "rows": 24.0}, {"accuracy_low": 1.0, "accuracy_high": 1.0}):
         test = test_of(**told)
         assert (test["low"], test["high"]) == (None, None)
-        assert test["hint"].startswith("No interval of 95 % is told")
+        assert test["hint"].startswith("There is no 95 % confidence interval")
     assert test_of(accuracy_baseline=1.0)["hint"].startswith("Not better than the baseline")
 
 
@@ -353,7 +353,7 @@ def test_a_class_of_which_the_test_leaves_too_few_is_refused_before_any_trial(cl
     assert client.post(URL, json=asked).status_code == 200
     refused = client.post(URL, json={**asked, "test_fraction": 0.5})
     assert (refused.status_code, refused.json()["field"]) == (422, "test_fraction")
-    assert "too few are left of maybe (1); each class needs 2 besides" in refused.json()["detail"]
+    assert "too few are left of maybe (1); each class needs 2 more" in refused.json()["detail"]
     many = client.post(URL, json={**asked, "test_fraction": 0.5, "max_rows": 30})
     assert many.status_code == 200  # of a sample nothing is known before it is drawn
 
@@ -380,7 +380,7 @@ def test_what_is_called_parquet_and_is_none_is_refused(client: TestClient, data:
     (data / "t.parquet").write_bytes(b"PAR1 and then it broke off")
     refused = client.post(URL, json={"data": "data/t.parquet", "target": "x", "task": "regression"})
     assert (refused.status_code, refused.json()["field"]) == (422, "data")
-    assert "t.parquet is no Parquet file, or not all of it is there" in refused.json()["detail"]
+    assert "t.parquet is not a Parquet file, or is incomplete" in refused.json()["detail"]
 
 
 def test_what_no_node_could_hold_is_refused_unless_nodes_are_to_come(

@@ -278,7 +278,7 @@ def test_one_slow_endpoint_leaves_room_for_the_others(
         assert model.asked.acquire(timeout=60)
     refused = live.post(f"{URL}/sums:predict", content=b"{}")
     assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "unavailable", "1")
-    assert "'sums' has 2 requests open" in refused.json()["detail"]
+    assert "'sums' has 2 open requests" in refused.json()["detail"]
     assert client.post(URL, json={"name": "other"}).status_code == 201
     other = live.post(f"{URL}/other:predict", content=b"{}")
     assert "nothing is deployed to it" in other.json()["detail"]  # it was let in

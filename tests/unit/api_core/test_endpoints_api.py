@@ -155,7 +155,7 @@ def test_a_rollback_wants_the_last_one_that_served(client: TestClient, endpoint:
     assert endpoint["name"] == "sums"
     refused = client.post(f"{DEPLOYED}/default/rollback")
     assert refused.status_code == 409
-    assert "ever served" in refused.json()["detail"]
+    assert "ever been stable" in refused.json()["detail"]
     client.post(DEPLOYED, json={"model": "output/default/m"})
     back = client.post(f"{DEPLOYED}/default/rollback", json={"revision": 1}).json()
     assert back["deployments"][0]["wanted"] == 1
@@ -207,7 +207,7 @@ def test_a_revision_whose_version_was_deleted_does_not_serve_again(
         row.spec = {**row.spec, "version_id": "version-gone", "model_name": "digits@1"}
     refused = client.post(f"{DEPLOYED}/default/rollback", json={"revision": 1})
     assert (refused.status_code, refused.json()["field"]) == (409, "revision")
-    assert "digits@1, which it serves, was deleted" in refused.json()["detail"]
+    assert "its model digits@1 was deleted" in refused.json()["detail"]
 
 
 def test_what_is_being_undeployed_gets_no_part_of_the_traffic(
@@ -265,7 +265,7 @@ def test_replicas_that_refuse_are_not_called_ready_in_the_same_sentence(
     assert (answer.status_code, answer.json()["detail"]) == (
         503,
         (
-            "Endpoint 'sums': a replica that was ready refused the connection, and there is no other to ask now; try "
+            "Endpoint 'sums': a replica that was ready refused the connection, and there is no other replica; try "
             "again in a "
             "moment, or see `trainmaster endpoint show sums`."
         ),

@@ -221,7 +221,7 @@ def test_a_job_that_no_scheduler_looked_at_says_so(
     clock.advance(60)
     (listed,) = client.get("/api/v1/jobs").json()["items"]
     assert (
-        f"last looked at the queue at {clock.now - timedelta(seconds=60):%Y-%m-%d %H:%M:%S} UTC"
+        f"last pass over the queue was at {clock.now - timedelta(seconds=60):%Y-%m-%d %H:%M:%S} UTC"
         in listed["wait_reason"]["sentence"]
     )
 

@@ -151,12 +151,12 @@ def test_equal_content_has_an_equal_digest_and_no_request_is_done_twice(registry
         ({"path": "dangling"}, 422, "link to nothing"),
         ({"path": "pipe"}, 422, "not a file"),
         ({"path": "large"}, 413, "the most that a version may have"),
-        ({"path": "a", "checkpoint": "b"}, 422, "one of the two"),
+        ({"path": "a", "checkpoint": "b"}, 422, "not both"),
         ({"checkpoint": "checkpoints/step-1"}, 409, "not complete"),
         ({"checkpoint": "checkpoints/step-2"}, 404, "does not exist"),
         ({"job": "nobody"}, 404, "no job 'nobody'"),
         ({"aliases": ["7up"]}, 422, "begins with a lower-case letter"),
-        ({"aliases": ["latest"]}, 422, "always is the newest"),
+        ({"aliases": ["latest"]}, 422, "always names the newest"),
     ],
 )
 def test_what_cannot_be_registered_is_refused_in_words(
@@ -332,7 +332,7 @@ def test_deleting_is_refused_while_somebody_needs_it(
     assert "protected" in delete().json()["detail"]
     registry.client.patch(f"{URL}/digits/versions/1", json={"is_protected": False})
     registry.client.put(f"{URL}/digits/aliases/prod", json={"version": 1})
-    assert "alias prod points to" in delete().json()["detail"]
+    assert "has the alias prod" in delete().json()["detail"]
     assert registry.client.delete(f"{URL}/digits").status_code == 409
     registry.client.delete(f"{URL}/digits/aliases/prod")
     version_id = registry.get("digits/versions/1")["id"]
@@ -510,7 +510,7 @@ def test_jobs_read_registered_models_and_never_write_to_them(registry: Registry,
     spec = {"name": "tune", "command": "true", "mounts": [{"volume": volume, "path": path, "at": "/data/base"}]}
     spec["mounts"][0]["read_only"] = False
     refused = client.post("/api/v1/jobs", json={"spec": spec})
-    assert (refused.status_code, "never change" in refused.text) == (422, True)
+    assert (refused.status_code, "immutable" in refused.text) == (422, True)
     spec["mounts"][0]["read_only"] = True
     assert client.post("/api/v1/jobs", json={"spec": spec, "dry_run": True}).status_code == 200
 

@@ -77,7 +77,7 @@ def test_a_code_opens_a_session_once_and_the_answer_has_no_token(app: FastAPI, c
     assert browser.get("/api/v1/me").json()["user"] == "admin"
     again = TestClient(app).post("/api/v1/session", json={"code": code}, headers=PAGE)
     assert again.status_code == 401
-    assert "used already" in again.json()["detail"]
+    assert "already used" in again.json()["detail"]
 
 
 def test_a_session_for_a_token_has_a_token_of_its_own_which_its_end_revokes(
@@ -194,7 +194,7 @@ def test_a_code_becomes_a_token_once(stranger: TestClient, code: str) -> None:
     assert stranger.get("/api/v1/me", headers={"Authorization": f"Bearer {made['token']}"}).status_code == 200
     again = stranger.post("/api/v1/login", json={"code": code})
     assert again.status_code == 401
-    assert "used already" in again.json()["detail"]
+    assert "already used" in again.json()["detail"]
 
 
 def test_who_is_logged_in_makes_a_code_of_their_own(client: TestClient, stranger: TestClient) -> None:
@@ -270,7 +270,7 @@ def test_a_scheduler_whose_every_tick_fails_is_not_well(
         session.add(Lease(name="tick", holder="s", token=1, expires_at=clock.now + timedelta(seconds=15)))
     health = stranger.get("/api/v1/health").json()
     assert health["status"] == "degraded"
-    assert health["parts"]["scheduler"].startswith("fails since its last good look at the queue 60 s ago")
+    assert health["parts"]["scheduler"].startswith("fails since its last successful pass 60 s ago")
     assert "trainmaster_tick_done_age_seconds 60.0" in client.get("/metrics").text
 
 

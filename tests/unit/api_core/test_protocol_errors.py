@@ -69,7 +69,7 @@ def test_a_bug_of_ours_has_that_systems_shape_and_no_traceback(route, words):
     told = answer.json()
     error = told.get("error", told)
     assert words.items() <= {**error, **error.get("errors", [{}])[0]}.items()
-    assert "Something in the platform failed" in error["message"]
+    assert "The platform failed unexpectedly" in error["message"]
     assert "secret" not in answer.text
     (line,) = [line for line in logs if line["event"] == "request.failed"]
     assert "a secret of the code" in line["traceback"]

@@ -441,7 +441,7 @@ def test_what_would_end_again_at_once_is_not_extended(client: TestClient, sessio
         return client.post(f"{URL}/{made}/extend", json=more)
 
     assert (extended(gpu_hours=1).json()["field"], extended(trials=1).json()["field"]) == ("trials", "gpu_hours")
-    assert "all 2 trials are made: it would end again at once" in extended(parallel=3).json()["detail"]
+    assert "all 2 trials are spent: the study would end again at once" in extended(parallel=3).json()["detail"]
     assert extended(trials=1, gpu_hours=1).json()["state"] == "running"
 
 
@@ -450,7 +450,7 @@ def test_a_study_begins_with_those_alone_that_have_its_aim_and_that_are_seen(cli
     other = {**OWN, "name": "other", "goal": "minimize", "warm_start": ["search"]}
     refused = client.post(URL, json={"spec": other})
     assert refused.json()["field"] == "warm_start[0]"
-    assert "study 'search' is to maximize score, and this one to minimize score" in refused.json()["detail"]
+    assert "study 'search' is to maximize score, but this one is to minimize score" in refused.json()["detail"]
     client.post("/api/v1/projects", json={"name": "vision"})
     hidden = create(client, {**OWN, "name": "hidden", "project": "vision"})["id"]
     refused = as_user("ann").post(URL, json={"spec": {**OWN, "warm_start": [hidden]}})

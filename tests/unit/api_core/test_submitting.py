@@ -183,7 +183,7 @@ def test_a_token_without_the_scope_write_may_not_submit(as_user: Callable[..., T
 def test_a_member_reads_no_other_projects_outputs(client: TestClient, as_user: Callable[..., TestClient]) -> None:
     theirs = submit(as_user("ann"), input="output/others/job-1", output="output/others/x")
     assert {error["path"] for error in theirs.json()["errors"]} >= {"input", "output"}
-    assert "no project of yours" in theirs.json()["errors"][0]["message"]
+    assert "not belong to a project of yours" in theirs.json()["errors"][0]["message"]
 
 
 def test_a_link_in_the_own_folder_opens_no_other_projects_folder(
@@ -212,7 +212,7 @@ def test_no_job_mounts_registered_models_but_read_only(client: TestClient, setti
     mount = {"volume": "output", "path": path, "at": "/mnt/a", "read_only": False}
     refused = submit(client, mounts=[mount], output="output/.models/default/job")
     assert {error["path"] for error in refused.json()["errors"]} == {"mounts.0", "output"}
-    assert all("which never change" in error["message"] for error in refused.json()["errors"])
+    assert all("which are immutable" in error["message"] for error in refused.json()["errors"])
     assert submit(client, mounts=[{**mount, "read_only": True}]).status_code == 201
 
 

@@ -116,7 +116,7 @@ def test_a_session_keeps_to_the_length_that_began_it(client: TestClient, data: P
         client.put(session(), content=b"01234", headers={"content-range": "bytes 0-4/5"}), 400
     )
     place = session()
-    assert "more have come" in error_of(client.put(place, content=b"0123456789ab"), 400)
+    assert "more were received" in error_of(client.put(place, content=b"0123456789ab"), 400)
     assert client.put(place, content=b"01234").status_code == 308
     assert client.put(place, content=b"56789", headers={"content-range": "bytes 5-9/*"}).status_code == 200
     assert (data / "x").read_bytes() == b"0123456789"
@@ -175,7 +175,7 @@ def test_a_disk_that_is_full_all_the_same_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     place = begin(client, "y")
-    monkeypatch.setattr(sessions, "_write", full)
+    monkeypatch.setattr(sessions, "write_all", full)
     assert "is full" in error_of(multipart(client, "x", b"0123456789"), 507)
     assert "is full" in error_of(client.put(place, content=b"0123456789"), 507)
     assert files(data) == []

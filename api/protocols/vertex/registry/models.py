@@ -2,8 +2,8 @@
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models
 
-A model's id is the registry's; ``models/<id>@2`` is a version, by number or alias. Fields that only Vertex AI has (display
-name, serving container) are stored with the version.
+A model's id is the registry's; ``models/<id>@2`` is a version, by number or alias. Fields that only Vertex AI has
+(display name, serving container) are stored with the version.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ _MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A model to register. ``parent``: id of the model that gets a new version; empty: a new model. ``is_id``: the client
-    chose the name as an id; otherwise it is derived from the display name.
+    """A model to register. ``parent``: id of the model that gets a new version; empty: a new model. ``is_id``: the
+    client chose the name as an id; otherwise it is derived from the display name.
     """
 
     body: dict[str, Any]
@@ -108,7 +108,9 @@ class Upload:
 
 
 def read_upload(message: Message, *, model_id: str, parent: str, where: str = "training_pipeline") -> Upload:
-    """Parse the model of a pipeline or an upload. ``where``: the request's message. Raises ``InvalidRequest``, ``NotServed``."""
+    """Parse the model of a pipeline or an upload. ``where``: the request's message. Raises ``InvalidRequest``,
+    ``NotServed``.
+    """
     message.demand_known(SERVED, absent=ABSENT)
     read_container(message)
     if (schemata := message.message("predictSchemata")) is not None:
@@ -170,8 +172,8 @@ def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | 
 def free_name(session: Session, project_id: str, upload: Upload) -> str:
     """An unused name for a new model. Vertex AI's display names need not be unique, our names must be.
 
-    Version numbers of a name continue after its model was deleted, so names that were ever used are avoided: a new model
-    starts with version 1, as in Vertex AI.
+    Version numbers of a name continue after its model was deleted, so names that were ever used are avoided: a new
+    model starts with version 1, as in Vertex AI.
 
     Raises:
         Conflict: a model with the client's id exists.

@@ -2,8 +2,8 @@
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints
 
-Endpoint ids are ours. Fields that only Vertex AI has (display name, labels, names of deployed models) are in a row of their
-own; endpoints that were created otherwise are listed at every location.
+Endpoint ids are ours. Fields that only Vertex AI has (display name, labels, names of deployed models) are in a row of
+their own; endpoints that were created otherwise are listed at every location.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def show_boards(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict
 def create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
     """Display names are unique in a run: creating another series of the same type, without an id, returns that series.
 
-    Replicas of a job that log the same metric at the same time all find no series and create it. Otherwise each would log
-    to its own series, of which clients read only one.
+    Replicas of a job that log the same metric at the same time all find no series and create it. Otherwise each would
+    log to its own series, of which clients read only one.
 
     Raises:
         InvalidRequest: it has no type.
