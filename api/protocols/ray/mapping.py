@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
 from api.protocols.ray.requests import JobRequest
 from api.protocols.ray.runtime_env import RuntimeEnv
-from api.protocols.vertex.training.mapping import own_labels
 from core.domain.contracts.literal import past_placeholders
 from core.domain.errors import InvalidSpec
 
@@ -17,7 +15,6 @@ ROLE: Final = "worker"
 SUBMISSION_LABEL: Final = "ray-submission-id"
 _ENTRYPOINT: Final = "RAY_JOB_ENTRYPOINT"
 _LABELS: Final = 100  # of the metadata
-_RUNNER: Final = Path(__file__).parents[1] / "code" / "run_in_environment.py"
 # How Ray calls one among its custom resources.
 _ACCELERATOR: Final = "accelerator_type:"
 _NODE_LABEL: Final = "ray.io/"  # labels that Ray itself gives its nodes
@@ -44,7 +41,7 @@ def job_spec_of(
     # Nothing in an entrypoint is the platform's to fill in.
     entrypoint, carried = past_placeholders(request.entrypoint, _ENTRYPOINT)
     spec: dict[str, Any] = {
-        "name": _name(request.metadata.get("job_name") or submission_id),
+        "name": slug(request.metadata.get("job_name") or submission_id, "ray-job"),
         "project": project,
         "command": _command(entrypoint, environment),
         "env": {**environment.env_vars, **carried},
@@ -61,15 +58,10 @@ def job_spec_of(
     return spec
 
 
-def _name(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "ray-job"
-
-
 def _command(entrypoint: str, environment: RuntimeEnv) -> str | list[str]:
     if not environment.requirements:
         return entrypoint
-    runner = _RUNNER.read_text(encoding="utf-8")
-    return ["python3", "-c", runner, *environment.requirements, "--", "/bin/sh", "-c", entrypoint]
+    return command_with_packages(environment.requirements, "/bin/sh", "-c", entrypoint)
 
 
 def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:

@@ -368,7 +368,7 @@ def test_what_leaks_the_target_stands_on_the_leaderboard(client: TestClient, dat
     assert [
         note
         for note in notes
-        if note.startswith("Column income is taken for text: its numbers are written like '0,000'")
+        if note.startswith("Column income is read as text: its values are written like '0,000'")
     ]
     numbers = [f"{n % 7},{n}.5,{n}.50" for n in range(60)]
     (data / "prices.csv").write_text("\n".join(["age,paid,price", *numbers]) + "\n")

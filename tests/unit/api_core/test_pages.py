@@ -256,7 +256,7 @@ def test_health_names_the_broker_that_is_away_and_jobs_are_still_taken(
     api = TestClient(create_app(settings, sessions=sessions, wakeup=away, clock=clock))
     health = api.get("/api/v1/health").json()
     assert health["status"] == "degraded"
-    assert health["parts"]["wakeups"].startswith("Redis, the broker, does not answer; jobs are taken")
+    assert health["parts"]["wakeups"].startswith("Redis, the broker, does not answer; jobs are accepted")
     assert api.get("/api/v1/ready").status_code == 200
 
 

@@ -23,6 +23,7 @@ from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.filters import parse_filter
 from api.protocols.vertex.names import Parent, member_of
@@ -31,7 +32,6 @@ from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry.model_orders import read_order
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.mapping import slug
 from core.db.repositories import models
 from core.db.tables import Job, Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound

@@ -17,6 +17,7 @@ from api.auth import Caller
 from api.endpoints import service
 from api.protocols.gcs.buckets import find_bucket
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.job_fields import own_labels, slug
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
@@ -24,7 +25,6 @@ from api.protocols.vertex.serving.containers import read_container, server_of
 from api.protocols.vertex.serving.resources import read_batch
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import custom_jobs, jobs
-from api.protocols.vertex.training.mapping import own_labels, slug
 from api.protocols.vertex.training.placement_check import check_placement
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.jobs.states import JobState

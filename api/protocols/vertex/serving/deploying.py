@@ -17,6 +17,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
@@ -26,7 +27,6 @@ from api.protocols.vertex.serving.containers import ModelContainer, ServerChoice
 from api.protocols.vertex.serving.endpoints import COLLECTION, TYPES, read_split
 from api.protocols.vertex.serving.resources import ReplicaResources, read_dedicated
 from api.protocols.vertex.table import table_of
-from api.protocols.vertex.training.mapping import slug
 from api.protocols.vertex.training.placement_check import check_placement
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint

@@ -24,6 +24,7 @@ from api.endpoints import service
 from api.endpoints.access import EndpointAccess
 from api.http.cursors import make_cursor
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.error_translation import list_position
 from api.protocols.vertex.filters import parse_filter
@@ -32,7 +33,6 @@ from api.protocols.vertex.operations.deletions import DELETION, deletion_view
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.mapping import slug
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, Model, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound

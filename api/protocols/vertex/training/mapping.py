@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.protocols.gcs.buckets import Bucket, find_bucket
+from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
 from api.protocols.vertex.table import Table
 from api.protocols.vertex.training import tracking
 from api.protocols.vertex.training.specs import CustomJobSpec, Pool, Program
@@ -23,9 +23,6 @@ GCS: Final = "/gcs"
 _RESTARTS: Final = 3
 _LOW: Final = 25  # priority of those that take what is left
 _BUCKET: Final = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{0,61}[a-z0-9])(?:/([a-z0-9][a-z0-9-]{0,62}))?")
-# Our labels begin and end with a letter or a digit; others are kept for Vertex AI's clients alone.
-_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_RUNNER: Final = Path(__file__).parents[1] / "code" / "run_in_environment.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +72,6 @@ def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Tab
     return found
 
 
-def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those that may be labels of a job."""
-    return {k: v for k, v in labels.items() if _LABEL.fullmatch(k) and (not v or _LABEL.fullmatch(v))}
-
-
-def slug(display_name: str) -> str:
-    """A name of ours for what may be any text there."""
-    return re.sub(r"[^a-z0-9]+", "-", display_name.lower()).strip("-")[:63].strip("-") or "custom-job"
-
-
 def _role(pool: Pool, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
     where = f"{pool.path}.machine_spec"
     machine = table.machine(pool.machine_type, path=f"{where}.machine_type")
@@ -112,8 +99,7 @@ def _command(program: Program) -> list[str]:
     if not program.module:
         return list(program.command)
     packages = [f"{GCS}/{uri.removeprefix('gs://')}" for uri in program.packages]
-    # The arguments are appended.
-    return ["python3", "-c", _RUNNER.read_text(encoding="utf-8"), *packages, "--", "python3", "-m", program.module]
+    return command_with_packages(packages, "python3", "-m", program.module)
 
 
 # --- buckets ---------------------------------------------------------------------------------------------------------

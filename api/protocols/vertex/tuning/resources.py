@@ -14,6 +14,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs.service import canonical
+from api.protocols.kit.job_fields import slug
 from api.protocols.vertex.error_translation import list_position, translated_errors
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
@@ -21,7 +22,7 @@ from api.protocols.vertex.operations.deletions import deletion_view
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, slug
+from api.protocols.vertex.training.mapping import JobOrder, job_spec_of
 from api.protocols.vertex.training.placement_check import check_placement
 from api.protocols.vertex.training.states import JOB_STATES
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
