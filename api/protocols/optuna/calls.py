@@ -1,4 +1,4 @@
-"""One call of Optuna's storage protocol: the message that its client sends, answered by its own servicer.
+"""Calls of Optuna's storage protocol, handled by Optuna's own gRPC servicer.
 
 https://optuna.readthedocs.io/en/stable/reference/generated/optuna.storages.GrpcStorageProxy.html
 """
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _SERVICE: Final = api_pb2.DESCRIPTOR.services_by_name["StorageService"]
 _READING: Final = "Get"
-optuna_logging.set_verbosity(optuna_logging.WARNING)  # it tells each study to stderr, where our log is
+optuna_logging.set_verbosity(optuna_logging.WARNING)  # it logs each study to stderr, which is our log
 
 
 class Refused(Exception):
-    """What the storage says no to, in its protocol's terms. ``status``: the name of a gRPC status code."""
+    """A call that the storage refused. ``status``: name of a gRPC status code."""
 
     def __init__(self, status: str, details: str) -> None:
         super().__init__(details)
@@ -37,14 +37,14 @@ class Refused(Exception):
 
 
 class _Context:
-    """All that the servicer asks of gRPC's context."""
+    """The part of gRPC's servicer context that the servicer uses."""
 
     def abort(self, code: Any, details: str) -> NoReturn:
         raise Refused(code.name, details)
 
 
 def reads(method: str) -> bool:
-    """Whether a token that may only read may make this call."""
+    """Whether the call needs only a read token."""
     return method.startswith(_READING)
 
 
@@ -65,7 +65,7 @@ def perform(opened: Callable[[], _CachedStorage], method: str, body: bytes) -> b
         storage = opened()
         answer = getattr(OptunaStorageProxyService(storage), method)(request, _Context())
     except (DecodeError, ValueError) as error:
-        # A text that is not JSON, a distribution that there is not: Optuna's client sends neither.
+        # For example text that is not JSON, or an unknown distribution; Optuna's client sends neither.
         raise InvalidRequest(
             f"The body is not a {described.input_type.name} that Optuna's storage takes: {error}"
         ) from error
@@ -73,6 +73,6 @@ def perform(opened: Callable[[], _CachedStorage], method: str, body: bytes) -> b
         raise Unavailable("The storage of Optuna's studies is away or busy; try again in a moment.") from error
     finally:
         if storage is not None:
-            storage._backend.remove_session()  # noqa: SLF001 it is this thread's, and the next call may come to another
+            storage._backend.remove_session()  # noqa: SLF001 the session is bound to this thread; the next call may run in another
     data: bytes = answer.SerializeToString()
     return data

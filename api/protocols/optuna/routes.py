@@ -23,9 +23,9 @@ from core.domain.ids import AttemptId
 router = APIRouter(include_in_schema=False)
 
 STATUS_HEADER: Final = "Optuna-Status"
-# Calls wait for a database: they may not take the threads of everybody else.
+# Calls block on a database, so they have their own thread limit.
 _CALLS: Final = 6
-# What a client without our header would make of it.
+# HTTP statuses for clients that do not know our header.
 _HTTP: Final = {"NOT_FOUND": 404, "ALREADY_EXISTS": 409, "FAILED_PRECONDITION": 409, "INVALID_ARGUMENT": 422}
 
 
@@ -36,7 +36,7 @@ async def call(
     context: AppContextDep,
     project: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
-    """A job calls with its attempt's token, for its own project; a user names the project."""
+    """Jobs use their attempt's token, which fixes the project; users name the project."""
     caller = await attempt_or_caller(request, context)
     body = await request.body()
     storages: Storages = request.app.state.optuna

@@ -1,7 +1,7 @@
-"""A storage of Optuna's for each project: tables of its own beside ours, which no other project's tokens lead to.
+"""Optuna storages, one per project, with tables of their own that other projects' tokens cannot reach.
 
 On PostgreSQL a schema ``optuna_<project id>`` of the platform's database, embedded an SQLite file under
-``<home>/optuna``. Optuna makes its tables and brings them up to date itself, so they have no part in our migrations.
+``<home>/optuna``. Optuna creates and migrates its tables itself, so they are not in our migrations.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
     from core.settings import Settings
 
-# Open storages of one API process, each with a few connections; one that is opened again has lost nothing.
+# Open storages of one API process (LRU), each with a few connections.
 _OPEN: Final = 16
 _CONNECTIONS: Final = 1
 _MORE_CONNECTIONS: Final = 2
-_IDLE_S: Final = 300  # a connection that is older is made anew
+_IDLE_S: Final = 300  # older connections are replaced
 _SQLITE_WAIT_S: Final = 10
 
 
 class Storages:
-    """Those that are open. Safe in threads."""
+    """Cache of open storages. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._url = make_url(settings.resolved_database_url)
         self._folder = folder_of(settings)
         self._open: OrderedDict[str, _CachedStorage] = OrderedDict()
         self._making: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()  # of the two above, held for moments
-        self.limiter: CapacityLimiter | None = None  # of the event loop that answers
+        self._lock = threading.Lock()  # guards both dicts, held briefly
+        self.limiter: CapacityLimiter | None = None  # bound to the event loop that serves requests
 
     def get(self, project_id: str) -> _CachedStorage:
-        """The project's storage; its tables are made when it is first asked for.
+        """The project's storage; creates its tables on first use.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: the database is away, or lets nobody make a schema.
+            sqlalchemy.exc.SQLAlchemyError: the database is unavailable, or refuses to create a schema.
         """
         with self._lock:
             if project_id in self._open:
@@ -69,7 +69,7 @@ class Storages:
                 _close(old)
 
     def delete(self, project_id: str) -> None:
-        """With all that is in it. One that there is not is no error."""
+        """Delete the storage with its data; no error if there is none."""
         with self._lock:
             storage = self._open.pop(project_id, None)
             if storage is not None:
@@ -86,9 +86,9 @@ class Storages:
         return self._url.get_backend_name() == "sqlite"
 
     def _make(self, project_id: str) -> _CachedStorage:
-        # Half a second, for those alone who ask for it.
+        # Imported lazily: it takes half a second.
         from optuna.storages import RDBStorage
-        from optuna.storages._cached_storage import _CachedStorage  # reads what has ended once, not for each call
+        from optuna.storages._cached_storage import _CachedStorage  # caches finished trials
 
         if self._is_sqlite:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class Storages:
             "hide_parameters": True,
             "connect_args": {"options": options, "connect_timeout": 3},
         }
-        # Two API processes would both make the tables, and one of them would find them half there.
+        # Serialise: two API processes that create the tables at once would see half of them.
         with alone(self._url, project_id) as connection:
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema_of(project_id)}"'))
             connection.commit()
@@ -116,4 +116,4 @@ class Storages:
 
 
 def _close(storage: _CachedStorage) -> None:
-    storage._backend.engine.dispose()  # noqa: SLF001 (it has no door)
+    storage._backend.engine.dispose()  # noqa: SLF001 (there is no public way to close it)

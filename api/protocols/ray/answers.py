@@ -1,6 +1,4 @@
-"""Errors as Ray's dashboard tells them: plain text, which its client puts behind ``Request failed with status
-code``.
-"""
+"""Errors as Ray's dashboard sends them: plain text; its client prefixes ``Request failed with status code``."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from core.domain.errors import (
     Unavailable,
 )
 
-# The first that fits. Ray has no codes: a client sees the status and the text.
+# The first match counts. Ray has no error codes: a client sees the status and the text.
 _STATUSES: Final[Codes] = (
     (Unauthenticated, 401, ""),
     (AttemptEnded, 403, ""),
@@ -42,7 +40,7 @@ def refusal(status: int, message: str) -> Response:
 
 
 class RayRoute(ProtocolRoute):
-    """Answers every error of ours as Ray's dashboard would."""
+    """Answers errors as Ray's dashboard does."""
 
     codes = _STATUSES
     otherwise = invalid = unreadable = ""

@@ -1,4 +1,4 @@
-"""Jobs that Ray's client submits: a row of what it told beside a job of ours."""
+"""Jobs of Ray's client: a row with its request next to each of our jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from core.db.tables import Job, RayJob
 from core.domain.errors import InvalidRequest, InvalidSpec, NotFound
 from core.domain.jobs.states import JobState
 
-LIST_LIMIT: Final = 1_000  # the newest; Ray's client knows no pages
+LIST_LIMIT: Final = 1_000  # the newest; Ray's client has no pagination
 
 
 class SubmissionIdTaken(InvalidRequest):
@@ -89,7 +89,7 @@ def _submit(work: UnitOfWork, caller: Caller, submission: Submission, submission
     )
     try:
         work.session.flush()
-    except IntegrityError as error:  # the same in the same moment
+    except IntegrityError as error:  # a concurrent request with the same id
         raise _taken(submission_id) from error
 
 
@@ -108,12 +108,12 @@ def _taken(submission_id: str) -> SubmissionIdTaken:
     )
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def find(session: Session, caller: Caller, project: str, ref: str, role: Role) -> RayJobRow:
     """``ref``: the submission id, or the id of the job here. Raises ``NotFound`` or ``Forbidden``."""
-    if "\0" in project or "\0" in ref:  # which PostgreSQL would not even look for
+    if "\0" in project or "\0" in ref:  # which PostgreSQL refuses
         raise NotFound("There is no such job.")
     member = caller.member_of(session, project, role)
     rows = session.execute(
@@ -183,7 +183,7 @@ def _ms(at: datetime) -> int:
 
 
 def stop(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
-    """Ask for its end; false where it has ended."""
+    """Request the job's cancellation; false if it has ended."""
     verbs.lock(work.session, found.job)
     if JobState(found.job.state).is_terminal:
         return False
@@ -192,7 +192,7 @@ def stop(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
 
 
 def delete(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
-    """Forget an ended job; false while its last processes are still being cleaned up.
+    """Delete an ended job; false while its last processes are being cleaned up.
 
     Raises:
         Conflict: it has not ended.

@@ -1,4 +1,4 @@
-"""What a job's driver prints: its lines alone, as Ray shows them, whole or while they come."""
+"""The driver's log lines as Ray shows them: the whole text, or a stream."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from core.domain.errors import NotFound, Unavailable
 from core.storage.logs.files import LINE_LIMIT, JobLogs, parse_line
 from core.storage.logs.merge import LogMerge, Selection, newest_position
 
-# Of one answer: what is before it is at the job's page.
+# Limit of one response; earlier lines are on the job's page.
 TEXT_LIMIT: Final = 16 * 2**20
 SELECTION: Final = Selection(role=ROLE, index=0)
-# Seconds between two looks at the file, and at the job.
+# Seconds between two reads of the file, and of the job's status.
 _POLL_S: Final = 0.25
 _STATUS_S: Final = 1.0
 _BATCH: Final = 500  # lines
@@ -28,14 +28,14 @@ _DRIVER: Final = f"{ROLE}-0"
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """``waits``: why it waits, empty where it does not or where nobody knows yet."""
+    """``waits``: wait reason; empty if the job does not wait, or the reason is unknown."""
 
     is_over: bool
     waits: str = ""
 
 
 def read_text(logs: JobLogs) -> str:
-    """All that the newest attempt's driver wrote, at most its last ``TEXT_LIMIT`` bytes. Blocks."""
+    """The output of the newest attempt's driver, at most its last ``TEXT_LIMIT`` bytes. Blocks."""
     attempts = logs.attempts()
     if not attempts:
         return ""
@@ -63,9 +63,9 @@ async def follow(
     shutdown: GracefulShutdown,
     limiter: CapacityLimiter,
 ) -> AsyncIterator[str]:
-    """Lines as they come, from the newest attempt's first on, over those after it, until the job is over.
+    """Stream lines from the newest attempt's first, across later attempts, until the job ends.
 
-    While it waits, each new reason is told once. Ends early when the server goes down.
+    While the job waits, each new wait reason is sent once. Ends early at shutdown.
     """
     position = await to_thread.run_sync(lambda: newest_position(logs, SELECTION, tail_lines=None), limiter=limiter)
     merge = LogMerge(logs, SELECTION, position)
@@ -76,7 +76,7 @@ async def follow(
         if status.waits and status.waits != last_reason:
             last_reason = status.waits
             yield f"[trainmaster] waiting: {last_reason}\n"
-        # The state was read before the file: whatever a job that is over wrote is seen by now.
+        # The status was read before the file, so all output of an ended job is read.
         is_final = status.is_over
         await to_thread.run_sync(merge.refresh, limiter=limiter)
         while not shutdown.is_stopping:
@@ -96,4 +96,4 @@ async def follow(
             try:
                 status = await read_status()
             except Unavailable:
-                continue  # the database is away: the lines go on
+                continue  # the database is unavailable: keep streaming

@@ -1,4 +1,4 @@
-"""From a submission of Ray's client to a job of ours."""
+"""Maps a submission of Ray's client to our job spec."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROLE: Final = "worker"
 SUBMISSION_LABEL: Final = "ray-submission-id"
 _ENTRYPOINT: Final = "RAY_JOB_ENTRYPOINT"
 _LABELS: Final = 100  # of the metadata
-# How Ray calls one among its custom resources.
+# Ray's custom resource for an accelerator.
 _ACCELERATOR: Final = "accelerator_type:"
 _NODE_LABEL: Final = "ray.io/"  # labels that Ray itself gives its nodes
-# Where a mistake in our spec stands in Ray's request; the longest first.
+# Field of our spec -> field of Ray's request; the longest first.
 _FIELDS: Final = (
     (f"roles.{ROLE}.resources.gpu_type", "entrypoint_resources"),
     (f"roles.{ROLE}.resources.gpus", "entrypoint_num_gpus"),
@@ -35,17 +35,17 @@ _FIELDS: Final = (
 def job_spec_of(
     project: str, submission_id: str, request: JobRequest, environment: RuntimeEnv, code: str | None
 ) -> dict[str, Any]:
-    """Our spec, not yet checked by our own rules. Raises ``NotServed`` for resources that are none here."""
+    """Our job spec, not yet validated. Raises ``NotServed`` for unsupported resources."""
     resources, selector = _resources(request)
     labels = own_labels({**dict(list(request.metadata.items())[:_LABELS]), SUBMISSION_LABEL: submission_id})
-    # Nothing in an entrypoint is the platform's to fill in.
+    # Placeholders in an entrypoint are literal text.
     entrypoint, carried = past_placeholders(request.entrypoint, _ENTRYPOINT)
     spec: dict[str, Any] = {
         "name": slug(request.metadata.get("job_name") or submission_id, "ray-job"),
         "project": project,
         "command": _command(entrypoint, environment),
         "env": {**environment.env_vars, **carried},
-        # One driver, whatever GPUs it has; Ray starts it once.
+        # One driver process, however many GPUs; Ray starts it once.
         "roles": {ROLE: {"replicas": 1, "resources": resources, "processes_per_replica": 1}},
         "labels": labels,
         "max_restarts": 0,
@@ -65,7 +65,7 @@ def _command(entrypoint: str, environment: RuntimeEnv) -> str | list[str]:
 
 
 def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the replica needs, and labels of nodes."""
+    """Resources of the replica, and its node selector."""
     found: dict[str, Any] = {}
     if request.num_cpus:
         found["cpu"] = request.num_cpus
@@ -95,7 +95,7 @@ def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def translated_message(error: InvalidSpec) -> str:
-    """What is wrong, with the names that Ray's user wrote."""
+    """The error message with the request's field names."""
     if not error.errors:
         return error.sentence
     mistakes = []

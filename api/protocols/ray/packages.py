@@ -1,4 +1,4 @@
-"""Packages that Ray's client uploads: zips, kept as code archives of ours."""
+"""Packages that Ray's client uploads: zip files, stored as our code archives."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from core.db.upsert import insert_into
 from core.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
 from core.storage.archives import WrongOffset
 
-# Beside the archives, on the disk that has room for them; gone with its descriptor.
+# Temporary files are on the archives' disk, which has the space; they vanish with their descriptor.
 _FOLDER: Final = "partial"
 
 
 def check_package_name(protocol: str, name: str) -> None:
-    """Raises ``InvalidRequest`` for what is no package that a client uploads."""
+    """Raises ``InvalidRequest`` for a name that is not a package's."""
     if name.endswith(".whl"):
         raise NotServed("Wheels (py_modules) are not served by this platform; name them in pip.")
     if protocol != PROTOCOL or not PACKAGE_NAME.fullmatch(name):
@@ -38,7 +38,7 @@ def check_package_name(protocol: str, name: str) -> None:
 
 
 def digest_of_package(session: Session, context: AppContext, caller: Caller, name: str) -> str:
-    """The code archive that was made of the caller's package. Raises ``NotFound``: to be uploaded (again)."""
+    """Digest of the code archive made from the caller's package. Raises ``NotFound`` if it must be uploaded."""
     query = (
         select(Archive.digest)
         .join(RayPackage, RayPackage.digest == Archive.digest)
@@ -51,7 +51,7 @@ def digest_of_package(session: Session, context: AppContext, caller: Caller, nam
 
 
 async def upload(context: AppContext, caller: Caller, name: str, blocks: AsyncIterator[bytes], announced: int) -> None:
-    """Keep a package, in place of an earlier one of its name. ``announced``: bytes, 0 for not known.
+    """Store a package, replacing one of the same name. ``announced``: size in bytes, 0 if unknown.
 
     Raises:
         PayloadTooLarge, InvalidRequest (no zip), InsufficientStorage.
@@ -79,13 +79,13 @@ def _keep(context: AppContext, caller: Caller, name: str, package: IO[bytes]) ->
         fresh = insert_into(work.session, RayPackage).values(
             user_id=caller.user_id, name=name, digest=digest, created_at=work.now
         )
-        # The same package may come twice at once.
+        # The same package may be uploaded twice at once.
         again = {"digest": fresh.excluded.digest, "created_at": fresh.excluded.created_at}
         work.session.execute(fresh.on_conflict_do_update(index_elements=["user_id", "name"], set_=again))
 
 
 def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
-    """Put a .tar.gz into the store of archives, as a client of ours would; its digest."""
+    """Store a .tar.gz as a code archive, as our own client does; returns the digest."""
     packed.flush()
     packed.seek(0)
     digest = f"sha256:{hashlib.file_digest(packed, 'sha256').hexdigest()}"  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
         chunk = packed.read(BLOCK_BYTES)
         try:
             found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=chunk)
-        except WrongOffset:  # the same package comes twice at once
+        except WrongOffset:  # the same package is uploaded twice at once
             found = store.look(digest, caller.user_id)
     note_complete(context, caller, found)
     return digest

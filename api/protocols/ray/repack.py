@@ -1,6 +1,4 @@
-"""From a zip of somebody's folder to a code archive of ours: read as a stream, nothing unpacked to disk, nothing
-believed.
-"""
+"""Converts an untrusted zip to a code archive as a stream: nothing is unpacked to disk, and every claim is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from typing import IO, Final, cast
 
 from core.domain.errors import InvalidRequest
 
-# As many as the runtime unpacks of a code archive.
+# The same limits as the runtime's for code archives.
 UNPACKED_LIMIT: Final = 8 * 2**30  # bytes
 FILE_LIMIT: Final = 100_000
 _LEVEL: Final = 6
@@ -24,7 +22,7 @@ _BROKEN: Final = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
-    NotImplementedError,  # a method of compression, a version
+    NotImplementedError,  # an unknown compression method or version
     RuntimeError,  # encrypted
     OverflowError,
     ValueError,
@@ -35,7 +33,7 @@ _BROKEN: Final = (
 def repack(source: IO[bytes], target: IO[bytes], *, unpacked_limit: int = UNPACKED_LIMIT) -> int:
     """Write the files of the zip ``source`` as a .tar.gz to ``target``; the number of them.
 
-    The same files give the same bytes, whenever they were packed. Who may execute a file is kept.
+    The same files give the same bytes, whenever they were packed. The execute bit is preserved.
 
     Raises:
         InvalidRequest: no zip, a damaged or encrypted one, names that lead out of it, links, too much in it.
@@ -63,7 +61,7 @@ def repack(source: IO[bytes], target: IO[bytes], *, unpacked_limit: int = UNPACK
                 tar.addfile(member)
                 continue
             count += 1
-            # As many bytes as its header says, or an error; at its end the checksum is proven.
+            # Reads exactly the size in the header, or fails; at the end the checksum is verified.
             with _readable_errors(info), archive.open(info) as stream:
                 tar.addfile(member, stream)
     return count
@@ -100,12 +98,12 @@ def _is_unwritable(name: str) -> bool:
 
 @contextmanager
 def _readable_errors(info: zipfile.ZipInfo) -> Iterator[None]:
-    """What reading a member raises, as a sentence."""
+    """Translate errors of reading a member to ``InvalidRequest``."""
     try:
         yield
     except _BROKEN as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise  # it is the disk that is written to
+            raise  # the target disk is full
         raise InvalidRequest(
             f"The package's file {info.filename[:100]!r} cannot be read: {error}; upload it again."
         ) from error

@@ -16,7 +16,7 @@ from api.protocols.kit.json_values import shortened
 from core.db.json import dump_json
 from core.domain.errors import InvalidRequest
 
-# What an address of a job can hold: the client writes the id into it as it is.
+# Characters that are safe in a URL path: the client does not escape the id.
 _SUBMISSION_ID: Final = re.compile(r"[^/?#%\\\s\x00-\x1f\x7f]{1,200}")
 _FIELDS: Final = frozenset(
     {
@@ -33,13 +33,13 @@ _FIELDS: Final = frozenset(
     }
 )
 _ABSENT: Final = {"retry_policy": "is not served: a driver runs once; leave it out"}
-_STORED_LIMIT: Final = 64 * 1024  # bytes of JSON: all jobs of a project are listed with what each was told
+_STORED_LIMIT: Final = 64 * 1024  # bytes of JSON: lists of a project's jobs include each job's request
 ENTRYPOINT_LIMIT: Final = 100_000  # characters; Linux takes no longer argument than 128 KiB
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """``submission_id``: empty where the server makes one. Numbers that were left out are ``None``."""
+    """``submission_id``: empty if the server generates one. Omitted numbers are ``None``."""
 
     entrypoint: str
     submission_id: str = ""
@@ -53,7 +53,7 @@ class JobRequest:
 
     @property
     def stored_fields(self) -> dict[str, Any]:
-        """As it was sent, for whoever asks for the job."""
+        """The request as sent; part of the job's details."""
         found = {
             "entrypoint": self.entrypoint,
             "runtime_env": dict(self.runtime_env),
@@ -68,7 +68,7 @@ class JobRequest:
 
 
 def read_job(raw: Any) -> JobRequest:
-    """Raises ``InvalidRequest``, or ``NotServed`` for what is of Ray and not of ours."""
+    """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of Ray."""
     if not isinstance(raw, Mapping):
         raise InvalidRequest("The body must be a JSON object with an entrypoint.", field="body")
     raw = {name: value for name, value in raw.items() if value is not None}
@@ -108,7 +108,7 @@ def read_job(raw: Any) -> JobRequest:
 
 
 def demand_known(raw: Mapping[str, Any], served: Collection[str], absent: Mapping[str, str], where: str) -> None:
-    """Raise for a name that is not in ``served``; ``absent``: those of Ray, with what to say of them."""
+    """Refuse names that are not in ``served``. ``absent``: Ray's unsupported fields -> message."""
     for name in raw:
         if name in served:
             continue
@@ -121,7 +121,7 @@ def demand_known(raw: Mapping[str, Any], served: Collection[str], absent: Mappin
 
 
 def texts_of(raw: Mapping[str, Any], name: str, where: str = "") -> dict[str, str]:
-    """A dict of text to text; empty where it is left out."""
+    """A dict of text to text; empty if omitted."""
     value = raw.get(name, {})
     at = f"{where}{name}"
     if not isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def texts_of(raw: Mapping[str, Any], name: str, where: str = "") -> dict[str, st
 
 
 def number_of(raw: Mapping[str, Any], name: str) -> float | None:
-    """A finite number of at least 0; ``None`` where it is left out."""
+    """A finite number of at least 0; ``None`` if omitted."""
     value = raw.get(name)
     if value is None:
         return None

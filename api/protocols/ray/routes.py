@@ -1,9 +1,8 @@
-"""Ray's Jobs API, as ``ray.job_submission.JobSubmissionClient`` and ``ray job`` speak it: a thin adapter over our own
-jobs.
+"""Ray's Jobs API for ``ray.job_submission.JobSubmissionClient`` and ``ray job``: an adapter over our jobs.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 
-Not in our own description: it is Ray's, and versioned by it. The client takes a path in its address, so a project's
+Not part of our OpenAPI document: Ray defines and versions it. The client takes a path in its address, so a project's
 jobs are at ``http://host:port/ray/<project>``, and those of the project ``default`` at ``http://host:port/ray``.
 """
 
@@ -37,15 +36,15 @@ from core.storage.outputs import job_output
 
 router = APIRouter(route_class=RayRoute, include_in_schema=False)
 
-RAY_VERSION: Final = "2.60.0"  # whose client this is tested with; clients look what a server of this version can
+RAY_VERSION: Final = "2.60.0"  # the tested client; clients choose features by the server's version
 _API_VERSION: Final = "4"  # of Ray's Jobs API: the client streams logs from 1 on
 PREFIXES: Final = ("/ray", "/ray/{project}")
 _DEFAULT: Final = "default"
-# How often a deletion looks for the last processes of a job that has just ended, and seconds between two looks.
+# A deletion polls so often for the end of the job's last processes; seconds between two polls.
 _DELETION_POLLS: Final = 80
 _POLL_S: Final = 0.25
 _READERS: Final = 16  # disk reads of all tails together
-# RFC 6455, 7.4: the server goes down; the stream broke off.
+# RFC 6455, 7.4: server shutdown; the stream broke.
 _GOING_AWAY, _BROKEN = 1001, 1011
 
 
@@ -60,7 +59,7 @@ Name = Annotated[str, Path(max_length=300)]
 
 
 def get_version(project: Project, caller: Reader, context: AppContextDep) -> Response:
-    """What a client asks first. It shows its user what is said with a 403, and of a 404 only that there is no Ray."""
+    """The client's first request. It shows the message of a 403, but a 404 only as a missing Ray server."""
     try:
         with context.read() as work:
             caller.member_of(work.session, project)
@@ -116,7 +115,7 @@ def stop_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep)
 
 
 async def delete_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
-    """``ray job stop`` returns when the job has ended; a deletion after it waits until all of it is gone."""
+    """Delete a job. ``ray job stop`` returns at the job's end, so a deletion waits for its last processes."""
     for _ in range(_DELETION_POLLS):
         if await run_in_threadpool(_delete, context, caller, project, ref):
             return answer({"deleted": True})
@@ -144,7 +143,7 @@ def _logs(context: AppContext, caller: Caller, project: str, ref: str) -> JobLog
 
 
 async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
-    """The driver's lines as messages of text, until the job is over."""
+    """Send the driver's lines as text messages until the job ends."""
     context = get_app_context(websocket)
     project = websocket.path_params.get("project", _DEFAULT)
     try:
@@ -173,12 +172,12 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         except TrainmasterError as error:
             await websocket.close(_BROKEN, error.sentence[:100])
         except WebSocketDisconnect:
-            pass  # the client has what it wanted
+            pass  # the client closed the connection
         tasks.cancel_scope.cancel()
 
 
 async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
-    """A client that goes away says so, or is found dead by the server's own pings."""
+    """Wait for the disconnect, which the client sends or the server's pings detect."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
     then()
@@ -188,7 +187,7 @@ def _read_status(context: AppContext, caller: Caller, project: str, ref: str) ->
     with context.read() as work:
         job = jobs.find(work.session, caller, project, ref, "viewer").job
         reason = wait_reason_of(view_row(work.session, job.id), work.now) if is_waiting(job) else None
-        # What it says in its first moments is over before anybody has read it.
+        # The reason of the first moments changes before a user can read it.
         is_shown = reason is not None and reason.code != "just_queued"
         return logs.DriverStatus(
             JobState(job.state).is_terminal, reason.sentence if reason is not None and is_shown else ""
@@ -204,7 +203,7 @@ def _limiter(websocket: WebSocket) -> CapacityLimiter:
 
 
 async def nothing_here(rest: str, caller: Reader) -> Response:
-    """What is of Ray's dashboard and not of ours is told by its name."""
+    """Refuses other parts of Ray's dashboard by name."""
     del caller
     raise NotFound(f"/{rest[:100]} of Ray's dashboard is not served by this platform; the Jobs API is.")
 

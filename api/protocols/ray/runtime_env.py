@@ -1,4 +1,4 @@
-"""A ``runtime_env``: what a job of ours offers of it, and the rest by its name.
+"""Parser of ``runtime_env``: supported fields, and refusals by name for the others.
 
 https://docs.ray.io/en/latest/ray-core/api/doc/ray.runtime_env.RuntimeEnv.html
 """
@@ -16,8 +16,8 @@ from core.domain.errors import InvalidRequest
 
 PROTOCOL: Final = "gcs"
 PACKAGE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.zip")
-# `excludes` has had its effect when the client packed; `config` tells Ray's own installer how patient to be, and
-# `_ray_commit` which Ray it would install.
+# Ignored: `excludes` (applied when the client packed), `config` (time-outs of Ray's installer), `_ray_commit` (the Ray
+# that it would install).
 _SERVED: Final = frozenset({"working_dir", "excludes", "pip", "env_vars", "image_uri", "config", "_ray_commit"})
 _USE_PIP: Final = "is not served; name the packages in pip"
 _USE_IMAGE: Final = "is not served; name an image that has it in image_uri, where the platform runs containers"
@@ -34,7 +34,7 @@ _ABSENT: Final = {
     "mpi": "is not served; jobs of the platform run MPI with several replicas",
 }
 _PIP_FIELDS: Final = frozenset({"packages", "pip_check", "pip_version", "pip_install_options"})
-# Ray's own defaults, which ours installs by, too.
+# Ray's defaults, which are ours, too.
 _PIP_OPTIONS: Final = frozenset({"--disable-pip-version-check", "--no-cache-dir"})
 _LINES: Final = 1_000
 _LINE: Final = 1_000  # characters
@@ -42,7 +42,7 @@ _LINE: Final = 1_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnv:
-    """``package``: name of the uploaded zip, empty for none. ``requirements``: lines of pip's requirements file."""
+    """``package``: name of the uploaded zip; empty: none. ``requirements``: lines of a pip requirements file."""
 
     package: str = ""
     requirements: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class RuntimeEnv:
 
 
 def read_environment(raw: Mapping[str, Any]) -> RuntimeEnv:
-    """Raises ``InvalidRequest``, or ``NotServed`` for what is of Ray and not of ours."""
+    """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of Ray."""
     fields = {name: value for name, value in raw.items() if value not in (None, {}, [], "")}
     demand_known(fields, _SERVED, _ABSENT, "runtime_env.")
     image = fields.get("image_uri", "")

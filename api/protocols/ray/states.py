@@ -1,4 +1,4 @@
-"""States and ends of jobs in Ray's words."""
+"""Job states and exits mapped to Ray's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STATES: Final = {
     JobState.EXPIRED: "FAILED",
     JobState.CANCELLED: "STOPPED",
 }
-# Of those that Ray has, the ones that fit; the message says more.
+# Exits that are Ray's JOB_ENTRYPOINT_COMMAND_ERROR; the message has details.
 _OF_PROGRAM: Final = frozenset({ExitKind.USER_ERROR, ExitKind.OUT_OF_MEMORY})
 _PROGRAM_ERROR: Final = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
 
 @dataclass(frozen=True, slots=True)
 class RayStatus:
-    """``exit_code``: the driver's, once it has one."""
+    """``exit_code``: the driver's, once it has exited."""
 
     status: str
     message: str
@@ -40,7 +40,7 @@ def is_waiting(job: Job) -> bool:
 
 
 def status_of(job: Job, waits: str) -> RayStatus:
-    """``waits``: why it waits, in the planner's words."""
+    """``waits``: the planner's wait reason."""
     state = JobState(job.state)
     status = _STATES[state]
     if not state.is_terminal:

@@ -162,7 +162,7 @@ def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestCli
     (data / "buyers.csv").write_text("\n".join(["city,price", *rows, *["Rome,sold"] * 3]) + "\n")
     refused = client.post(URL, json=body)
     assert (refused.status_code, refused.json()["field"]) == (422, "task")
-    assert "3 rows have something else, such as 'sold'" in refused.json()["detail"]
+    assert "3 rows have another value, such as 'sold'" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,10 @@ def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestCli
             ["city,note,bought", *(f"Rome,of {n},{'yes' if n % 2 else 'no'}" for n in range(60))],
             "there is no usable feature",
         ),
-        (["city;age;bought", *(f"R{n % 3};{n};1,{n:03}" for n in range(60))], "such as '1,000': remove thousands separators"),
+        (
+            ["city;age;bought", *(f"R{n % 3};{n};1,{n:03}" for n in range(60))],
+            "such as '1,000': remove thousands separators",
+        ),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(client: TestClient, data: Path, lines: list[str], words: str) -> None:
@@ -263,7 +266,7 @@ def test_a_quoted_cell_that_is_cut_where_the_look_ends_is_no_fault(
     (data / "buyers.csv").write_text(cut)
     answer = client.post(URL, json={"data": "data/buyers.csv", "target": "bought", "dry_run": True})
     assert answer.status_code == 200, answer.text
-    assert "Only the beginning of the table was looked at; the trials read all of it." in answer.json()["notes"]
+    assert "Only the beginning of the table was profiled; the trials read all of it." in answer.json()["notes"]
 
 
 def test_a_damaged_packed_table_is_refused(client: TestClient, data: Path) -> None:
@@ -277,7 +280,7 @@ def test_a_damaged_packed_table_is_refused(client: TestClient, data: Path) -> No
 
 def test_images_are_counted_no_further_than_is_needed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.automl.profiling.FILE_COUNT_LIMIT", 5)
-    monkeypatch.setattr("api.automl.profiling._ENTRIES_LOOKED_AT", 8)
+    monkeypatch.setattr("api.automl.profiling._ENTRY_LIMIT", 8)
     (data / "pets" / "mixed").mkdir()
     for place in range(30):
         (data / "pets" / "mixed" / f"{place}.txt").touch()
@@ -366,9 +369,7 @@ def test_what_leaks_the_target_stands_on_the_leaderboard(client: TestClient, dat
     (leak,) = [note for note in notes if "leaked" in note]
     assert leak.startswith("Column code looks as if it leaked the target")
     assert [
-        note
-        for note in notes
-        if note.startswith("Column income is read as text: its values are written like '0,000'")
+        note for note in notes if note.startswith("Column income is read as text: its values are written like '0,000'")
     ]
     numbers = [f"{n % 7},{n}.5,{n}.50" for n in range(60)]
     (data / "prices.csv").write_text("\n".join(["age,paid,price", *numbers]) + "\n")

@@ -339,7 +339,7 @@ def test_deleting_is_refused_while_somebody_needs_it(
     with unit_of_work(sessions) as session:
         versions.hold(session, version_id, "endpoint digits", clock.now)
         versions.hold(session, version_id, "endpoint digits", clock.now)
-    assert "may be taken back to: endpoint digits" in delete().json()["detail"]
+    assert "a rollback target, at endpoint digits" in delete().json()["detail"]
     with unit_of_work(sessions) as session:
         versions.release(session, version_id, "endpoint digits")
     assert delete().status_code == 204
@@ -491,7 +491,7 @@ def test_a_batch_prediction_goes_on_only_where_its_own_model_began(registry: Reg
     for model in ("digits@1", f"output/default/{registry.job}/model"):
         refused = ask(model)
         assert (refused.status_code, refused.json()["field"]) == (409, "output")
-        said = f"output/default/answers holds predictions of model digits@2, and this is {model}; choose another output"
+        said = f"output/default/answers has predictions of model digits@2, but this is {model}; choose another output"
         assert said in refused.json()["detail"]
     other = ask("digits@2", shard_size=5)
     assert (other.status_code, other.json()["field"]) == (409, "shard_size")

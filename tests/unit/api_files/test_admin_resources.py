@@ -212,7 +212,7 @@ def test_a_platform_admin_sees_everybodys_tokens(house: Any) -> None:
 def test_a_token_without_a_scope_is_not_told_to_do_what_needs_it(house: Any) -> None:
     reader = house.call("member", "POST", "/tokens", json={"name": "laptop", "scopes": ["read"]}).json()["token"]
     refused = house.call(reader, "POST", "/tokens", json={"name": "x"}).json()["detail"]
-    assert refused == "This needs a token of scope write, and yours has read; log in with another one."
+    assert refused == "This needs a token of scope write; yours has read. Log in with another token."
 
 
 def test_a_wrong_name_is_told_in_words(house: Any) -> None:
@@ -442,15 +442,15 @@ def put_labels(house: Any, **labels: Any) -> Any:
 
 
 def test_an_admins_labels_lie_over_those_of_the_executor(house: Any) -> None:
-    rings: list[str] = []
+    notified: list[str] = []
     house.app.state.context = replace(
-        house.app.state.context, wakeup=SimpleNamespace(ring=lambda *a: rings.append(a[0]))
+        house.app.state.context, wakeup=SimpleNamespace(notify=lambda *a: notified.append(a[0]))
     )
     node = put_labels(house, pool="fast", zone="b").json()
     assert node["labels"] == {"zone": "b", "pool": "fast"}
     assert node["admin_labels"] == {"zone": "b", "pool": "fast"}
     assert put_labels(house, pool="fast", zone="b").status_code == 200
-    assert rings == ["tick"]
+    assert notified == ["tick"]
     node = put_labels(house, **{"topology/rack": "r1"}).json()
     assert node["labels"] == {"zone": "a", "topology/rack": "r1"}
     assert house.call("viewer", "GET", "/nodes").json()["items"][0] == node

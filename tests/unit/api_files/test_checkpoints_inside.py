@@ -235,7 +235,7 @@ def test_who_is_kept_or_in_use_is_not_deleted(house: Any, put: Any) -> None:
     assert house.call("member", "PUT", f"{INSIDE}/kept", params={"path": path}).status_code == 204
     marks = {item["path"]: (item["is_pinned"], item["is_in_use"]) for item in get(house)["items"]}
     assert marks == {path: (True, False), used: (False, True)}
-    for one, word in ((path, "kept for ever"), (used, "in use")):
+    for one, word in ((path, "is pinned"), (used, "in use")):
         refused = house.call("member", "DELETE", INSIDE, params={"path": one})
         assert refused.status_code == 409
         assert word in refused.json()["detail"]

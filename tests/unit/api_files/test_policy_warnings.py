@@ -10,10 +10,10 @@ from core.domain.sharing.policy import Policy, QueueOrder
 
 def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be() -> None:
     told = " ".join(warnings_of(Policy(time_slice_s=7200.0)))
-    assert "who is on one level with those that wait stays" in told
+    assert "stays while it is on the same level as the waiting jobs" in told
     assert "rotation=2h, lets equal jobs take turns" in told
     by_age = " ".join(warnings_of(Policy(time_slice_s=60.0, order=QueueOrder.FIFO)))
-    assert "turns do not go round" in by_age
+    assert "time_slice does not rotate jobs" in by_age
     assert "rotation=15m, lets" in by_age  # not as short as the slice: restarts would take more than a tenth of it
     assert warnings_of(Policy(time_slice_s=7200.0, levels_gpu_s=(7200.0, 14400.0, 21600.0))) == []
     assert warnings_of(Policy(time_slice_s=7200.0, order=QueueOrder.SHORTEST_FIRST)) == []
@@ -24,12 +24,12 @@ def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be(
     [
         (Policy(rotation_s=1800.0), None),
         (Policy(rotation_s=1800.0, time_slice_s=900.0, order=QueueOrder.FIFO), None),
-        (Policy(rotation_s=120.0), "rotation is shorter than min_run_time, 5m: nobody gives place before"),
-        (Policy(rotation_s=600.0), "rotation is less than ten times restart_cost and grace"),
+        (Policy(rotation_s=120.0), "rotation is shorter than min_run_time, 5m: no job is preempted before"),
+        (Policy(rotation_s=600.0), "rotation is less than ten times restart_cost plus grace"),
         (Policy(rotation_s=1800.0, time_slice_s=7200.0), "time_slice is longer than rotation and has no effect"),
         (Policy(rotation_s=7200.0, starvation_s=3600.0), "rotation is not shorter than starvation"),
     ],
 )
 def test_turns_among_equals_that_are_probably_not_meant_so_are_told(policy: Policy, warning: str | None) -> None:
     found = warnings_of(policy)
-    assert not found if warning is None else any(warning in one for one in found)
+    assert not found if warning is None else any(warning in sentence for sentence in found)

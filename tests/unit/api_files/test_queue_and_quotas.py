@@ -248,27 +248,30 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
     ):
         answer = house.call("root", verb, path, content=body % weight, headers=head)
         assert answer.status_code == 422, answer.text
-        assert "is a number from 0.001 to 1000; who has 2" in answer.json()["detail"]
+        assert "must be a number from 0.001 to 1000; weight 2" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         ({"limit": {"gpus/B200": 4}}, "No node has the GPU model b200; the nodes have h200."),
-        ({"guaranteed": {"gpus": 5}}, "gpus: 5 GPUs are guaranteed to vision, and all nodes together have 4 GPUs."),
-        ({"guaranteed": {"gpus": 3}}, "all projects together are guaranteed 5 GPUs, and the nodes have 4 GPUs"),
-        ({"limit": {"gpus": 100}}, "is above what all nodes have (4 GPUs); it limits nothing."),
+        ({"guaranteed": {"gpus": 5}}, "gpus: 5 GPUs are guaranteed to vision, but all nodes together have 4 GPUs."),
+        ({"guaranteed": {"gpus": 3}}, "the guarantees of all projects add up to 5 GPUs, but the nodes have 4 GPUs"),
+        ({"limit": {"gpus": 100}}, "is above the capacity of all nodes (4 GPUs) and has no effect."),
         ({"limit": {"gpus": 0}}, "with a limit of 0 no job with GPUs of this project can start."),
-        ({"limit": {"gpus": 2}, "user_limit": {"gpus": 3}}, "each user may use 3 GPUs, and the whole project 2 GPUs"),
+        (
+            {"limit": {"gpus": 2}, "user_limit": {"gpus": 3}},
+            "each user may use 3 GPUs, but the whole project only 2 GPUs",
+        ),
         (
             {"guaranteed": {"gpus": 1}, "user_guaranteed": {"member": {"gpus": 2}}},
             (
-                "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get "
-                "back "
+                "gpus: the guarantees of vision's users add up to 2 GPUs, but the project is guaranteed 1 GPU; beyond "
+                "that they reclaim only from other users of the project."
                 "back only what"
             ),
         ),
-        ({"user_guaranteed": {"member": {"gpus": 2}}}, "2 GPUs together, and the project nothing"),
+        ({"user_guaranteed": {"member": {"gpus": 2}}}, "add up to 2 GPUs, but the project is guaranteed nothing"),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(house: Any, body: dict[str, Any], told: str) -> None:
@@ -356,7 +359,7 @@ def test_a_setting_that_makes_no_sense_is_refused_in_words(
 def test_all_mistakes_of_the_settings_are_told_at_once(house: Any) -> None:
     given = {"order": "random", "grace": "2h", "tim_slice": "1h", "usage_weight": 0.5}
     told = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
-    assert told["detail"] == "3 of the settings cannot be as given, so none of them is taken."
+    assert told["detail"] == "3 of the settings are invalid, so none was changed."
     assert [one["path"] for one in told["errors"]] == ["settings.order", "settings.grace", "settings.tim_slice"]
     assert "at most 3600 seconds" in told["errors"][1]["message"]
     assert house.call("root", "GET", "/policy").json()["updated_at"] is None
@@ -369,7 +372,7 @@ def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
     seen = house.call("root", "GET", "/policy").json()
     texts = {setting["name"]: setting["text"] for setting in seen["settings"]}
     assert (texts["order"], texts["grace"]) == ("fifo", "30s")
-    assert "grace is kept as a value that this version cannot read (grace is a number)" in seen["warnings"][0]
+    assert "This version cannot read the stored value of grace (grace is a number)" in seen["warnings"][0]
     assert "'gravity'" in seen["warnings"][1]
     with unit_of_work(house.sessions) as session:
         policy = load_settings(session, house.now).policy
@@ -388,8 +391,8 @@ def test_settings_that_undo_each_other_are_warned_of(house: Any) -> None:
     given = {"time_slice": "1m", "order": "fifo", "fair": "off", "preempts_shares": "on"}
     warnings = " ".join(house.call("root", "PATCH", "/policy", json={"settings": given}).json()["warnings"])
     assert "time_slice is shorter than min_run_time" in warnings
-    assert "less than ten times restart_cost and grace" in warnings
-    assert "only an older job that waits takes the place of a younger one" in warnings
+    assert "less than ten times restart_cost plus grace" in warnings
+    assert "only an older waiting job replaces a younger running one" in warnings
     assert "preempts_shares has no effect while fair is off" in warnings
 
 
@@ -420,7 +423,7 @@ def test_a_reservation_is_deleted_by_its_name_where_only_one_has_it(house: Any) 
     made = [house.call("root", "POST", "/reservations", json=body).json()["id"] for body in (ask(), later)]
     refused = house.call("root", "DELETE", "/reservations/demo")
     assert refused.status_code == 409
-    assert f"2 reservations are named 'demo': say which by its id ({', '.join(made)})" in refused.json()["detail"]
+    assert f"2 reservations are named 'demo'; use the id ({', '.join(made)})" in refused.json()["detail"]
     assert house.call("root", "DELETE", f"/reservations/{made[0]}").status_code == 204
     assert house.call("root", "DELETE", "/reservations/demo").status_code == 204
     gone = house.call("root", "DELETE", "/reservations/demo")
@@ -431,16 +434,16 @@ def test_a_reservation_is_deleted_by_its_name_where_only_one_has_it(house: Any) 
     ("body", "status", "field", "told"),
     [
         (ask(nodes=["node-x"]), 422, "nodes", "there is no node 'node-x'"),
-        (ask(nodes=None), 422, "nodes", "one of the two"),
-        (ask(node_selector={"zone": "a"}), 422, "nodes", "one of the two"),
-        (ask(nodes=None, node_selector={"pool": "gone"}), 422, "node_selector", "no node carries pool=gone"),
+        (ask(nodes=None), 422, "nodes", "not both"),
+        (ask(node_selector={"zone": "a"}), 422, "nodes", "not both"),
+        (ask(nodes=None, node_selector={"pool": "gone"}), 422, "node_selector", "no node has the labels pool=gone"),
         (
             ask(nodes=None, node_selector={"zone": "a"}, count=2),
             422,
             "count",
-            "only 1 node is meant, and 2 are asked for.",
+            "only 1 node matches, but 2 are requested.",
         ),
-        (ask(begins_at="2026-11-20T07:00:00Z"), 422, "begins_at", "is past"),
+        (ask(begins_at="2026-11-20T07:00:00Z"), 422, "begins_at", "is in the past"),
         (ask(ends_at="2026-11-21T06:00:00Z"), 422, "ends_at", "is not after the beginning"),
         (ask(ends_at="2030-11-21T06:00:00Z"), 422, "ends_at", "at most 366 days"),
         (ask(project="vizion"), 422, "project", "no project 'vizion'"),
@@ -490,7 +493,7 @@ def test_two_reservations_of_one_node_may_meet_but_not_overlap(house: Any) -> No
         json=ask(name="b", begins_at="2026-11-22T06:59:00Z", ends_at="2026-11-23T07:00:00Z"),
     )
     assert over.status_code == 409
-    assert "Node node-a is reserved from 2026-11-21T07:00:00+00:00" in over.json()["detail"]
+    assert "Node node-a is already reserved from 2026-11-21T07:00:00+00:00" in over.json()["detail"]
     after = ask(name="b", begins_at="2026-11-22T07:00:00Z", ends_at="2026-11-23T07:00:00Z")
     assert house.call("root", "POST", "/reservations", json=after).status_code == 201
     pages = house.call("root", "GET", "/reservations", params={"limit": 1}).json()
@@ -519,7 +522,7 @@ def test_a_reservation_ahead_tells_who_is_kept_out_until_then_and_names_nobody_w
         digits_id, digits.max_run_time_s = digits.id, 3 * 86_400.0
         session.get_one(Job, "job-late").max_run_time_s = 600.0
     kept_out = (
-        "Until it begins only those jobs of other projects start there whose max_run_time is over by then; "
+        "Until it begins, jobs of other projects start there only if their max_run_time ends by then; "
         "2 waiting jobs have none."
     )
     may_be_stopped = "Jobs of other projects that run there may be stopped when it begins: digits."

@@ -84,7 +84,7 @@ def test_an_address_ends_with_the_rights_of_who_asked_and_after_a_day(house: Hou
     later(house, seconds=4)
     gone = house.client.get(path)
     assert gone.status_code == 404
-    assert "not good any more" in gone.json()["detail"]
+    assert "no longer valid" in gone.json()["detail"]
     assert house.client.get(other).status_code == 200
     later(house, hours=24)
     assert house.client.get(other).status_code == 404

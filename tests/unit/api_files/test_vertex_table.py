@@ -114,7 +114,7 @@ def test_of_two_writers_the_second_hears_of_the_first(house: Any) -> None:
     assert (late.status_code, late.json()["code"], late.json()["field"]) == (409, "conflict", "generation")
     assert "root stored another table at 2026-11-21 07:00:00 UTC: its generation is 1" in late.json()["detail"]
     early = put(house, {}, 7)
-    assert "its generation is 1, and yours was made of 7" in early.json()["detail"]
+    assert "its generation is 1, but yours is based on 7" in early.json()["detail"]
     assert house.call("root", "GET", "/vertex-table").json()["table"] == {"machines": {"a": {"cpu": 1}}}
     with unit_of_work(house.sessions) as session:
         (event,) = [each for each in session.query(Event).all() if each.kind == "vertex_table.changed"]
@@ -175,17 +175,17 @@ def test_all_mistakes_are_told_at_once_and_nothing_is_stored(house: Any) -> None
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"machines": {"big": {"cpu": 9}}}, "machines.big asks for 9 CPUs at once, and no node has as much."),
-        ({"machines": {"big": {"cpu": 1, "memory": "17Gi"}}}, "and no node has as much."),
-        ({"machines": {"far": {"node_selector": {"zone": "b"}}}}, "goes to nodes with zone=b, and no node has these"),
-        ({"locations": {"eu-*": {"zone": "b"}}}, "locations.eu-* goes to nodes with zone=b"),
+        ({"machines": {"big": {"cpu": 9}}}, "machines.big requests 9 CPUs, but no node has as much."),
+        ({"machines": {"big": {"cpu": 1, "memory": "17Gi"}}}, "but no node has as much."),
+        ({"machines": {"far": {"node_selector": {"zone": "b"}}}}, "selects nodes with zone=b, but no node has these"),
+        ({"locations": {"eu-*": {"zone": "b"}}}, "locations.eu-* selects nodes with zone=b"),
         ({"accelerators": {"NVIDIA_L4": ["L4", "H200"]}}, "no node has the GPU model L4; the nodes have H200."),
         ({"accelerators": {"T4": ["H200"]}}, "NVIDIA_TESLA_T4 may be meant"),
         ({"images": {"pytorch*": "ours"}}, "*/pytorch* may be meant"),
-        ({"images": {"*": "ours"}}, "every image is meant"),
+        ({"images": {"*": "ours"}}, "the pattern matches every image"),
         (
             {"images": {"*/torch*": "a", "*/torch-gpu*": "b"}},
-            "images.*/torch-gpu* never counts: */torch* stands before",
+            "images.*/torch-gpu* is never used: */torch* comes before it",
         ),
         ({"projects": {"prod": "visoin"}}, "there is no project visoin."),
         ({"buckets": {"staging": "dat"}}, "neither a volume nor a project dat."),
@@ -210,8 +210,7 @@ def test_a_machine_is_tried_without_a_job(house: Any) -> None:
     assert told["warnings"] == []
     more = house.call("viewer", "GET", f"/vertex-table/machine?{query.replace('count=2', 'count=5')}").json()
     assert (
-        "asks for 3 CPUs, 5.0 GiB of memory, 5 GPUs (H200) at once, and no node with zone=a has as much."
-        in more["warnings"][0]
+        "requests 3 CPUs, 5.0 GiB of memory, 5 GPUs (H200), but no node with zone=a has as much." in more["warnings"][0]
     )
     bare = house.call("viewer", "GET", "/vertex-table/machine?machine_type=n2-standard-2").json()
     assert (bare["resources"], bare["entries"]) == ({"cpu": 2, "memory": "8192Mi"}, [])
@@ -233,6 +232,6 @@ def test_a_table_of_another_version_can_be_read_and_mended(house: Any) -> None:
         session.add(VertexTableRow(name="vertex", entries=kept, generation=4, updated_at=house.now, updated_by="root"))
     seen = house.call("root", "GET", "/vertex-table").json()
     assert (seen["generation"], seen["table"]) == (4, {"machines": {"a": {"cpu": 1}}, "trusts_pickles": False})
-    assert len([warning for warning in seen["warnings"] if "another version kept it" in warning]) == 3
+    assert len([warning for warning in seen["warnings"] if "another version stored it" in warning]) == 3
     assert submitted(house)["resources"]["cpu"] == "4"
     assert stored(house, seen["table"], 4)["warnings"] == []

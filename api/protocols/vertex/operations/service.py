@@ -99,7 +99,7 @@ def cancel(
 
 
 def page(context: AppContext, caller: Caller, parent: Parent, resource: str, size: int, token: str) -> dict[str, Any]:
-    """Uploads and deployments, the newest first. ``of``: the resource whose they are; empty: all of the location.
+    """Uploads and deployments, newest first. ``resource``: only its operations; empty: all of the location.
 
     A deployed model counts once: as its undeployment, if there is one. Raises ``NotFound`` or
     ``Forbidden``.

@@ -17,7 +17,7 @@ from api.protocols.vertex.web_links import has_web_access, web_access_uris
 from core.domain.jobs.states import JobState
 
 COLLECTION: Final = "customJobs"
-# What only the server says: a client may send back what it was given.
+# Output-only fields; a client may send them back.
 OUTPUT_ONLY: Final = frozenset(
     {
         "name",

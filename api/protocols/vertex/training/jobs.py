@@ -1,4 +1,4 @@
-"""What all collections of jobs have in common: a row of what the client told beside a job of ours."""
+"""Shared by all job-backed collections: a row with the client's fields next to each of our jobs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from core.domain.errors import InvalidRequest, NotFound
 
 PAGE: Final = 100
 PAGE_LIMIT: Final = 1_000
-# Rows that one page's filter may look at; the next page goes on behind them.
+# Rows that one page may scan; the next page continues after them.
 _SCANNED: Final = 5_000
 _LABELS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class JobResource:
-    """A resource with the job behind it. ``name``: its whole name. ``is_trial``: of a tuning job; its row is not in the
+    """A resource with its job. ``name``: full name. ``is_trial``: a tuning job's trial; its row is not in the
     database.
     """
 
@@ -54,7 +54,7 @@ class JobResource:
 
 @dataclass(frozen=True, slots=True)
 class CommonFields:
-    """What every job says of itself."""
+    """Fields of every job resource."""
 
     display_name: str
     labels: dict[str, str]
@@ -81,9 +81,9 @@ def create(
     bodies: dict[str, dict[str, Any]],
     also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
-    """Submit the job, and keep ``bodies`` (by collection) as the resources that it is. Gives the job's id.
+    """Submit the job and store its resources: ``bodies`` by collection. Returns the job's id.
 
-    ``also``: done in the same transaction, with the job's id.
+    ``also`` runs in the same transaction with the job's id.
     """
     with translated_errors(order.spec):
         spec = canonical(job_spec_of(context, caller, order, table_of(context)))
@@ -102,7 +102,7 @@ def submit_resources(
     bodies: dict[str, dict[str, Any]],
     also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
-    """As ``create``, of a job that is checked."""
+    """As ``create``, for a checked submission."""
     with context.write() as work:
         submitted = submit(work, caller, submission, key=None, digest="")
         for collection, body in bodies.items():
@@ -157,7 +157,7 @@ def find(
 
 
 def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) -> JobResource | None:
-    """The job of a trial of a hyperparameter tuning job, which names it as a custom job."""
+    """A trial's job as a custom job, as the tuning job names it."""
     row = session.execute(
         select(Job, Study)
         .join(Trial, Trial.job_id == Job.id)
@@ -229,7 +229,7 @@ def list_page(
     query: ListQuery,
     view: Callable[[JobResource], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
+    """Newest first. With a selective filter a page may be short and still have a next page."""
     demand_newest_first(query.order_by)
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
     states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
@@ -263,7 +263,7 @@ def list_page(
 
 
 def demand_newest_first(order_by: str) -> None:
-    """Raises ``InvalidRequest``: lists are in no other order. The SDK orders them itself."""
+    """Raises ``InvalidRequest`` for another order; the SDK sorts lists itself."""
     if order_by.strip() not in ("", "create_time desc", "createTime desc"):
         raise InvalidRequest(
             'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
@@ -276,7 +276,7 @@ def _page(collection: str, items: list[dict[str, Any]], last: VertexResource | N
 
 
 def _in_batches(session: Session, statement: AnySelect, limit: int) -> Iterator[tuple[VertexResource, Job]]:
-    """All rows that are wanted; so many at once as a page takes where nothing is filtered out."""
+    """All rows, in batches of the page size."""
     place = None
     while True:
         query = statement if place is None else statement.where(_after(*place))
@@ -321,7 +321,7 @@ def cancel(work: UnitOfWork, caller: Caller, found: JobResource) -> None:
 
 
 def delete(work: UnitOfWork, caller: Caller, found: JobResource) -> bool:
-    """Forget an ended job; false while its last processes are still being cleaned up.
+    """Delete an ended job; false while its last processes are being cleaned up.
 
     Raises:
         Conflict: it has not ended.

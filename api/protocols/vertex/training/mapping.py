@@ -1,4 +1,4 @@
-"""From a custom job's spec to a job of ours."""
+"""Maps a custom job's spec to our job spec."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from core.storage.tree import LeavesVolume, split_path
 
 ROLES: Final = ("chief", "worker", "ps", "evaluator")
 GCS: Final = "/gcs"
-# Restarts of a job that asked for them; Vertex AI tells no number.
+# Restarts of a job that requests them; Vertex AI documents no number.
 _RESTARTS: Final = 3
-_LOW: Final = 25  # priority of those that take what is left
+_LOW: Final = 25  # priority of spot and low-cost jobs
 _BUCKET: Final = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{0,61}[a-z0-9])(?:/([a-z0-9][a-z0-9-]{0,62}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """``location``: of theirs."""
+    """A job to submit. ``location``: Vertex AI's."""
 
     spec: CustomJobSpec
     display_name: str
@@ -37,10 +37,10 @@ class JobOrder:
 
 
 def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Table) -> dict[str, Any]:
-    """Our spec, not yet checked by our own rules. Looks at the buckets that it names.
+    """Our job spec, not yet validated. Checks the buckets that it names.
 
     Raises:
-        InvalidRequest, NotFound, Forbidden: a machine, an accelerator or a bucket that is none.
+        InvalidRequest, NotFound, Forbidden: an unknown machine type, accelerator or bucket.
     """
     spec = order.spec
     selector = table.node_selector(order.location)
@@ -83,7 +83,7 @@ def _role(pool: Pool, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
     role: dict[str, Any] = {
         "replicas": pool.replicas,
         "resources": resources,
-        # There a replica is one process, which starts others itself if it wants to, however many GPUs it has.
+        # In Vertex AI a replica is one process, however many GPUs it has; it may start others itself.
         "processes_per_replica": 1,
         "env": dict(program.env),
         "args": list(program.args),
@@ -106,8 +106,9 @@ def _command(program: Program) -> list[str]:
 
 
 def _mounts(context: AppContext, caller: Caller, order: JobOrder, table: Table) -> list[dict[str, Any]]:
-    """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a
-    text.
+    """Mounts of all buckets that the job names anywhere, at ``/gcs/<bucket>``.
+
+    Unknown buckets are ignored, except for packages: their names may be other text.
     """
     found: dict[str, dict[str, Any]] = {}
     needed = {uri.split("/", 3)[2] for pool in order.spec.pools if pool is not None for uri in pool.program.packages}
@@ -125,7 +126,7 @@ def _mounts(context: AppContext, caller: Caller, order: JobOrder, table: Table) 
 
 
 def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
-    """(bucket, the first folder in it) wherever one is written."""
+    """(bucket, first folder) of each bucket path in the spec."""
     for pool in spec.pools:
         if pool is None:
             continue
@@ -136,9 +137,9 @@ def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | None) -> dict[str, Any] | None:
-    """On the volume that projects share only their own folder is mounted; another project's is not.
+    """The mount of a bucket. Of the shared volume only the project's own folder is mounted.
 
-    ``owner``: whom a project's own folder is given to, so that its jobs may write to it, as they may to a bucket there.
+    ``owner``: (uid, gid) that gets the project's folder, so that its jobs may write to it.
     """
     at, path = f"{GCS}/{bucket.name}", bucket.base
     if bucket.is_shared:

@@ -89,7 +89,7 @@ def view(found: jobs.JobResource) -> dict[str, Any]:
 
 
 def _model_of(found: jobs.JobResource) -> dict[str, Any]:
-    """The model, where one is asked for: a pipeline goes on until it is registered, and fails where it cannot be."""
+    """Fields of the model to upload, if any: the pipeline runs until it is registered, and fails if that fails."""
     version = models.of_pipeline(found)
     if version is None:
         return {}

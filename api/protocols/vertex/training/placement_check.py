@@ -1,6 +1,6 @@
-"""Whether a job can ever start here: its client polls for ever otherwise, and shows its user no reason.
+"""Feasibility check at submission: the client would poll an infeasible job for ever without showing a reason.
 
-Vertex AI refuses what is beyond a quota when it is submitted; so is what no node of the cluster could ever hold.
+Vertex AI refuses jobs beyond a quota at submission; here, jobs that no node could ever run are refused as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from api.protocols.vertex.answers import NoCapacity
 
 
 def check_placement(context: AppContext, caller: Caller, submission: Submission) -> None:
-    """Raise ``NoCapacity`` where the planner says that no node there is could ever hold the job; as ``why_never``."""
+    """Raise ``NoCapacity`` if the planner finds the job infeasible, else as ``why_never``."""
     reason = why_never(context, caller, submission)
     if reason is not None:
         raise NoCapacity(

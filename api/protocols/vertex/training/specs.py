@@ -33,7 +33,7 @@ ACCELERATORS: Final = {
     17: "NVIDIA_GB200",
     18: "NVIDIA_RTX_PRO_6000",
 }
-# As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/DiskSpec has them. A replica uses the disk of its node.
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/DiskSpec; a replica here uses its node's disk.
 _DISKS: Final = frozenset({"", "pd-ssd", "pd-standard", "pd-balanced", "hyperdisk-balanced"})
 _DISK_GB: Final = (100, 64_000)
 _STRATEGIES: Final = {
@@ -48,7 +48,7 @@ DEFAULT_TIMEOUT_S: Final = 7 * 24 * 3600.0
 _POOLS: Final = 4
 _REPLICAS: Final = 4096
 
-# Fields of the real API that mean nothing here, or nothing yet, by what an error calls them.
+# Fields of the real API that are not supported -> the feature's name in errors.
 _NO_JOB: Final = {
     "network": "VPC networks are",
     "reservedIpRanges": "reserved IP ranges are",
@@ -73,7 +73,7 @@ NO_MACHINE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a replica runs: an image with its command, or (``module``) a Python module out of packages in buckets."""
+    """A replica's program: an image with its command, or (``module``) a Python module from packages in buckets."""
 
     image: str
     command: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """``path``: where it stands in the request."""
+    """A worker pool. ``path``: its field path in the request."""
 
     path: str
     program: Program
@@ -97,7 +97,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class CustomJobSpec:
-    """``pools``: by position chief, workers, ps, evaluators; ``None`` for an empty one."""
+    """``pools``: in order chief, workers, ps, evaluators; ``None``: an empty pool."""
 
     pools: tuple[Pool | None, ...]
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -105,14 +105,14 @@ class CustomJobSpec:
     restarts: bool = False
     strategy: str = "STRATEGY_UNSPECIFIED"
     base_output: str = ""
-    # Whole names of records; see :mod:`api.protocols.vertex.training.tracking`.
+    # Full names of records; see :mod:`api.protocols.vertex.training.tracking`.
     experiment: str = ""
     experiment_run: str = ""
     tensorboard: str = ""
 
 
 def read_spec(raw: Any, path: str) -> CustomJobSpec:
-    """Raises ``InvalidRequest``, or ``NotServed`` for what is of the real API and not of ours."""
+    """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of the real API."""
     message = Message(raw, path)
     served = {
         "workerPoolSpecs",
@@ -125,9 +125,9 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
         "tensorboard",
     }
     tracked = {name: message.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
-    # There it is needed to write to either; here the job's own token does.
+    # Vertex AI needs a service account to write to these; here the job's token suffices.
     message.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
-    message.flag("enableWebAccess")  # whether `webAccessUris` are told; every job has its page
+    message.flag("enableWebAccess")  # adds `webAccessUris` to the resource; every job has its page
     message.flag("enableDashboardAccess")
     pools = tuple(_pool(Message(item, at)) for at, item in message.items("workerPoolSpecs"))
     while pools and pools[-1] is None:
@@ -197,7 +197,7 @@ def _pool(message: Message) -> Pool | None:
 
 
 def _check_disk(message: Message | None) -> None:
-    """What Vertex AI would take; it says nothing here. Raises ``InvalidRequest``."""
+    """Validated as in Vertex AI, otherwise ignored. Raises ``InvalidRequest``."""
     if message is None:
         return
     message.demand_known({"bootDiskType", "bootDiskSizeGb"})
@@ -236,14 +236,12 @@ def _package(message: Message | None) -> Program:
 
 
 def _args(message: Message) -> tuple[str, ...]:
-    """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a
-    float.
-    """
+    """Arguments, also numbers: ``CustomTrainingJob.run(args=["--epochs", 3])`` sends them as floats."""
     return Message({"args": numbers_as_text(message.raw("args"))}, message.path).texts("args")
 
 
 def numbers_as_text(args: Any) -> Any:
-    """The same with text for each number; a whole one has no point."""
+    """``args`` with numbers as text; whole numbers have no decimal point."""
     if not isinstance(args, list):
         return args
     return [
@@ -266,7 +264,7 @@ def read_env(message: Message) -> tuple[tuple[str, str], ...]:
 
 
 def in_camel_case(value: Any) -> Any:
-    """A spec that came in snake_case as the resource has it; floats that are whole become whole."""
+    """A snake_case spec in the resource's camelCase; whole floats become integers."""
     if isinstance(value, dict):
         return {
             camel(key): in_camel_case(numbers_as_text(item) if key == "args" else item) for key, item in value.items()

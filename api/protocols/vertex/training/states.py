@@ -1,4 +1,4 @@
-"""States and errors of jobs in Vertex AI's words."""
+"""Job states and errors mapped to Vertex AI's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from core.db.tables import Job
 from core.domain.jobs.exits import ExitKind
 from core.domain.jobs.states import DesiredState, JobState
 
-# Of those that there are, the ones that Google's client reads as what they are: it waits for ever for a job that is
-# EXPIRED, and takes one that is PAUSED for completed.
+# Only states that Google's client handles correctly: it waits for ever on EXPIRED, and takes PAUSED for completed.
 _STATES: Final = {
     JobState.QUEUED: "QUEUED",
     JobState.STARTING: "PENDING",
@@ -21,7 +20,7 @@ _STATES: Final = {
     JobState.CANCELLED: "CANCELLED",
     JobState.EXPIRED: "FAILED",
 }
-# As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState and PipelineState have them.
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState and PipelineState.
 JOB_STATES: Final = tuple(
     f"JOB_STATE_{name}"
     for name in (
@@ -65,7 +64,7 @@ _CODES: Final = {
 
 
 def state_of(job: Job) -> str:
-    """Without a prefix: ``RUNNING``."""
+    """The state without its prefix, such as ``RUNNING``."""
     state = JobState(job.state)
     if job.desired_state == DesiredState.CANCEL and not state.is_terminal:
         return "CANCELLING"
@@ -73,7 +72,7 @@ def state_of(job: Job) -> str:
 
 
 def error_of(job: Job) -> dict[str, Any] | None:
-    """A ``google.rpc.Status`` where the job ended without success."""
+    """A ``google.rpc.Status`` if the job ended without success."""
     state = JobState(job.state)
     if not state.is_terminal or state is JobState.SUCCEEDED:
         return None

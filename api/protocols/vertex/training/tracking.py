@@ -1,4 +1,4 @@
-"""A job's experiment, its run there, and its TensorBoard: what the job is told of them, and what is made for it.
+"""A job's experiment, run and TensorBoard: environment variables, and records that are created for the job.
 
 https://cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
 """
@@ -26,17 +26,16 @@ from core.domain.errors import InvalidRequest, NotFound
 _NAME: Final = re.compile(r"projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)/(?P<path>.+)")
 _CONTEXT: Final = re.compile(r"metadataStores/[^/]+/contexts/[^/]+")
 _BOARD: Final = re.compile(r"tensorboards/[^/]+")
-# The job's Python points Google's SDK at this platform where it reads this.
+# With this variable the job's Python connects Google's SDK to this platform.
 _HERE: Final = {"VERTEX_AI_SDK_SERVER": "trainmaster"}
 
 
 def environment(
     context: AppContext, caller: Caller, project: str, location: str, spec: CustomJobSpec, table: Table
 ) -> dict[str, str]:
-    """What the job's processes are told. Looks at the records that the spec names.
+    """Environment variables of the job's processes. Checks the records that the spec names.
 
-    ``project``: ours. Raises ``InvalidRequest``, ``NotFound``: it names what is no experiment, run or TensorBoard
-    there.
+    ``project``: ours. Raises ``InvalidRequest`` or ``NotFound`` for an unknown experiment, run or TensorBoard.
     """
     references = (
         ("experiment", "AIP_EXPERIMENT_NAME", spec.experiment, _CONTEXT),
@@ -66,15 +65,13 @@ def environment(
                 raise NotFound(f"{where}: {name[:300]} is not found, or is not {nouns[field]}.")
             env[variable] = name
             if found["project"] != project:
-                env["CLOUD_ML_PROJECT_ID"] = found["project"]  # so that its scripts write names as these are
+                env["CLOUD_ML_PROJECT_ID"] = found["project"]  # so that scripts build names with the same project
     return env
 
 
 def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) -> None:
-    """Make what the new job logs to where its client did not: a run of the experiment, an experiment of the
-    TensorBoard.
-
-    Both are called as the job.
+    """Create the records that the job logs to, named after it: a run of the experiment unless the client gave one, and
+    an experiment of the TensorBoard.
     """
     job = work.session.get_one(Job, job_id)
     tx = RecordTransaction(work, parent, RecordScope(job.project_id, parent.location), None)

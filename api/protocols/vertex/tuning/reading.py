@@ -1,4 +1,4 @@
-"""From a tuning job as a client sends it to what our study spec is made of."""
+"""Parses a tuning job's request into the fields of our study spec."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONDITIONS: Final = {
     "parentCategoricalValues": "categorical",
 }
 _DEEPEST: Final = 20
-# Of the convex rule, where a client names none: so many measurements a trial has before it is judged.
+# Default of the convex rule: measurements of a trial before it is judged.
 _CONVEX_MEASUREMENTS: Final = 5
 
 _NO_TUNING: Final = {"encryptionSpec": "encryption by keys of one's own is"}
@@ -51,8 +51,10 @@ _NO_STUDY: Final = {
 
 @dataclass(slots=True)
 class TuningRequest:
-    """``study``: our spec's fields without name, project and template. ``places``: of a parameter, where it stands in
-    the request; ``rule``: of the stopping rule.
+    """A parsed tuning job.
+
+    ``study``: fields of our study spec without name, project and template. ``places``: parameter -> its field path in
+    the request. ``rule``: the stopping rule's field path.
     """
 
     common: CommonFields
@@ -63,7 +65,7 @@ class TuningRequest:
 
 
 def read_tuning(message: Message) -> TuningRequest:
-    """Raises ``InvalidRequest``, or ``NotServed`` for what is of the real API and not of ours."""
+    """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of the real API."""
     counts = {"maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"}
     output = {*custom_jobs.OUTPUT_ONLY, "trials"}
     message.demand_known({"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING)
@@ -84,16 +86,16 @@ def read_tuning(message: Message) -> TuningRequest:
     failed = message.whole("maxFailedTrialCount")
     if failed < 0:
         raise InvalidRequest(f"{message.at('maxFailedTrialCount')}: must not be negative, and is {failed}.")
-    if failed:  # there the job fails with the n-th, here with the one after the allowed ones
+    if failed:  # Vertex AI fails the job at the n-th failed trial, we at the one after the allowed number
         tuning.study["budget"]["failed_trials"] = failed - 1
     _read_study(spec, tuning)
     return tuning
 
 
 def study_spec_of(tuning: TuningRequest, name: str, project: str, template: Mapping[str, Any]) -> StudySpec:
-    """Raises ``InvalidRequest``: the first mistake, with its place in the request."""
+    """Raises ``InvalidRequest`` with the first mistake and its field path in the request."""
     try:
-        job = {key: item for key, item in template.items() if key != "name"}  # trials are called after the study
+        job = {key: item for key, item in template.items() if key != "name"}  # trials are named after the study
         return parse_study({"name": name, "project": project, "template": job, **tuning.study})
     except SpecError as error:
         first = error.mistakes[0]
@@ -102,7 +104,7 @@ def study_spec_of(tuning: TuningRequest, name: str, project: str, template: Mapp
 
 
 def _place(tuning: TuningRequest, path: str) -> str:
-    """Where the request has what our spec has at ``path``."""
+    """The request's field path for ``path`` in our spec."""
     for name in sorted(tuning.places, key=len, reverse=True):
         own = join_path(("parameters", name))
         if path == own or path.startswith((f"{own}.", f"{own}[")):
@@ -132,7 +134,7 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
     algorithm = message.enum("algorithm", ALGORITHMS)
     study = tuning.study
     study["algorithm"] = _OURS[algorithm]
-    # Left out it is the last one there, and the best one here.
+    # The default is the last measurement in Vertex AI, and the best one in our own API.
     study["measurement"] = (
         "best" if message.enum("measurementSelectionType", _SELECTIONS) == "BEST_MEASUREMENT" else "last"
     )
@@ -184,7 +186,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
         for name, own in (("maxStepCount", "max_steps"), ("minStepCount", "min_steps")):
             if rule.whole(name):
                 stopping[own] = rule.whole(name)
-        # As there: more completed trials than this, before any is judged.
+        # As in Vertex AI: strictly more completed trials than this, before any is judged.
         stopping["min_trials"] = (rule.whole("minMeasurementCount") or _CONVEX_MEASUREMENTS) + 1
     else:
         rule.demand_known(set(), absent={"useElapsedDuration": absent["useElapsedDuration"]})
@@ -196,7 +198,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
 
 
 def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, list[Any]], depth: int) -> None:
-    """One parameter with those that depend on it. ``when``: the values of its parent with which it is there."""
+    """One parameter with its conditional ones. ``when``: values of its parent for which it is active."""
     if depth > _DEEPEST:
         raise InvalidRequest(f"{message.path}: conditional parameters are nested more than {_DEEPEST} times.")
     message.demand_known({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
@@ -229,7 +231,7 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
 
 
 def _add(tuning: TuningRequest, name: str, own: dict[str, Any], path: str) -> None:
-    """A parameter that stands under several values of one parent is one parameter here."""
+    """Add a parameter; one that appears under several values of its parent is one parameter here."""
     parameters = tuning.study["parameters"]
     known = parameters.get(name)
     if known is None:
@@ -251,12 +253,12 @@ def _add(tuning: TuningRequest, name: str, own: dict[str, Any], path: str) -> No
 
 
 def _values(message: Message, kind: str) -> dict[str, Any]:
-    """Type, range or values."""
+    """A parameter's type with its range or values."""
     known = {"values"} if kind in ("categoricalValueSpec", "discreteValueSpec") else {"minValue", "maxValue"}
     message.demand_known({*known, "defaultValue"})
     if message.raw("defaultValue") is not None:
         raise InvalidRequest(f"{message.at('defaultValue')}: {_VIZIER}.", field=message.at("defaultValue"))
-    # A bound of zero is left out, so one of the two may be; both would be a parameter of one value.
+    # proto3 omits a bound of zero, so one may be missing; without both the parameter has a single value.
     if "minValue" in known and not any(name in message for name in known):
         raise InvalidRequest(f"{message.path}: min_value and max_value are needed.", field=message.path)
     match kind:
@@ -303,7 +305,7 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
 
 
 def _plain(value: float) -> int | float:
-    """A whole number is written as one: scripts take ``--batch=16`` by ``type=int``."""
+    """Whole numbers become int: scripts parse ``--batch=16`` by ``type=int``."""
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 

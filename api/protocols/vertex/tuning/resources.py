@@ -1,4 +1,4 @@
-"""The collection: a study with what its client told of it, kept beside the study's spec."""
+"""The collection of tuning jobs: studies with the client's fields stored in the study's spec."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from core.domain.studies.states import StudyEvent, StudyState
 COLLECTION: Final = "hyperparameterTuningJobs"
 KEY: Final = "vertex"  # in a study's spec
 _STORED_FIELDS: Final = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec")
-_SCANNED: Final = 2_000  # rows that one page's filter may look at
-_TRIALS: Final = 10_000  # of all of them together: behind so many the next page begins
+_SCANNED: Final = 2_000  # rows that one page may scan
+_TRIALS: Final = 10_000  # of all tuning jobs of a page; with more the next page begins
 
 
 class TuningJobs:
@@ -54,7 +54,7 @@ class TuningJobs:
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
         with translated_errors(tuning.job):
-            canonical(template)  # its mistakes are told as those of a custom job
+            canonical(template)  # mistakes are reported as those of a custom job
         spec = study_spec_of(tuning, slug(tuning.common.display_name), parent.own, template)
         draft = service.check_study(context, caller, spec)
         if draft.submission is not None:
@@ -77,7 +77,7 @@ class TuningJobs:
             return view(work.session, [study], parent, context.settings)[0]
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
-        """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
+        """Newest first. With a selective filter a page may be short and still have a next page."""
         jobs.demand_newest_first(query.order_by)
         test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
@@ -110,7 +110,7 @@ class TuningJobs:
             service.request_transition(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
 
     def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        """Done at once. The jobs of its trials stay."""
+        """Deleted at once; the jobs of its trials stay."""
         with context.write() as work:
             study = _find(work.session, caller, parent, resource_id, "member", "delete")
             name = _name(parent, study)
@@ -129,7 +129,7 @@ class TuningJobs:
 
 
 def _studies(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:
-    """The studies that clients of Vertex AI made there."""
+    """Studies that Vertex AI's clients created in the location."""
     member = member_of(session, caller, parent, "viewer", verb=f"{COLLECTION}.{what}")
     location = Study.spec[KEY]["location"].as_string()
     query = select(Study).where(
@@ -150,8 +150,8 @@ def _find(session: Session, caller: Caller, parent: Parent, resource_id: str, ro
 
 
 def _lock(session: Session, study: Study) -> None:
-    """Hold the row until the transaction ends, and read it anew: the control loop moves a study with every round, and a
-    client that is told to try again does so at once.
+    """Lock the row until the transaction ends, and reload it: the control loop updates studies in every pass, and a
+    client that gets a conflict retries at once.
     """
     hold = update(Study).where(Study.id == study.id).values(id=Study.id)
     session.execute(hold.execution_options(synchronize_session=False))

@@ -1,4 +1,4 @@
-"""Tuning jobs and their trials as the wire shows them."""
+"""Tuning jobs and trials as JSON resources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _trials(session: Session, study_ids: Sequence[str]) -> dict[str, list[AnyRow
     query = (
         select(
             Trial.study_id, Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.reason, Trial.stop,
-            # Of a curve this alone: a study has thousands of them, each of hundreds of points.
+            # Only this field of the curve: studies have thousands of curves of hundreds of points.
             Trial.curve["counted"].as_integer().label("counted"),
             Trial.job_id, Trial.created_at, Trial.ended_at, Job.state.label("job_state"), Job.started_at,
         )
@@ -81,7 +81,7 @@ def _view(study: Study, rows: Sequence[AnyRow], parent: Parent, settings: Settin
 
 
 def _state_of(study: Study, rows: Sequence[AnyRow]) -> str:
-    """While nothing of it has run yet, it waits."""
+    """Until a trial has started, the tuning job is pending or queued."""
     state = StudyState(study.state)
     if state in (StudyState.RUNNING, StudyState.PAUSED) and all(
         row.started_at is None and row.ended_at is None for row in rows
@@ -105,7 +105,7 @@ def _error_of(study: Study) -> dict[str, Any] | None:
 def _trial(
     row: AnyRow, metrics: Sequence[str], pools: Mapping[str, Any] | None, parent: Parent, settings: Settings
 ) -> dict[str, Any]:
-    """``pools``: of which each replica's page is told; ``None``: of none."""
+    """``pools``: roles whose replicas get web links; ``None``: no links."""
     state, is_over = TrialState(row.state), TrialState(row.state).is_terminal
     shown: dict[str, Any] = {
         "id": str(row.number),
@@ -114,7 +114,7 @@ def _trial(
     }
     if state.has_result and (measurement := _final(row, metrics)) is not None:
         shown["finalMeasurement"] = measurement
-    # A job may be over before anybody saw it run.
+    # A job may end before it was observed running.
     if (started := row.started_at or (row.created_at if state.has_result else None)) is not None:
         shown["startTime"] = timestamp(started)
     if row.ended_at is not None:
