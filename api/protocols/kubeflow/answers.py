@@ -1,4 +1,4 @@
-"""Errors as Kubernetes' API server tells them: an object of the kind ``Status``.
+"""Errors as Kubernetes' API server sends them: objects of kind ``Status``.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
 """
@@ -23,7 +23,7 @@ from core.domain.errors import (
     Unavailable,
 )
 
-# The first that fits.
+# The first match counts.
 _REASONS: Final[Codes] = (
     (Unauthenticated, 401, "Unauthorized"),
     (NotServed, 404, "NotFound"),
@@ -39,12 +39,12 @@ _REASONS: Final[Codes] = (
 
 
 def items(kind: str, version: str, found: list[dict[str, Any]]) -> Response:
-    """A list of objects; ``kind`` of each one."""
+    """A list of objects. ``kind``: of each object."""
     return answer({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": found})
 
 
 class KubernetesRoute(ProtocolRoute):
-    """Answers every error of ours as Kubernetes would."""
+    """Answers errors as Kubernetes does."""
 
     codes = _REASONS
     otherwise = "InternalError"

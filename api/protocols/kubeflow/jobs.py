@@ -1,7 +1,7 @@
-"""TrainJobs: jobs of ours that were created as such, found by their names.
+"""TrainJobs: our jobs that were created through Kubeflow's API, identified by name.
 
-A row beside the job's labels says that it is one. It goes when a TrainJob is deleted before its end: then the name is
-free, while the job is cancelled and stays in the platform's own history.
+A reserved label marks them. It is removed when a TrainJob is deleted before its end: the name becomes free, while the
+job is cancelled and stays in the platform's history.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.jobs.states import JobState
 
-_MARK: Final = ".trainjob"  # no label of a user's begins with a dot
-# A list ends here, newest first: the client asks for each job's runtime and pods one by one.
+_MARK: Final = ".trainjob"  # users' labels cannot begin with a dot
+# Limit of a list: the client requests each job's runtime and pods one by one.
 LISTED: Final = 500
 EVENTS: Final = 2_000
 _NAME_LIMIT: Final = 50
@@ -52,10 +52,10 @@ class Pod:
 
 
 def create(context: AppContext, caller: Caller, namespace: str, body: Mapping[str, Any]) -> str:
-    """Submit the job. Gives its name.
+    """Submit the job. Returns its name.
 
     Raises:
-        AlreadyExists: a TrainJob here is called so.
+        AlreadyExists: a TrainJob with this name exists.
     """
     manifest = read_manifest(body)
     name = manifest.metadata.name
@@ -64,7 +64,7 @@ def create(context: AppContext, caller: Caller, namespace: str, body: Mapping[st
     submission = check_submission(context, caller, canonical(job_spec_of(manifest, namespace)))
     project_id = submission.member.project_id
     with context.write() as work:
-        # Held until the end: of two at once with the same name, the second finds the first.
+        # Lock until the commit: of two concurrent requests with one name, the second sees the first.
         work.session.execute(update(Project).where(Project.id == project_id).values(id=Project.id))
         if work.session.execute(_marked(project_id).where(JobLabel.value == name)).first() is not None:
             raise AlreadyExists(f'trainjobs.{GROUP} "{name}" already exists')
@@ -100,20 +100,20 @@ def list_all(session: Session, caller: Caller, namespace: str) -> list[Job]:
 
 
 def reasons_of(session: Session, found: Sequence[Job], now: datetime) -> dict[str, WaitReasonView]:
-    """By job: why it waits. One statement. Of those that were queued just now there is nothing to say yet."""
+    """Job id -> wait reason, in one statement; without jobs that were queued just now."""
     waiting = [job.id for job in found if job.state == JobState.QUEUED]
     reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
     return {key: reason for key, reason in reasons.items() if reason is not None and reason != JUST_QUEUED}
 
 
 def waiting(session: Session, caller: Caller, namespace: str) -> list[Job]:
-    """Those that are queued, oldest first, ``LISTED`` at most."""
+    """Queued TrainJobs, oldest first, at most ``LISTED``."""
     query = _marked(caller.member_of(session, namespace).project_id).where(Job.state == JobState.QUEUED.value)
     return list(session.execute(query.order_by(Job.created_at, Job.id).limit(LISTED)).scalars())
 
 
 def delete(work: UnitOfWork, caller: Caller, namespace: str, name: str) -> Job:
-    """Forget an ended one; another is cancelled, and is a TrainJob no more."""
+    """Delete an ended TrainJob; a live one is cancelled and loses its mark."""
     job = find(work.session, caller, namespace, name, "member")
     verbs.lock(work.session, job)
     if JobState(job.state).is_terminal and live_attempt_id(work.session, job.id) is None:
@@ -126,7 +126,7 @@ def delete(work: UnitOfWork, caller: Caller, namespace: str, name: str) -> Job:
 
 
 def pods_of(session: Session, job: Job) -> list[Pod]:
-    """By index; none before the first attempt."""
+    """Ordered by index; empty before the first attempt."""
     query = (
         select(Attempt, Replica)
         .join(Replica, Replica.attempt_id == Attempt.id)
@@ -137,13 +137,13 @@ def pods_of(session: Session, job: Job) -> list[Pod]:
 
 
 def find_pod(session: Session, caller: Caller, namespace: str, name: str) -> Pod:
-    """Raises ``NotFound``, also for one of an earlier attempt."""
+    """Raises ``NotFound``, also for pods of earlier attempts."""
     owner, _, _ = name.rpartition("-node-0-")
     missing = NotFound(f'pods "{name[:100]}" not found; those of a TrainJob\'s newest attempt are there')
     try:
         job = find(session, caller, namespace, owner)
     except NotFound as error:
-        caller.member_of(session, namespace)  # a namespace that is none is told as such
+        caller.member_of(session, namespace)  # an unknown namespace has its own error
         raise missing from error
     pod = next((pod for pod in pods_of(session, job) if pod.name == name), None)
     if pod is None:

@@ -19,7 +19,7 @@ from core.storage.logs.files import JobLogs, parse_line
 from core.storage.logs.merge import LogMerge, Selection, newest_position
 from core.storage.outputs import job_output
 
-# Seconds between two looks at the file, and so many looks between two at the attempt.
+# Seconds between two reads of the file; the attempt's state is read once per so many polls.
 _POLL_S: Final = 0.5
 _POLLS_PER_STATE_READ: Final = 4
 
@@ -38,7 +38,7 @@ def has_ended(session: Session, attempt_id: str) -> bool:
 
 @dataclass(slots=True)
 class PodLog:
-    """``is_over``: whether nothing more will be written; raises where the caller may not read it any more."""
+    """A stream of log text. ``is_over``: whether the attempt has ended; raises once the caller lost access."""
 
     merge: LogMerge
     is_over: Callable[[], Awaitable[bool]]
@@ -46,16 +46,16 @@ class PodLog:
     limiter: CapacityLimiter
 
     async def chunks(self, *, follow: bool) -> AsyncIterator[bytes]:
-        """What there is; with ``follow`` until the attempt has ended."""
+        """The current text; with ``follow`` until the attempt has ended."""
         polls = 0
         is_final = not follow
         while not self.shutdown.is_stopping:
             if follow and polls % _POLLS_PER_STATE_READ == 0:
                 try:
-                    # Read before the file: whatever an attempt that has ended wrote is seen by now.
+                    # Read before the file, so all output of an ended attempt is read.
                     is_final = await self.is_over()
                 except Unavailable:
-                    pass  # the database is away: the lines go on
+                    pass  # the database is unavailable: keep streaming
                 except TrainmasterError:
                     return
             polls += 1

@@ -1,4 +1,4 @@
-"""A TrainJob as it is sent, and the job of ours that it is.
+"""Parses a TrainJob manifest and maps it to our job spec.
 
 https://github.com/kubeflow/trainer/blob/master/pkg/apis/trainer/v1alpha1/trainjob_types.go
 """
@@ -18,7 +18,7 @@ from core.domain.contracts.literal import past_placeholders
 from core.domain.errors import InvalidRequest
 
 RUNTIME_LABEL: Final = f"{GROUP}/runtime"
-PROCESSES: Final = "PET_NPROC_PER_NODE"  # torchrun's, and where the client reads how many there are
+PROCESSES: Final = "PET_NPROC_PER_NODE"  # torchrun's variable, from which the client reads the number of processes
 _GPU: Final = "nvidia.com/gpu"
 _MIG: Final = "nvidia.com/mig-"
 _SCRIPT: Final = "TRAINJOB_SCRIPT"
@@ -69,7 +69,7 @@ class _Spec(_Part):
 
 
 class Manifest(_Part):
-    """What a client asks for."""
+    """A TrainJob manifest."""
 
     api_version: str = Field(pattern=rf"^{re.escape(GROUP)}/v1alpha1$")
     kind: str = Field(pattern="^TrainJob$")
@@ -78,7 +78,7 @@ class Manifest(_Part):
 
 
 def read_manifest(raw: Mapping[str, Any]) -> Manifest:
-    """Raises ``InvalidRequest``: it names each field that is wrong, or that this platform does not serve."""
+    """Raises ``InvalidRequest`` with each invalid or unsupported field."""
     fields = {name: value for name, value in raw.items() if name != "status"}
     try:
         return Manifest.model_validate(_without_empty(fields))
@@ -88,7 +88,7 @@ def read_manifest(raw: Mapping[str, Any]) -> Manifest:
 
 
 def _without_empty(value: Any) -> Any:
-    """Fields that say nothing are as those that are left out."""
+    """Drop empty fields: they mean the same as omitted ones."""
     if not isinstance(value, dict):
         return [_without_empty(item) for item in value] if isinstance(value, list) else value
     return {name: _without_empty(item) for name, item in value.items() if item is not None and item not in ({}, [])}
@@ -102,10 +102,10 @@ def _mistake(item: Any) -> str:
 
 
 def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
-    """Our spec, not yet checked by our own rules.
+    """Our job spec, not yet validated.
 
     Raises:
-        InvalidRequest, NotFound: what it asks for is none, or not served.
+        InvalidRequest, NotFound: an invalid or unsupported request.
     """
     if manifest.metadata.namespace not in ("", namespace):
         raise InvalidRequest(f"metadata.namespace: the request is for namespace {namespace}.")
@@ -126,7 +126,7 @@ def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
     role: dict[str, Any] = {
         "replicas": trainer.num_nodes,
         "resources": resources,
-        # A node is one container there, which starts its processes itself.
+        # In Kubeflow a node is one container, which starts its processes itself.
         "processes_per_replica": 1,
         "env": env,
         "args": trainer.args,
@@ -138,7 +138,7 @@ def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
         "project": namespace,
         "roles": {"worker": role},
         "labels": {**manifest.metadata.labels, RUNTIME_LABEL: runtime.name},
-        "max_restarts": 0,  # as there, where no runtime says otherwise
+        "max_restarts": 0,  # as in Kubeflow without a runtime's policy
     }
     if manifest.spec.active_deadline_seconds is not None:
         found["max_run_time"] = manifest.spec.active_deadline_seconds
@@ -146,7 +146,7 @@ def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
 
 
 def _command(words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command, and the variables that it needs: the source of a function stands in it."""
+    """The command, and variables for it: an inline script (a function's source) may contain placeholders."""
     if len(words) != 3 or words[1] != "-c":
         return words, {}
     script, env = past_placeholders(words[2], _SCRIPT)
@@ -154,7 +154,7 @@ def _command(words: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _resources(sent: _Resources) -> tuple[dict[str, Any], int]:
-    """Ours, and the CPUs rounded up (0: unstated)."""
+    """Our resources, and the CPUs rounded up (0: unset)."""
     where = "spec.trainer.resourcesPerNode"
     if sent.requests and sent.limits and sent.requests != sent.limits:
         raise InvalidRequest(f"{where}: requests and limits must be the same here: what is asked for is the limit.")
@@ -176,9 +176,7 @@ def _resources(sent: _Resources) -> tuple[dict[str, Any], int]:
 
 
 def _processes(runtime: Runtime, wanted: int | str, gpus: int, cpus: int) -> int:
-    """How many torchrun starts on each node; "auto" counts as Kubeflow does: the GPUs, else the CPUs that are
-    stated.
-    """
+    """Processes that torchrun starts per node; "auto" as in Kubeflow: the number of GPUs, else of requested CPUs."""
     if not runtime.is_torch:
         if wanted != "auto":
             raise InvalidRequest(f"spec.trainer.numProcPerNode: {runtime.name} starts one process on each node.")

@@ -1,7 +1,7 @@
 """Kubernetes' API as far as Kubeflow's ``TrainerClient`` needs it: TrainJobs, their runtimes, pods, logs and events.
 
 Below ``/kubernetes``, where the kubeconfig of ``trainmaster kubeflow-config`` points to; a namespace is a project. Not
-in our own description: it is Kubernetes', and versioned by it.
+part of our OpenAPI document: Kubernetes defines and versions it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _SELECTOR: Final = re.compile(
     r"jobset\.sigs\.k8s\.io/jobset-name==?([^,=\s]{1,100})(?:,jobset\.sigs\.k8s\.io/replicatedjob-name in "
     r"\([^()]*\bnode\b[^()]*\))?"
 )
-# Streams are read by few threads of their own, so that they never take the request handlers'.
+# Streams have a few threads of their own, so that they never use up the request handlers'.
 _READERS: Final = 8
 _TAIL_LIMIT: Final = 100_000
 _SERVED_QUERY: Final = frozenset({"labelSelector", "pretty", "resourceVersion"})
 
 
 def _demand_served(request: Request, *more: str) -> None:
-    """Refuse, by its name, what would be passed over in silence."""
+    """Refuse query parameters that would be ignored silently."""
     for name in request.query_params:
         if name not in _SERVED_QUERY and name not in more:
             raise InvalidRequest(f"{name[:100]}: this parameter is not served by this platform; leave it out.")
@@ -56,7 +56,7 @@ def _demand_served(request: Request, *more: str) -> None:
 
 @router.get("/api/v1/namespaces/{namespace}/configmaps/kubeflow-trainer-public")
 def version_of_trainer(namespace: Namespace, caller: Reader) -> Response:
-    """What the client looks for when it begins, in the system's namespace."""
+    """The client reads this at its start, from the system namespace."""
     del caller
     metadata = {"name": "kubeflow-trainer-public", "namespace": namespace}
     data = {"kubeflow_trainer_version": f"trainmaster-{VERSION}"}
@@ -79,7 +79,7 @@ def get_cluster_runtime(name: Name, caller: Reader, context: AppContextDep) -> R
 
 @router.get(f"{_OF_NAMESPACE}/trainingruntimes")
 def list_runtimes(namespace: Namespace, caller: Reader, context: AppContextDep) -> Response:
-    """None: all projects have the same."""
+    """Always empty: all projects share the cluster runtimes."""
     with context.read() as work:
         caller.member_of(work.session, namespace)
     return items("TrainingRuntime", runtimes.VERSION, [])
@@ -126,7 +126,7 @@ def _job(context: AppContext, caller: Caller, namespace: str, name: str) -> dict
         return views.job_view(job, namespace, jobs.reasons_of(work.session, [job], work.now).get(job.id))
 
 
-# --- what belongs to them --------------------------------------------------------------------------------------------
+# --- pods, events, logs ---------------------------------------------------------------------------------------------
 
 
 @router.get(f"{_CORE}/pods")
@@ -137,7 +137,7 @@ def list_pods(
     context: AppContextDep,
     selector: Annotated[str, Query(alias="labelSelector", max_length=1_000)] = "",
 ) -> Response:
-    """Of one TrainJob: the replicas of its newest attempt."""
+    """The replicas of a TrainJob's newest attempt."""
     _demand_served(request)
     match = _SELECTOR.fullmatch(selector.strip())
     if match is None:
@@ -153,7 +153,7 @@ def list_pods(
 
 @router.get(f"{_CORE}/events")
 def list_events(request: Request, namespace: Namespace, caller: Reader, context: AppContextDep) -> Response:
-    """The newest of all TrainJobs of the project, and of each that waits why it does."""
+    """The newest events of the project's TrainJobs, and the wait reason of each queued one."""
     _demand_served(request)
     with context.read() as work:
         events = jobs.events(work.session, caller, namespace)
@@ -186,7 +186,7 @@ async def read_pod_log(
             return pod.attempt.id, PodLog(merge, is_over, request.app.state.shutdown, _limiter(request))
 
     async def is_over() -> bool:
-        # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
+        # A revoked token or a lost role ends the stream. Cheap: both are cached for some seconds.
         now = await authenticate(request, context)
         return await run_in_threadpool(_is_over, context, now, namespace, attempt_id)
 
@@ -211,7 +211,7 @@ def _limiter(request: Request) -> CapacityLimiter:
 
 @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 def nothing_here(rest: str, request: Request, caller: Reader) -> Response:
-    """What is Kubernetes' and not ours is told by its name."""
+    """Refuses other parts of Kubernetes' API by name."""
     del caller
     raise NotServed(
         f"{request.method} /{rest[:200]} is not served by this platform; of Kubernetes it has trainjobs (create, get, "

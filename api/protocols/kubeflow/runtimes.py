@@ -1,6 +1,4 @@
-"""The training runtimes that every project has: how Kubeflow's client makes a command of a function, and what starts
-it.
-"""
+"""The training runtimes of every project: they determine how Kubeflow's client builds a command from a function."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ GROUP: Final = "trainer.kubeflow.org"
 VERSION: Final = f"{GROUP}/v1alpha1"
 KIND: Final = "ClusterTrainingRuntime"
 NODE: Final = "node"
-# What is shown where jobs have no image; the client asks for one.
+# Shown if jobs have no image; the client requires one.
 _NO_IMAGE: Final = {"process": "plain-processes"}
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """``policy``: what stands in ``mlPolicy`` beside the nodes; by ``torch`` the client calls torchrun, else python."""
+    """``policy``: the rest of ``mlPolicy``; with ``torch`` the client calls torchrun, else python."""
 
     name: str
     framework: str
@@ -48,7 +46,7 @@ def find_runtime(name: str) -> Runtime:
 
 
 def image_of(settings: Settings) -> str:
-    """What a job without an image of its own runs in, for who reads it."""
+    """The image shown for jobs without one of their own."""
     return settings.default_image or _NO_IMAGE.get(settings.executor, "none")
 
 

@@ -25,7 +25,7 @@ _PHASES: Final = {
     ReplicaState.LOST: "Failed",
     ReplicaState.STOPPED: "Failed",
 }
-# Kubernetes' word for pods; a TrainJob of Kubeflow's waits in its pods.
+# A pod condition of Kubernetes; in Kubeflow a waiting TrainJob shows it on its pods.
 _SCHEDULED: Final = "Scheduled"
 _WARNING_EVENTS: Final = (".failed", ".lost", ".given_up", ".expired")
 
@@ -33,7 +33,7 @@ _WARNING_EVENTS: Final = (".failed", ".lost", ".given_up", ".expired")
 def job_view(
     job: Job, namespace: str, waits: WaitReasonView | None = None, *, is_listed: bool = False
 ) -> dict[str, Any]:
-    """As it was asked for, as far as clients read it; ``status`` is empty until there is a condition.
+    """The TrainJob with the fields that clients read; ``status`` is empty until there is a condition.
 
     Args:
         waits: why it waits.
@@ -76,7 +76,7 @@ def job_view(
 
 
 def _conditions(job: Job, waits: WaitReasonView | None) -> list[dict[str, Any]]:
-    # None while it starts or runs: the client counts its pods only where there is none at all.
+    # No condition while it starts or runs: the client counts pods only if there is none.
     state = JobState(job.state)
     sentence = str((job.exit or {}).get("sentence") or f"The job is {state.value}.")
     if state is JobState.SUCCEEDED:
@@ -103,7 +103,7 @@ def pod_view(pod: Pod, namespace: str, settings: Settings) -> dict[str, Any]:
     worker = spec.roles["worker"]
     container: dict[str, Any] = {"name": NODE, "image": worker.image or image_of(settings)}
     limits = _limits(spec)
-    if limits.keys() - {"memory"}:  # of memory alone the client cannot tell a device
+    if limits.keys() - {"memory"}:  # from memory alone the client cannot derive a device
         container["resources"] = {"limits": limits, "requests": limits}
     if PROCESSES in worker.env:
         container["env"] = [{"name": PROCESSES, "value": worker.env[PROCESSES]}]
@@ -143,7 +143,7 @@ def event_view(event: Event, name: str, namespace: str) -> dict[str, Any]:
 
 
 def waiting_view(job: Job, namespace: str, waits: WaitReasonView) -> dict[str, Any]:
-    """Why it waits, as the scheduler of Kubernetes tells it: an event, which is what the client shows of it."""
+    """The wait reason as an event, as Kubernetes' scheduler sends it; the client shows events."""
     fields = {
         "reason": _camel_case(waits.code),
         "message": waits.sentence,

@@ -1,6 +1,6 @@
-"""Errors in MLflow's own shape: its clients read ``error_code`` and ``message``, and try again by the status alone.
+"""Errors in MLflow's format: clients read ``error_code`` and ``message``, and retry by the status alone.
 
-https://github.com/mlflow/mlflow/blob/v3.17.2/mlflow/exceptions.py has the codes and the status of each.
+https://github.com/mlflow/mlflow/blob/v3.17.2/mlflow/exceptions.py lists the codes and their statuses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core.domain.errors import (
     Unavailable,
 )
 
-# The first that fits. What is answered with 408, 429 or 5xx the client sends again for minutes.
+# The first match counts. The client retries 408, 429 and 5xx for minutes.
 _CODES: Final[Codes] = (
     (AlreadyExists, 400, "RESOURCE_ALREADY_EXISTS"),
     (Unauthenticated, 401, "UNAUTHENTICATED"),
@@ -44,7 +44,7 @@ def refusal(status: int, code: str, message: str) -> Response:
 
 
 class MlflowRoute(ProtocolRoute):
-    """Answers every error of ours as MLflow's server would."""
+    """Answers errors as MLflow's server does."""
 
     codes = _CODES
     otherwise = "INTERNAL_ERROR"

@@ -46,7 +46,7 @@ def download(path: _Path, reader: Reader, context: AppContextDep) -> Response:
 
 @router.put(f"{FILES}/{{path:path}}")
 async def upload(path: _Path, request: Request, script: Script, context: AppContextDep) -> Response:
-    """Streamed to the disk; the file is there when all of it came, in place of an earlier one."""
+    """Stream to the disk; the file appears, or is replaced, once it is complete."""
     tree, path_in_output = await run_in_threadpool(_open_own, context, script, path)
     async with contextmanager_in_threadpool(tree.new_file(path_in_output)) as fd:
         async for block in large_blocks(request.stream()):
@@ -62,7 +62,7 @@ def list_of_run(
     run_uuid: Annotated[str, Query(max_length=256)] = "",
     path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = "",
 ) -> Response:
-    """Paths are counted from the run's own folder."""
+    """Paths are relative to the run's folder."""
     with context.read() as work:
         scope = reader.scope(work.session)
         run = find_run(work.session, scope, run_id or run_uuid)

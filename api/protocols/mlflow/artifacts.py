@@ -1,4 +1,4 @@
-"""Artifacts: files below a job's output, under ``mlflow/``, and never outside of it."""
+"""Artifacts: files in the folder ``mlflow/`` of a job's output, never outside of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LIMIT: Final = 10_000  # entries of one folder that are listed
 
 
 def open_artifacts(session: Session, scope: ReadScope, path: str) -> tuple[Tree, str]:
-    """The output of the job that ``path`` belongs to, and where in it that is.
+    """The output of the job that owns ``path``, and the path inside it.
 
     Args:
-        path: ``runs/<run id>/…`` or ``models/<model id>/…``, as artifact URIs of ours have it.
+        path: ``runs/<run id>/…`` or ``models/<model id>/…``, as in our artifact URIs.
 
     Raises:
-        NotFound: no run or model that the caller may see.
+        NotFound: no visible run or model.
     """
     names = split_path(path)
     match names:
@@ -42,7 +42,7 @@ def open_artifacts(session: Session, scope: ReadScope, path: str) -> tuple[Tree,
 
 
 def list_artifacts(tree: Tree, path: str) -> list[dict[str, Any]]:
-    """What a folder holds, by name; empty where there is no such folder. ``path`` of each: its name in the folder."""
+    """Entries of a folder by name; empty if it does not exist. ``path``: the name in the folder."""
     try:
         with tree.open_folder(path) as fd:
             names = heapq.nsmallest(_LIMIT, (name for name in os.listdir(fd) if _is_shown(name)))  # noqa: PTH208
@@ -53,13 +53,13 @@ def list_artifacts(tree: Tree, path: str) -> list[dict[str, Any]]:
         try:
             entry = tree.stat(f"{path}/{name}")
         except TrainmasterError:
-            continue  # a link that leads out, or gone since
+            continue  # a link that leaves the volume, or a file that was deleted since
         size = {} if entry.is_dir else {"file_size": entry.size_bytes}
         found.append({"path": name, "is_dir": entry.is_dir, **size})
     return found
 
 
 def _is_shown(name: str) -> bool:
-    """Not what is being uploaded, nor names that no JSON can carry."""
+    """False for unfinished uploads, and for names that are not valid UTF-8."""
     is_draft = name.startswith(".") and name.endswith(".part")
     return not is_draft and name.encode("utf-8", "ignore") == os.fsencode(name)

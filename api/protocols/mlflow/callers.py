@@ -1,4 +1,4 @@
-"""Who speaks MLflow: a job's own script by its attempt's token, which writes; or a user, who reads."""
+"""Callers of the MLflow API: job scripts (attempt tokens) write, users read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from core.db.tables import Attempt, Job, Project
 from core.domain.errors import AttemptEnded, Forbidden, NotFound
 from core.domain.ids import AttemptId
 
-# As long as a runtime's late reports are taken: a script logs its last values while it ends.
+# Grace period after the attempt's end, as for the runtime's reports: scripts log their last values while they end.
 _LATE: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptAttempt:
-    """Where an attempt writes. ``roles``: of its gang, in rank order, with the most replicas that each may have."""
+    """The attempt whose script calls. ``roles``: of its gang in rank order -> maximal number of replicas."""
 
     attempt_id: str
     number: int
@@ -35,22 +35,22 @@ class ScriptAttempt:
 
     @property
     def scope(self) -> ReadScope:
-        """All that the attempt may see and change: its own job."""
+        """The attempt may read and change only its own job."""
         return ReadScope({self.project_id: self.project}, self)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptAccess:
-    """The right of an attempt to what its job logs; ``load`` proves it."""
+    """An attempt's access to its job's data; ``load`` checks it."""
 
     attempt_id: AttemptId
 
     def load(self, session: Session, now: datetime) -> ScriptAttempt:
-        """Where it writes.
+        """The attempt.
 
         Raises:
-            NotFound: there is no such attempt any more.
-            AttemptEnded: a minute ago or longer, or its job or its project was deleted.
+            NotFound: the attempt no longer exists.
+            AttemptEnded: it ended more than a minute ago, or its job or project was deleted.
         """
         attempt, ended_at = _attempt_of(session, self.attempt_id)
         if ended_at is not None and now - ended_at > _LATE:
@@ -60,7 +60,7 @@ class ScriptAccess:
 
 @dataclass(frozen=True, slots=True)
 class ReadAccess:
-    """The right to read: what a user's projects hold, or what an attempt's own job does."""
+    """Read access: of users to their projects, of attempts to their own job."""
 
     caller: Caller | AttemptId
 
@@ -74,7 +74,7 @@ class ReadAccess:
 
 @dataclass(frozen=True, slots=True)
 class ReadScope:
-    """What may be read. ``projects``: id -> name. ``place``: an attempt's, which reads of its own job alone."""
+    """What may be read. ``projects``: id -> name. ``attempt``: if set, only its job."""
 
     projects: dict[str, str]
     attempt: ScriptAttempt | None
@@ -102,7 +102,7 @@ Reader = Annotated[ReadAccess, Depends(_reader)]
 
 
 def roles_of(gang: dict[str, Any]) -> dict[str, int]:
-    """Role -> how many replicas it has at most, in rank order. ``gang``: as the job's row keeps it."""
+    """Role -> maximal number of replicas, in rank order. ``gang``: as stored in the job's row."""
     return {role[0]: role[6] if len(role) > 6 else role[1] for role in gang["roles"]}
 
 
@@ -118,7 +118,7 @@ def _attempt_of(session: Session, attempt_id: AttemptId) -> tuple[ScriptAttempt,
     number, ended_at, job, project, project_deleted_at = row
     if job.deleted_at is not None:
         raise AttemptEnded("The job of this token was deleted; its scripts log no more.")
-    if project_deleted_at is not None:  # what a late call made anew would be nobody's
+    if project_deleted_at is not None:  # records of a late call would have no owner
         raise AttemptEnded("The project of this token's job was deleted; its scripts log no more.")
     attempt = ScriptAttempt(
         attempt_id, number, job.id, job.name, job.project_id, project, job.user_id, roles_of(job.gang)

@@ -1,7 +1,7 @@
-"""The filter and order expressions of MLflow's searches, read once and asked of one thing after another.
+"""Filter and order expressions of MLflow's searches: parsed once, evaluated per item.
 
 https://mlflow.org/docs/latest/ml/search/search-runs/: comparisons joined by AND, as ``metrics.loss < 0.3 AND
-params.model LIKE 'res%'``. What a thing has is asked through a function: kind and key in, value or ``None`` out.
+params.model LIKE 'res%'``. Values are read through a function: (kind, key) -> value or ``None``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re2  # type: ignore[import-untyped]
 from core.domain.errors import InvalidRequest
 
 ValueReader = Callable[[str, str], Any]
-"""What a thing has: ``look("params", "lr")``. The kinds are metrics, params, tags, attributes and datasets."""
+"""Reads a value: ``read("params", "lr")``. The kinds are metrics, params, tags, attributes and datasets."""
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Comparison:
     value: Any
 
     def holds(self, read: ValueReader) -> bool:
-        """A thing that lacks the key fulfils ``IS NULL`` and nothing else."""
+        """An item without the key matches only ``IS NULL``."""
         found = read(self.kind, self.key)
         if self.sign == "IS NULL":
             return found is None
@@ -101,13 +101,13 @@ class OrderTerm:
 
 
 def parse_filter(text: str, attributes: Collection[str]) -> list[Comparison]:
-    """The comparisons that must all hold; none for an empty text.
+    """The comparisons of a conjunction; none for an empty text.
 
     Args:
-        attributes: the keys without a kind that the searched things have.
+        attributes: valid keys without a kind.
 
     Raises:
-        InvalidRequest: what is wrong, and where.
+        InvalidRequest: with the mistake and its position.
     """
     if len(text) > _LENGTH_LIMIT:
         raise InvalidRequest(f"filter: at most {_LENGTH_LIMIT} characters.", field="filter")
@@ -136,7 +136,7 @@ def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[Order
 
 
 def in_order(things: Iterable[T], orders: Iterable[OrderTerm], reader_of: Callable[[T], ValueReader]) -> list[T]:
-    """``things`` sorted by all ``orders``, the first one first; what lacks a key comes last, NaN before it."""
+    """``things`` sorted by ``orders``, the first being the primary; missing keys come last, NaN before them."""
     found = list(things)
     for order in reversed(list(orders)):
 
@@ -157,7 +157,7 @@ def in_order(things: Iterable[T], orders: Iterable[OrderTerm], reader_of: Callab
 
 
 class _Reader:
-    """Takes an expression apart from left to right."""
+    """A recursive-descent parser."""
 
     def __init__(self, text: str, attributes: Collection[str], field: str) -> None:
         self._text, self._attributes, self._field = text, attributes, field
@@ -269,7 +269,7 @@ class _Reader:
 
 
 def _bare(text: str) -> str:
-    """Without its quotes, if it has any."""
+    """The text without quotes."""
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "`'\"":
         quote = text[0]
         return text[1:-1].replace(quote * 2, quote)
@@ -277,6 +277,6 @@ def _bare(text: str) -> str:
 
 
 def _pattern(text: str, *, ignores_case: bool) -> Any:
-    """SQL's LIKE: ``%`` is any text, ``_`` any character. By RE2, which no pattern keeps busy for ever."""
+    """SQL's LIKE: ``%`` is any text, ``_`` any character. RE2 runs in linear time for every pattern."""
     parts = ["." if c == "_" else ".*" if c == "%" else re2.escape(c) for c in text]
     return re2.compile(f"(?s{'i' if ignores_case else ''}){''.join(parts)}")

@@ -1,7 +1,7 @@
-"""A run's metrics, which are kept with all others of its job: each replica's run has that replica's series.
+"""A run's metrics, stored with all others of its job: a replica's run has the replica's series.
 
-The run of the attempt shows what all replicas told: a name that several of them have, as the main replica has it. A
-run that a script made itself has series of its own in the same place, as if it were one more role of the job.
+The attempt's run shows the metrics of all replicas; of a name that several replicas have, the main replica's. A run
+that a script created has series of its own there, as if it were another role of the job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HISTORY_LIMIT: Final = 25_000  # points of one answer
 
 
 def log_metrics(work: UnitOfWork, run: RunFacts, metrics: Iterable[LoggedMetric]) -> None:
-    """Add them. Raises ``InvalidRequest`` when a series cannot be kept; the others are then not kept either."""
+    """Add points. Raises ``InvalidRequest`` if a series cannot be stored; then none is."""
     columns: defaultdict[str, Points] = defaultdict(Points)
     for metric in metrics:
         points = columns[metric.key]
@@ -44,8 +44,8 @@ def log_metrics(work: UnitOfWork, run: RunFacts, metrics: Iterable[LoggedMetric]
 
 
 def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Run id -> name -> the metric's last value as MLflow writes it. ``names``: these alone; else all but the
-    platform's own.
+    """Run id -> name -> the metric's last value in MLflow's JSON. ``names``: only these; else all but the
+    platform's.
     """
     found: dict[str, dict[str, Any]] = {run.id: {} for run in runs}
     wanted: defaultdict[str, list[RunFacts]] = defaultdict(list)
@@ -54,7 +54,7 @@ def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str]
     owners = list(wanted)
     for start in range(0, len(owners), _OWNERS):
         part = owners[start : start + _OWNERS]
-        # What the machine did is asked for by name, or the run would not look as it was logged.
+        # System metrics only by name: otherwise a run would show more than its script logged.
         only = SeriesFilter(names=names, kind="scalar", without_prefix="" if names else SYSTEM)
         for series in find_series(session, part, only, limit=_SERIES_LIMIT * len(part)):
             for run in wanted[series.owner_id]:
@@ -67,7 +67,7 @@ def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str]
 def history(
     session: Session, run: RunFacts, name: str, *, start: int, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """The points of a metric in the order in which they came, from number ``start`` on, and where the rest begins."""
+    """Points of a metric in order of arrival from index ``start``, and the index of the rest."""
     series = _series(session, run, name)
     if series is None:
         return [], None

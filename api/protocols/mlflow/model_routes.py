@@ -1,4 +1,4 @@
-"""Logged models: things of their own beside the runs, since MLflow 3."""
+"""Logged models, which MLflow 3 stores separately from runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Model = Annotated[str, Path(max_length=256)]
 
 @router.post(_MODELS)
 def post_model(sent: CreateModel, script: Script, context: AppContextDep) -> Response:
-    """Of the run that it names, or of the attempt's own."""
+    """Create a model of the named run, or of the attempt's run."""
     with context.write() as work:
         attempt = script.load(work.session, work.now)
         run = writable_run(work.session, attempt, sent.source_run_id or attempt.attempt_id)

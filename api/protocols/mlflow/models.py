@@ -1,6 +1,4 @@
-"""Models that runs logged, as MLflow 3 keeps them: a thing of their own beside the run, with files, tags and
-metrics.
-"""
+"""Logged models as in MLflow 3: separate from runs, with files, tags and metrics."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ def create_model(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, sent: 
 
 
 def find_model(session: Session, scope: ReadScope, model_id: str, *, is_locked: bool = False) -> MlflowModel:
-    """A model that may be read. Raises ``NotFound``."""
+    """A readable model. Raises ``NotFound``."""
     query = select(MlflowModel).where(MlflowModel.id == model_id)
     model = session.execute(query.with_for_update() if is_locked else query).scalar_one_or_none()
     if model is None or not scope.has_job(model.project_id, model.job_id):
@@ -67,7 +65,7 @@ def find_model(session: Session, scope: ReadScope, model_id: str, *, is_locked: 
 
 
 def own_model(work: UnitOfWork, attempt: ScriptAttempt, model_id: str) -> MlflowModel:
-    """A model of the attempt's job, to be changed. Raises ``NotFound``."""
+    """A model of the attempt's job, locked for an update. Raises ``NotFound``."""
     model = find_model(work.session, attempt.scope, model_id, is_locked=True)
     model.updated_at = work.now
     return model
@@ -81,7 +79,7 @@ def finalize(model: MlflowModel, status: str | int) -> None:
 
 
 def record_metrics(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, metrics: Iterable[LoggedMetric]) -> None:
-    """The last values of what was measured of a model; the run keeps all of them."""
+    """Store the last values of models' metrics; the run has all of them."""
     by_model: dict[str, list[LoggedMetric]] = {}
     for metric in metrics:
         if metric.model_id:

@@ -1,6 +1,6 @@
 """Registered models: names of a project, and numbered versions of what its jobs logged.
 
-As much as a script needs that registers what it trains, and what reads it back. Versions keep no files of their own.
+Covers scripts that register trained models, and reading them back. Versions have no files of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_RUN: Final = re.compile(r"runs:/([\w-]+)/(.+)")
 
 
 def create_name(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRegistered) -> MlflowRegisteredModel:
-    """Raises ``AlreadyExists`` when the project has it."""
+    """Raises ``AlreadyExists`` if the project has the name."""
     count = select(func.count()).where(MlflowRegisteredModel.project_id == attempt.project_id)
     if work.session.execute(count).scalar_one() >= _NAMES_OF_PROJECT:
         raise Forbidden(f"This project has {_NAMES_OF_PROJECT} registered models already; use one of their names.")
@@ -47,7 +47,7 @@ def create_name(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRegistered
         "created_at": work.now,
         "updated_at": work.now,
     }
-    # Two replicas may register the same name at the same moment.
+    # Two replicas may register the same name concurrently.
     insert = postgresql.insert if work.session.get_bind().dialect.name == "postgresql" else sqlite.insert
     made = insert(MlflowRegisteredModel).values(**values).on_conflict_do_nothing().returning(MlflowRegisteredModel)
     name = work.session.execute(made).scalar_one_or_none()
@@ -69,7 +69,7 @@ def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool 
 
 
 def create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersion) -> MlflowModelVersion:
-    """The next version of a name of the project. Raises ``NotFound`` when there is no such name, run or model."""
+    """The next version of a registered model. Raises ``NotFound`` for an unknown name, run or model."""
     name = find_name(work.session, attempt.scope, sent.name, is_locked=True)
     if sent.run_id:
         writable_run(work.session, attempt, sent.run_id)
@@ -112,7 +112,7 @@ def find_version(session: Session, scope: ReadScope, name: str, version: str) ->
 
 
 def download_uri(version: MlflowModelVersion) -> str:
-    """Where its files are: those of the logged model, or of the run."""
+    """URI of its files: those of the logged model, or of the run."""
     if version.model_id:
         return artifact_uri("models", version.model_id)
     if found := _OF_RUN.fullmatch(version.source):

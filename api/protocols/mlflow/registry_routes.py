@@ -1,4 +1,4 @@
-"""The model registry, as far as scripts that register what they train use it."""
+"""The model registry, for scripts that register the models that they train."""
 
 from __future__ import annotations
 

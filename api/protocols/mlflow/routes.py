@@ -1,7 +1,7 @@
-"""MLflow's tracking protocol, as its clients speak it: https://mlflow.org/docs/latest/rest-api.html.
+"""MLflow's tracking API: https://mlflow.org/docs/latest/rest-api.html.
 
-Not in our own description: it is MLflow's, with its shapes and errors, and versioned by it. All below ``/mlflow``,
-where ``MLFLOW_TRACKING_URI`` of every job points to.
+Not part of our OpenAPI document: MLflow defines and versions it. Below ``/mlflow``, where every job's
+``MLFLOW_TRACKING_URI`` points to.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from core.domain.errors import Forbidden, NotFound
 API: Final = "/mlflow/api/2.0/mlflow"
 router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
 
-# What people ask for by name, by a part of its address.
+# Part of an address -> unsupported feature.
 _ABSENT: Final = {
     "traces": "traces",
     "registered-models/alias": "aliases of registered models",
@@ -72,7 +72,7 @@ _RunId = Annotated[str, Query(max_length=256)]
 def get_experiment_by_name(
     reader: Reader, context: AppContextDep, experiment_name: Annotated[str, Query(max_length=500)]
 ) -> Response:
-    """Whatever a script calls its experiment, it is its own project: the run that it was given is there."""
+    """For a script any name is its own project, which has its run."""
     with context.read() as work:
         scope = reader.scope(work.session)
         if scope.attempt is not None:
@@ -98,7 +98,7 @@ def get_experiment(
 
 @router.post(f"{API}/experiments/create")
 def create_experiment(sent: CreateExperiment, script: Script, context: AppContextDep) -> Response:
-    """Nothing is made: the job's project is its experiment, by whatever name."""
+    """Creates nothing: the job's project is its experiment, whatever the name."""
     del sent
     with context.read() as work:
         return answer({"experiment_id": script.load(work.session, work.now).project_id})
@@ -156,7 +156,7 @@ def post_update(sent: UpdateRun, script: Script, context: AppContextDep) -> Resp
 
 @router.post(f"{API}/runs/delete")
 def delete_run(sent: OfRun, script: Script, context: AppContextDep) -> Response:
-    """Only what the script made itself; the run of an attempt goes with its job."""
+    """Only runs that the script created; an attempt's run is deleted with its job."""
     return _mark(sent, script, context, is_deleted=True)
 
 
@@ -171,7 +171,7 @@ def post_search_runs(sent: SearchRuns, reader: Reader, context: AppContextDep) -
         return answer(search_runs(work.session, reader.scope(work.session), sent))
 
 
-# --- what a script logs ----------------------------------------------------------------------------------------------
+# --- logging ---------------------------------------------------------------------------------------------------------
 
 
 @router.post(f"{API}/runs/log-metric")
@@ -228,7 +228,7 @@ def log_outputs(sent: LogOutputs, script: Script, context: AppContextDep) -> Res
 
 @router.post(f"{API}/runs/log-model")
 def log_model(sent: LogModel, script: Script, context: AppContextDep) -> Response:
-    """What clients before MLflow 3 tell of a model that they have uploaded."""
+    """Called by clients before MLflow 3 after the upload of a model."""
     with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
         append_model_history(row, sent.model_json)
@@ -272,7 +272,7 @@ def get_history(
     max_results: Annotated[int, Query(ge=1)] = HISTORY_LIMIT,
     page_token: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    """All points, or a page of them: never more than 25,000 at once; clients ask on by the token."""
+    """Points of a metric, at most 25,000 per page."""
     with context.read() as work:
         run = find_run(work.session, reader.scope(work.session), run_id or run_uuid)
         rows, rest = history(
@@ -302,20 +302,20 @@ def get_history_bulk(
     return answer({"metrics": found})
 
 
-# Before the route that takes all the rest; one list of all, as every noun has it.
+# Before the catch-all route; in one flat list of routes, as in our other routers.
 for _part in (model_routes, registry_routes, artifact_routes):
     router.routes.extend(_part.router.routes)
 
 
 @router.get("/mlflow/")
 def home() -> Response:
-    """Where the links go that clients print; what stands behind their ``#`` no server sees."""
+    """Target of the links that clients print; their fragment (``#…``) never reaches the server."""
     return RedirectResponse("/", 303)
 
 
 @router.api_route("/mlflow/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 def nothing_here(rest: str) -> Response:
-    """What clients try and do without: they look at the code, and show the sentence."""
+    """Unsupported features: clients check the error code, and show the message."""
     what = next((words for part, words in _ABSENT.items() if part in rest), f"thing at /{rest}")
     return refusal(
         404, "ENDPOINT_NOT_FOUND", f"This server keeps no {what}; it serves MLflow's tracking and registers models."

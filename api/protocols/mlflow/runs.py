@@ -1,7 +1,7 @@
-"""Runs: each attempt is one, each further replica of it has one below it, and scripts may make more.
+"""Runs: one per attempt, with a child run per further replica; scripts may create more.
 
-A project is an experiment. What an attempt's run is called, when it began and how it ended is the platform's own
-knowledge; a row is kept for parameters, tags and inputs alone, and for the runs that scripts made.
+A project is an experiment. The name, start and end of an attempt's run come from the platform; rows exist only for
+parameters, tags and inputs, and for the runs that scripts created.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from core.domain.jobs.states import AttemptState
 from core.ids import new_id
 
 RUN_PREFIX: Final = "run"
-_WORDS: Final = 14  # of a run's id between its hyphens: an attempt's id has two, a role's name at most ten
-_RUNS_OF_JOB: Final = 1_000  # that scripts made
+_WORDS: Final = 14  # parts of a run's id between hyphens: an attempt's id has two, a role's name at most ten
+_RUNS_OF_JOB: Final = 1_000  # created by scripts
 _PAIRS_OF_RUN: Final = 2_000
 _BYTES_OF_RUN: Final = 512 * 2**10  # of parameters, of tags, of inputs
 
@@ -40,7 +40,7 @@ STATUSES: Final = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run as it may be shown. ``row``: what was logged of it, if anything was."""
+    """A run. ``row``: logged data, if any."""
 
     id: str
     project_id: str
@@ -50,7 +50,7 @@ class RunFacts:
     attempt_id: str
     attempt_number: int
     roles: Mapping[str, int]
-    replica: str  # whose run it is; empty: a script made it
+    replica: str  # of the run; empty: a script created it
     name: str
     status: str
     started_at: datetime
@@ -71,7 +71,7 @@ class RunFacts:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What was set, over what the platform knows."""
+        """Tags that were set, over the platform's own."""
         known = {
             "mlflow.runName": self.name,
             "mlflow.user": self.user,
@@ -88,7 +88,7 @@ class RunFacts:
 
 
 def run_query() -> AnySelect:
-    """Attempt, job, user's name: what is known of the runs of an attempt without their rows."""
+    """Selects attempt, job and user name: the platform's data of an attempt's runs."""
     return (
         select(Attempt, Job, User.name)
         .join(Job, Job.id == Attempt.job_id)
@@ -98,9 +98,9 @@ def run_query() -> AnySelect:
 
 
 def find_run(session: Session, scope: ReadScope, run_id: str) -> RunFacts:
-    """A run that may be read. Raises ``NotFound``."""
+    """A readable run. Raises ``NotFound``."""
     row = session.get(MlflowRun, run_id)
-    # A replica's run that nothing was logged to has no row: its name tells the attempt.
+    # A replica's run without logged data has no row: its id contains the attempt's.
     candidates = [row.attempt_id] if row is not None else _possible_attempt_ids(run_id)
     found = session.execute(run_query().where(Attempt.id.in_(candidates))).first()
     if found is not None and scope.has_job(found[1].project_id, found[1].id):
@@ -111,7 +111,7 @@ def find_run(session: Session, scope: ReadScope, run_id: str) -> RunFacts:
 
 
 def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFacts | None:
-    """The run ``run_id`` of an attempt; ``None`` when it has no such replica. ``found``: as ``run_query`` gives it."""
+    """The run ``run_id`` of an attempt; ``None`` if it has no such replica. ``found``: a row of ``run_query``."""
     attempt, job, user = found
     roles = roles_of(job.gang)
     if row is not None and not row.replica:
@@ -126,7 +126,7 @@ def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFac
             roles=roles,
             replica="",
             name=row.name,
-            # A run that its script left open ends with the attempt.
+            # A run that its script did not end ends with the attempt.
             status=row.status if row.ended_at is not None else _status(attempt),
             started_at=row.started_at,
             ended_at=row.ended_at or attempt.ended_at,
@@ -159,7 +159,7 @@ def writable_run(session: Session, attempt: ScriptAttempt, run_id: str) -> RunFa
     """A run of the attempt's own job.
 
     Raises:
-        NotFound: no run of this job; whether it is another's is not told.
+        NotFound: not a run of this job; other jobs' runs are not revealed.
     """
     if not run_id:
         raise InvalidRequest("run_id is missing.", field="run_id")
@@ -170,7 +170,7 @@ def writable_run(session: Session, attempt: ScriptAttempt, run_id: str) -> RunFa
 
 
 def lock_row(work: UnitOfWork, run: RunFacts) -> MlflowRun:
-    """The run's row, made if it is not there, locked until the work is done."""
+    """The run's row, created if missing, locked until the transaction ends."""
     values = {
         "id": run.id,
         "project_id": run.project_id,
@@ -194,7 +194,7 @@ def lock_row(work: UnitOfWork, run: RunFacts) -> MlflowRun:
 
 
 def create_run(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRun) -> RunFacts:
-    """A run that the script makes itself beside its replica's: another trial of a search, a fold, a nested run."""
+    """A run that the script creates in addition to its replica's, such as a trial, a fold or a nested run."""
     count = select(func.count()).where(MlflowRun.job_id == attempt.job_id, MlflowRun.replica == "")
     if work.session.execute(count).scalar_one() >= _RUNS_OF_JOB:
         raise Forbidden(f"This job has made {_RUNS_OF_JOB} runs already; log to one of them.")
@@ -220,7 +220,7 @@ def create_run(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRun) -> Run
 
 
 def update_run(work: UnitOfWork, run: RunFacts, sent: UpdateRun) -> None:
-    """Its name; and of a run that the script made, its end. How an attempt ended is what the platform saw of it."""
+    """Set the name, and the end of a script's own run; an attempt's end comes from the platform."""
     if not (sent.run_name or run.is_made_by_script):
         return
     row = lock_row(work, run)
@@ -234,7 +234,7 @@ def update_run(work: UnitOfWork, run: RunFacts, sent: UpdateRun) -> None:
 
 
 def set_params(row: MlflowRun | MlflowModel, params: Iterable[Param]) -> None:
-    """Add parameters. Raises ``InvalidRequest`` for one that has another value already: they never change."""
+    """Add parameters. Raises ``InvalidRequest`` for a changed value: parameters are immutable."""
     values = dict(row.params)
     for param in params:
         before = values.setdefault(param.key, param.value)
@@ -255,14 +255,14 @@ def set_tags(row: MlflowRun | MlflowModel, tags: Iterable[SentTag]) -> None:
 
 
 def append_model_history(row: MlflowRun, model_json: str) -> None:
-    """The history of models that clients before MLflow 3 keep in a tag: the newest ones, as much as a tag may hold.
+    """Append to the model history that clients before MLflow 3 store in a tag; drops the oldest beyond the limit.
 
     Raises:
-        InvalidRequest: this is no JSON, or the tag was set to something else.
+        InvalidRequest: invalid JSON, or the tag has another value.
     """
     try:
         history = [*orjson.loads(row.tags.get("mlflow.log-model.history", "[]")), orjson.loads(model_json)]
-        orjson.dumps(history)  # TypeError: nested deeper than can be written again
+        orjson.dumps(history)  # TypeError: nested too deeply to be serialised
     except (orjson.JSONDecodeError, TypeError) as error:
         raise InvalidRequest(
             "model_json is no JSON that can be kept, or the tag mlflow.log-model.history is none.", field="model_json"
@@ -274,7 +274,7 @@ def append_model_history(row: MlflowRun, model_json: str) -> None:
 
 
 def bounded_inputs(value: Any, what: str) -> Any:
-    """``value``, unless it is more than a run may hold."""
+    """``value``. Raises ``InvalidRequest`` if it exceeds a run's limit."""
     if len(orjson.dumps(value)) > _BYTES_OF_RUN:
         raise InvalidRequest(f"The {what} of a run take at most {_BYTES_OF_RUN // 2**10} KiB.", field=what)
     return value
@@ -304,7 +304,7 @@ def _bounded(pairs: dict[str, str], what: str) -> dict[str, str]:
 
 
 def _possible_attempt_ids(run_id: str) -> list[str]:
-    """The attempts whose run this may be: the id alone, or with a replica's name behind it."""
+    """Candidate attempt ids: a run id is an attempt's id, alone or followed by a replica's name."""
     parts = run_id.split("-")
     return ["-".join(parts[:end]) for end in range(2, min(len(parts), _WORDS) + 1)]
 
@@ -314,7 +314,7 @@ def _replica(run_id: str, attempt_id: str, roles: Mapping[str, int]) -> str | No
     if name is None:
         return None
     role, _, index = name.rpartition("-")
-    # The main replica's run is the attempt's: it has no other.
+    # The main replica's run is the attempt's own.
     is_twice = run_id != attempt_id and (role, index) == (main_role(tuple(roles)), "0")
     return name if int(index) < roles[role] and not is_twice else None
 

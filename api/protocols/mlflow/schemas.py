@@ -1,4 +1,4 @@
-"""What MLflow's clients send. Fields are as in its protocol; those that we have no use for are passed over.
+"""Requests of MLflow's clients. Fields are the protocol's; unused ones are ignored.
 
 Limits are MLflow's own: https://github.com/mlflow/mlflow/blob/v3.17.2/mlflow/utils/validation.py
 """
@@ -25,7 +25,7 @@ _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf
 
 
 def _number(value: Any) -> Any:
-    """Protocol buffers write what JSON cannot as a text."""
+    """Protocol buffers write NaN and infinities as text."""
     return _NUMBERS.get(value, value) if isinstance(value, str) else value
 
 
@@ -37,13 +37,13 @@ Step = Annotated[int, Field(ge=-STEP_LIMIT, le=STEP_LIMIT)]
 
 
 class MlflowRequest(BaseModel):
-    """A request. Numbers may come as texts, as protocol buffers write large ones."""
+    """A request. Numbers may be text, as protocol buffers write large ones."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
 class OfRun(MlflowRequest):
-    """``run_uuid`` is what the run's id was called before MLflow 1."""
+    """``run_uuid``: the run id's name before MLflow 1."""
 
     run_id: Annotated[str, Field(max_length=256)] = ""
     run_uuid: Annotated[str, Field(max_length=256)] = ""
@@ -124,7 +124,7 @@ class Dataset(MlflowRequest):
     digest: Annotated[str, Field(max_length=100)]
     source_type: Annotated[str, Field(max_length=500)] = ""
     source: Annotated[str, Field(max_length=65_535)] = ""
-    # Large tables have large ones; what is shown of them is their beginning.
+    # Schemas of large tables are large; views show their beginning.
     schema_: Annotated[str | None, Field(alias="schema", max_length=1_048_575)] = None
     profile: Annotated[str | None, Field(max_length=1_048_575)] = None
 

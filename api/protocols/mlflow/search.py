@@ -1,7 +1,7 @@
 """Searching runs and experiments.
 
-The database chooses by when runs began, by their ids and by equal parameters. All else is looked at here, of the newest
-runs that are left, so many at most: tags may be the platform's own, and the metrics stand in the store of all metrics.
+The database filters by start times, ids and equal parameters. Other terms are evaluated here on the newest remaining
+runs, up to a limit: tags may be the platform's own, and metrics are in the metrics store.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
 from core.domain.metrics.limits import TIME_LIMIT_MS
 
-SCANNED: Final = 5_000  # runs of one search
-_SCANNED_BYTES: Final = 64 * 2**20  # of what was logged to them; a usual run has 2 KB
+SCANNED: Final = 5_000  # runs that one search evaluates
+_SCANNED_BYTES: Final = 64 * 2**20  # of logged data; a typical run has 2 KB
 _RUN_KEYS: Final = frozenset(
     {"run_id", "run_name", "user_id", "status", "start_time", "end_time", "artifact_uri", "experiment_id"}
 )
 _EXPERIMENT_KEYS: Final = frozenset({"experiment_id", "name", "creation_time", "last_update_time"})
 _ATTEMPT_BEGAN: Final = func.coalesce(Attempt.started_at, Attempt.created_at)
-_PLAIN_KEY: Final = re.compile(r"^[\w./ -]{1,250}$", re.ASCII)  # what no path into JSON takes for a part of itself
+_PLAIN_KEY: Final = re.compile(r"^[\w./ -]{1,250}$", re.ASCII)  # keys that have no special meaning in a JSON path
 _VIEWS: Final = ("", "ACTIVE_ONLY", "DELETED_ONLY", "ALL")
 
 
 def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[str, Any]:
-    """A page of runs, the newest first unless it says otherwise. Experiments that may not be seen are empty."""
+    """A page of runs, by default the newest first. Invisible experiments have no runs."""
     filters, orders = parse_filter(sent.filter, _RUN_KEYS), parse_order(sent.order_by, _RUN_KEYS)
     start = page_start(sent.page_token)
     found = _runs(session, scope, sent.experiment_ids, filters)
     runs = [run for run in found if _is_in_view(run, sent.run_view_type)]
     runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
-    # What needs no metrics first: they are the dear part.
+    # Terms without metrics first: loading metrics is expensive.
     runs = [run for run in runs if _holds(filters, _reader_of(run, {}), is_metrics=False)]
     metrics: dict[str, dict[str, Any]] = {}
     items: list[Comparison | OrderTerm] = [*filters, *orders]
@@ -76,16 +76,16 @@ def search_experiments(session: Session, scope: ReadScope, sent: SearchExperimen
 
 
 def page_start(token: str) -> int:
-    """Where a page begins. Raises ``InvalidRequest`` for a token that is none of ours."""
+    """Start index of a page. Raises ``InvalidRequest`` for an invalid token."""
     if not token:
         return 0
     if not (token.isascii() and token.isdecimal() and len(token) < 10):
-        raise InvalidRequest("page_token is not one that this server gave; begin again without it.", field="page_token")
+        raise InvalidRequest("page_token is not one that this server gave; start again without it.", field="page_token")
     return int(token)
 
 
 def attribute_reader(view: dict[str, Any]) -> ValueReader:
-    """Only attributes: of things that have neither metrics nor parameters."""
+    """Reads attributes of items without metrics and parameters."""
     return lambda kind, key: view.get(key) if kind == "attributes" else None
 
 
@@ -125,7 +125,7 @@ def _runs(
 
 
 def _of_attempts(filters: Sequence[Comparison]) -> Iterator[Any]:
-    """Conditions that each attempt fulfils whose run may fulfil the filters."""
+    """Necessary conditions on attempts whose run matches the filters."""
     for item in filters:
         if item.kind == "params":
             condition = _parameter(item)
@@ -138,7 +138,7 @@ def _of_attempts(filters: Sequence[Comparison]) -> Iterator[Any]:
 
 
 def _of_rows(filters: Sequence[Comparison]) -> Iterator[Any]:
-    """The same for rows. Runs that scripts made began by themselves, all others with their attempt."""
+    """The same for run rows. Scripts' runs have start times of their own, all others their attempt's."""
     for item in filters:
         if item.kind == "params":
             condition = _parameter(item)
@@ -161,10 +161,10 @@ def _parameter(item: Comparison) -> Any:
 
 
 def _times(column: Any, item: Comparison) -> Iterator[Any]:
-    """The column has microseconds; MLflow compares whole milliseconds, of which ``ms`` may tell one too few."""
+    """The column has microseconds; MLflow compares whole milliseconds, which ``ms`` may round down by one."""
     value = item.value
     if not 0 <= value < TIME_LIMIT_MS or value != int(value):
-        return  # beyond what a database holds, or between: compared here alone
+        return  # outside the database's range, or fractional: evaluated only in Python
     at, next_at = at_ms(int(value)), at_ms(int(value) + 1)
     if item.sign in (">=", "="):
         yield column >= at

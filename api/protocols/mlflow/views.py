@@ -1,4 +1,4 @@
-"""Runs and experiments as MLflow writes them in JSON."""
+"""Runs and experiments in MLflow's JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_info(run: RunFacts) -> dict[str, Any]:
 
 
 def experiment_view(project: Project, name: str | None = None) -> dict[str, Any]:
-    """A project as an experiment. ``name``: what the script calls it."""
+    """A project as an experiment. ``name``: as the script calls it."""
     return {
         "experiment_id": project.id,
         "name": name or project.name,
@@ -54,7 +54,7 @@ def experiment_view(project: Project, name: str | None = None) -> dict[str, Any]
 
 
 def artifact_uri(kind: str, thing_id: str) -> str:
-    """Files go through this server: the client puts its tracking address before the path."""
+    """Files go through this server: the client prepends its tracking address."""
     return f"mlflow-artifacts:/{kind}/{thing_id}"
 
 

@@ -268,7 +268,6 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
             (
                 "gpus: the guarantees of vision's users add up to 2 GPUs, but the project is guaranteed 1 GPU; beyond "
                 "that they reclaim only from other users of the project."
-                "back only what"
             ),
         ),
         ({"user_guaranteed": {"member": {"gpus": 2}}}, "add up to 2 GPUs, but the project is guaranteed nothing"),
@@ -383,7 +382,7 @@ def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
         row = session.get_one(PolicyRow, "policy")
         assert (row.settings, row.generation) == ({"order": "fifo", "grace_s": 45.0}, 5)
         row.settings = ["nonsense"]
-    assert "no settings" in house.call("root", "GET", "/policy").json()["warnings"][0]
+    assert "no object of settings" in house.call("root", "GET", "/policy").json()["warnings"][0]
     assert house.call("root", "PATCH", "/policy", json={"settings": {"order": "fifo"}}).json()["warnings"] == []
 
 
