@@ -172,7 +172,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
     if not given:
         return
     if len(given) > 1:
-        raise InvalidRequest(f"{message.at(given[1])}: stands beside {message.at(given[0])}; give one of the two.")
+        raise InvalidRequest(f"{message.at(given[1])}: conflicts with {message.at(given[0])}; give one of the two.")
     rule = Message(message.raw(given[0]), message.at(given[0]))
     tuning.rule = rule.path.removeprefix(f"{PATH}.")
     absent = {
