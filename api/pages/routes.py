@@ -43,7 +43,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _UNBUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Trainmaster</title>
 <h1>The web pages are not built yet</h1>
 <p>The platform runs: the command line, the SDK and the API work. To have the pages, run
-<code>python3 dev.py web</code> in the checkout, on a machine that reaches the npm registry, and load this page again.</p></html>
+<code>python3 dev.py web</code> in the checkout, on a machine that reaches the npm registry,
+and load this page again.</p></html>
 """
 
 

@@ -32,13 +32,13 @@ torchrun "train.py\""""
 
 
 def manifest(name: str = "a1", **spec: Any) -> dict[str, Any]:
-    told = {"runtimeRef": {"name": "torch-distributed", "apiGroup": "trainer.kubeflow.org"}, **spec}
-    told.setdefault("trainer", {"command": ["bash", "-c", SCRIPT], "numNodes": 2})
+    reply = {"runtimeRef": {"name": "torch-distributed", "apiGroup": "trainer.kubeflow.org"}, **spec}
+    reply.setdefault("trainer", {"command": ["bash", "-c", SCRIPT], "numNodes": 2})
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": {"name": name, "labels": {"team.example/of": "vision"}},
-        "spec": told,
+        "spec": reply,
     }
 
 
@@ -50,43 +50,43 @@ def sent(client: TestClient, body: Any) -> Any:
 
 def trained(client: TestClient, **trainer: Any) -> Any:
     """The only role of the job that this becomes."""
-    told = sent(client, manifest(trainer={"command": ["true"], **trainer}))
-    return ours(client, told)["roles"]["worker"]
+    reply = sent(client, manifest(trainer={"command": ["true"], **trainer}))
+    return ours(client, reply)["roles"]["worker"]
 
 
-def ours(client: TestClient, told: Any) -> Any:
-    return client.get(f"/api/v1/jobs/{told['metadata']['uid']}").json()["spec"]
+def ours(client: TestClient, reply: Any) -> Any:
+    return client.get(f"/api/v1/jobs/{reply['metadata']['uid']}").json()["spec"]
 
 
 def refused(answer: Any, code: int, reason: str) -> str:
-    told = answer.json()
-    assert (answer.status_code, told["kind"], told["status"], told["code"], told["reason"]) == (
+    reply = answer.json()
+    assert (answer.status_code, reply["kind"], reply["status"], reply["code"], reply["reason"]) == (
         code, "Status", "Failure", code, reason,
     ), answer.text  # fmt: skip
-    return str(told["message"])
+    return str(reply["message"])
 
 
 # --- what it becomes -------------------------------------------------------------------------------------------------
 
 
 def test_a_train_job_becomes_a_job(client: TestClient) -> None:
-    told = sent(client, manifest(activeDeadlineSeconds=600))
-    assert told["metadata"]["name"] == "a1"
-    assert told["metadata"]["namespace"] == "default"
-    assert told["metadata"]["labels"] == {"team.example/of": "vision"}
-    assert told["metadata"]["creationTimestamp"].endswith("Z")
-    assert told["spec"]["runtimeRef"]["name"] == "torch-distributed"
-    assert told["spec"]["trainer"]["numNodes"] == 2
-    assert told["spec"]["activeDeadlineSeconds"] == 600
-    assert told["status"] == {}
-    spec = ours(client, told)
+    reply = sent(client, manifest(activeDeadlineSeconds=600))
+    assert reply["metadata"]["name"] == "a1"
+    assert reply["metadata"]["namespace"] == "default"
+    assert reply["metadata"]["labels"] == {"team.example/of": "vision"}
+    assert reply["metadata"]["creationTimestamp"].endswith("Z")
+    assert reply["spec"]["runtimeRef"]["name"] == "torch-distributed"
+    assert reply["spec"]["trainer"]["numNodes"] == 2
+    assert reply["spec"]["activeDeadlineSeconds"] == 600
+    assert reply["status"] == {}
+    spec = ours(client, reply)
     assert spec["name"] == "a1"
     assert spec["max_run_time"] == 600
     assert spec["max_restarts"] == 0
     worker = spec["roles"]["worker"]
     assert (worker["replicas"], worker["processes_per_replica"]) == (2, 1)
     assert worker["command"] == ["bash", "-c", SCRIPT]
-    assert client.get(f"{JOBS}/a1").json() == told
+    assert client.get(f"{JOBS}/a1").json() == reply
     assert [item["metadata"]["name"] for item in client.get(JOBS).json()["items"]] == ["a1"]
 
 
@@ -106,8 +106,8 @@ def test_resources_and_processes_are_counted_as_kubeflow_does(
     client: TestClient, trainer: dict[str, Any], resources: dict[str, Any], processes: str | None
 ) -> None:
     worker = trained(client, **trainer)
-    told = {name: value for name, value in worker["resources"].items() if value}
-    assert told == resources
+    reply = {name: value for name, value in worker["resources"].items() if value}
+    assert reply == resources
     assert worker["env"].get("PET_NPROC_PER_NODE") == processes
 
 
@@ -163,10 +163,10 @@ def test_conditions_say_how_it_ended_and_why(
     client: TestClient, set_job: Callable[..., None], values: dict[str, Any], condition: tuple[str, str, str]
 ) -> None:
     set_job(sent(client, manifest())["metadata"]["uid"], **values)
-    (told,) = client.get(f"{JOBS}/a1").json()["status"]["conditions"]
-    assert (told["type"], told["reason"], told["message"]) == condition
-    assert told["status"] == "True"
-    assert told["lastTransitionTime"].endswith("Z")
+    (reply,) = client.get(f"{JOBS}/a1").json()["status"]["conditions"]
+    assert (reply["type"], reply["reason"], reply["message"]) == condition
+    assert reply["status"] == "True"
+    assert reply["lastTransitionTime"].endswith("Z")
 
 
 def test_a_job_that_waits_says_why_and_one_that_never_can_start_warns(
@@ -175,13 +175,13 @@ def test_a_job_that_waits_says_why_and_one_that_never_can_start_warns(
     job_id = sent(client, manifest())["metadata"]["uid"]
     sentence = "No node has 64 GPUs."
     set_job(job_id, wait_reason={"code": "no_node_fits", "sentence": sentence, "numbers": {"is_never": True}})
-    (told,) = client.get(f"{JOBS}/a1").json()["status"]["conditions"]
-    assert (told["type"], told["status"], told["reason"]) == ("Scheduled", "False", "NoNodeFits")
-    assert told["message"].startswith(sentence)
-    assert client.get(JOBS).json()["items"][0]["status"]["conditions"] == [told]
+    (reply,) = client.get(f"{JOBS}/a1").json()["status"]["conditions"]
+    assert (reply["type"], reply["status"], reply["reason"]) == ("Scheduled", "False", "NoNodeFits")
+    assert reply["message"].startswith(sentence)
+    assert client.get(JOBS).json()["items"][0]["status"]["conditions"] == [reply]
     event = client.get(f"{CORE}/events").json()["items"][-1]
     assert (event["involvedObject"]["name"], event["type"], event["reason"]) == ("a1", "Warning", "NoNodeFits")
-    assert event["message"] == told["message"]
+    assert event["message"] == reply["message"]
     set_job(job_id, state="running")
     assert client.get(f"{JOBS}/a1").json()["status"] == {}
     assert all(event["reason"] != "NoNodeFits" for event in client.get(f"{CORE}/events").json()["items"])
@@ -247,12 +247,12 @@ def test_a_pods_log_is_its_replicas_lines(
 def test_events_are_those_of_train_jobs(client: TestClient) -> None:
     client.post("/api/v1/jobs", json={"spec": {"name": "plain", "command": "true"}})
     sent(client, manifest())
-    told = client.get(f"{CORE}/events").json()["items"]
-    assert {event["involvedObject"]["name"] for event in told} == {"a1"}
-    assert told[0]["involvedObject"]["kind"] == "TrainJob"
-    assert told[0]["reason"] == "JobQueued"
-    assert told[0]["message"]
-    assert told[0]["firstTimestamp"].endswith("Z")
+    reply = client.get(f"{CORE}/events").json()["items"]
+    assert {event["involvedObject"]["name"] for event in reply} == {"a1"}
+    assert reply[0]["involvedObject"]["kind"] == "TrainJob"
+    assert reply[0]["reason"] == "JobQueued"
+    assert reply[0]["message"]
+    assert reply[0]["firstTimestamp"].endswith("Z")
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_what_is_wrong_or_not_served_is_named(app: Any, client: TestClient, body
     assert client.get(JOBS).json()["items"] == []
 
 
-def test_unknown_things_are_told_in_kubernetes_words(client: TestClient, stranger: TestClient) -> None:
+def test_errors_have_the_format_of_kubernetes(client: TestClient, outsider: TestClient) -> None:
     assert "deployments" in refused(client.get("/kubernetes/apis/apps/v1/deployments"), 404, "NotFound")
     unknown = manifest(runtimeRef={"name": "mpi-distributed"})
     assert "torch-distributed" in refused(client.post(JOBS, json=unknown), 404, "NotFound")
@@ -301,7 +301,7 @@ def test_unknown_things_are_told_in_kubernetes_words(client: TestClient, strange
     assert "labelSelector" in refused(client.get(f"{CORE}/pods"), 422, "Invalid")
     assert "watch" in refused(client.get(f"{JOBS}?watch=true"), 422, "Invalid")
     refused(client.post(JOBS, content=b"{", headers={"content-type": "application/json"}), 400, "BadRequest")
-    refused(stranger.get(JOBS), 401, "Unauthorized")
+    refused(outsider.get(JOBS), 401, "Unauthorized")
     large = {**manifest(), "x": "x" * (5 * 2**20)}
     refused(client.post(JOBS, json=large), 413, "RequestEntityTooLarge")
 

@@ -17,13 +17,13 @@ API = "/ray/api"
 
 def zipped(files: dict[str, bytes | str], **modes: int) -> bytes:
     """A zip as Ray's client packs a folder. ``modes``: of files by their names."""
-    kept = io.BytesIO()
-    with zipfile.ZipFile(kept, "w", zipfile.ZIP_DEFLATED) as archive:
+    stored = io.BytesIO()
+    with zipfile.ZipFile(stored, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(name, (2026, 1, 2, 3, 4, 6))
             info.external_attr = modes.get(name, 0o100644) << 16
             archive.writestr(info, data)
-    return kept.getvalue()
+    return stored.getvalue()
 
 
 @pytest.fixture

@@ -56,14 +56,18 @@ def test_a_submission_is_a_job_of_one_replica(client: TestClient, sent: Sent) ->
     assert resources["gpu_type"] == ["a100"] or resources["gpu_type"] == ["A100"]
 
 
-def test_what_was_told_is_told_back(client: TestClient, sent: Sent) -> None:
-    told = {"entrypoint": "true", "metadata": {"a": "b c"}, "runtime_env": {"env_vars": {"X": "1"}, "excludes": ["x"]}}
-    submission_id = sent(**told)
+def test_a_jobs_details_show_the_request(client: TestClient, sent: Sent) -> None:
+    reply = {
+        "entrypoint": "true",
+        "metadata": {"a": "b c"},
+        "runtime_env": {"env_vars": {"X": "1"}, "excludes": ["x"]},
+    }
+    submission_id = sent(**reply)
     seen = client.get(f"{API}/jobs/{submission_id}").json()
     assert seen["type"] == "SUBMISSION"
     assert seen["submission_id"] == submission_id
     assert submission_id.startswith("raysubmit_")
-    assert {name: seen[name] for name in told} == told
+    assert {name: seen[name] for name in reply} == reply
     assert seen["status"] == "PENDING"
     assert seen["message"].startswith("Job has not started yet. ")
     assert seen["start_time"] == 1795244400000  # milliseconds
@@ -99,9 +103,9 @@ def test_states_are_rays(
         ("cancelled", {"kind": "cancelled", "sentence": "Cancelled by x."}, ("STOPPED", "Cancelled by x.", None, None)),
     ):
         set_job(job_id, state=state, exit=exit_, finished_at=clock.now)
-        told = seen()
-        assert (told["status"], told["message"], told["error_type"], told["driver_exit_code"]) == wanted
-        assert told["end_time"] == told["start_time"] + 2000
+        reply = seen()
+        assert (reply["status"], reply["message"], reply["error_type"], reply["driver_exit_code"]) == wanted
+        assert reply["end_time"] == reply["start_time"] + 2000
 
 
 def test_an_id_is_good_for_one_job(client: TestClient, sent: Sent) -> None:
@@ -196,7 +200,7 @@ def test_a_uploaded_folder_is_the_jobs_code(client: TestClient, sent: Sent) -> N
     assert client.get(f"/api/v1/archives/{code}").json()["is_complete"]
 
 
-def test_nobody_gets_the_package_of_another(client: TestClient, as_user: Callable[..., TestClient]) -> None:
+def test_packages_belong_to_their_user(client: TestClient, as_user: Callable[..., TestClient]) -> None:
     path = f"{API}/packages/gcs/_ray_pkg_0123.zip"
     assert client.put(path, content=zipped({"train.py": "print(1)"})).status_code == 200
     ann = as_user("ann")
@@ -206,7 +210,7 @@ def test_nobody_gets_the_package_of_another(client: TestClient, as_user: Callabl
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({}, "entrypoint must be a command"),
         ({"entrypoint": " "}, "entrypoint must be a command"),
@@ -250,12 +254,12 @@ def test_nobody_gets_the_package_of_another(client: TestClient, as_user: Callabl
         ({"entrypoint": "a\0b"}, "NUL"),
     ],
 )
-def test_what_cannot_be_is_told_in_text(client: TestClient, body: dict[str, Any], said: str) -> None:
+def test_errors_are_plain_text(client: TestClient, body: dict[str, Any], message: str) -> None:
     sent = body if body == {} or "entrypoint" in body else {"entrypoint": "true", **body}
     answer = client.post(f"{API}/jobs/", json=sent)
     assert answer.status_code == 400, answer.text
     assert answer.headers["content-type"].startswith("text/plain")
-    assert said in answer.text
+    assert message in answer.text
     assert not answer.text.endswith(".")
     assert client.get(f"{API}/jobs/").json() == []
 
@@ -267,12 +271,12 @@ def test_a_body_that_is_none(client: TestClient, body: bytes) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_who_may_not(client: TestClient, stranger: TestClient, as_user: Callable[..., TestClient], sent: Sent) -> None:
-    assert stranger.get(f"{API}/version").status_code == 401
+def test_who_may_not(client: TestClient, outsider: TestClient, as_user: Callable[..., TestClient], sent: Sent) -> None:
+    assert outsider.get(f"{API}/version").status_code == 401
     # Ray's client shows the text of a 403, and of a 404 here that this is no Ray.
-    nobody = as_user("nobody", role=None).get(f"{API}/version")
-    assert nobody.status_code == 403
-    assert "no project 'default' that you may see" in nobody.text
+    unauthorised = as_user("nobody", role=None).get(f"{API}/version")
+    assert unauthorised.status_code == 403
+    assert "no project 'default' that you may see" in unauthorised.text
     submission_id = sent()
     viewer = as_user("vic", role="viewer")
     assert viewer.get(f"{API}/jobs/{submission_id}").status_code == 200

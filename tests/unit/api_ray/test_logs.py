@@ -54,9 +54,9 @@ def test_a_long_log_begins_with_what_was_left_out(
 ) -> None:
     monkeypatch.setattr("api.protocols.ray.logs.TEXT_LIMIT", 100)
     stage.log("a" * 100, "b", "c")
-    told = client.get(f"{API}/jobs/{stage.submission_id}/logs").json()["logs"]
-    assert told.endswith("the rest is at the job's page]\nb\nc\n")
-    assert "a" not in told.partition("\n")[2]
+    reply = client.get(f"{API}/jobs/{stage.submission_id}/logs").json()["logs"]
+    assert reply.endswith("the rest is at the job's page]\nb\nc\n")
+    assert "a" not in reply.partition("\n")[2]
 
 
 def test_the_tail_ends_with_the_job(client: TestClient, stage: Stage, set_job: Callable[..., None]) -> None:
@@ -79,9 +79,9 @@ def test_while_a_job_waits_its_tail_says_why(
     job = Stage(client, settings, sent())
     set_job(job.job_id, wait_reason={"code": "capacity", "sentence": "needs 9 GPUs; the largest node has 8"})
     with client.websocket_connect(f"{API}/jobs/{job.submission_id}/logs/tail") as socket:
-        told = socket.receive_text()
-        assert told.startswith("[trainmaster] waiting: ")
-        assert "the largest node has 8" in told
+        reply = socket.receive_text()
+        assert reply.startswith("[trainmaster] waiting: ")
+        assert "the largest node has 8" in reply
         set_job(job.job_id, state="cancelled")
         with pytest.raises(WebSocketDisconnect):
             socket.receive_text()
@@ -117,7 +117,7 @@ def test_a_job_that_goes_away_ends_its_tail(
 
 
 def test_who_may_not_tail(
-    client: TestClient, stranger: TestClient, as_user: Callable[..., TestClient], stage: Stage, admin_token: str
+    client: TestClient, outsider: TestClient, as_user: Callable[..., TestClient], stage: Stage, admin_token: str
 ) -> None:
     url = f"{API}/jobs/{stage.submission_id}/logs/tail"
 
@@ -126,9 +126,9 @@ def test_who_may_not_tail(
             pass
         return denied.value.status_code, denied.value.text
 
-    assert refused(stranger)[0] == 401
+    assert refused(outsider)[0] == 401
     # A page of somebody else's could open it with the cookie that a browser sends along.
-    assert refused(stranger, headers={"Cookie": f"trainmaster_session={admin_token}"})[0] == 401
+    assert refused(outsider, headers={"Cookie": f"trainmaster_session={admin_token}"})[0] == 401
     assert refused(as_user("far", role=None))[0] == 404
     assert refused(client, f"{API}/jobs/none/logs/tail") == (404, "Job none does not exist")
     with as_user("vic", role="viewer").websocket_connect(url):

@@ -20,12 +20,12 @@ PATH = f"{API}/packages/gcs/_ray_pkg_0123456789abcdef.zip"
 
 
 def repacked(data: bytes, **more: int) -> bytes:
-    kept = io.BytesIO()
-    repack(io.BytesIO(data), kept, **more)
-    return kept.getvalue()
+    stored = io.BytesIO()
+    repack(io.BytesIO(data), stored, **more)
+    return stored.getvalue()
 
 
-def test_files_and_who_may_execute_them_are_kept() -> None:
+def test_files_and_execute_bits_are_preserved() -> None:
     data = zipped({"b/run.sh": "true", "a.py": "x = 1", "empty/": ""}, **{"b/run.sh": 0o100755, "empty/": 0o40755})
     with tarfile.open(fileobj=io.BytesIO(repacked(data))) as tar:
         found = {member.name: (member.mode, member.isdir()) for member in tar}
@@ -61,7 +61,7 @@ def _lying() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "is no zip file"),
         (b"not a zip", "is no zip file"),
@@ -76,8 +76,8 @@ def _lying() -> bytes:
         (_lying(), "'a.py' cannot be read"),
     ],
 )
-def test_what_is_no_package(data: bytes, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_what_is_no_package(data: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         repacked(data)
 
 
@@ -97,9 +97,9 @@ def test_uploads_are_bounded(client: TestClient, settings: Settings) -> None:
     stored = io.BytesIO()
     with zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("data", b"x" * 2000)
-    told = client.put(PATH, content=stored.getvalue())
+    reply = client.put(PATH, content=stored.getvalue())
     streamed = client.put(PATH, content=iter([stored.getvalue()]))
-    for answer in (told, streamed):
+    for answer in (reply, streamed):
         assert answer.status_code == 413
         assert answer.text.startswith("The package is larger than 1,000 bytes; leave files out with `excludes`")
     assert client.get(PATH).status_code == 404
@@ -117,11 +117,11 @@ def test_a_package_may_be_sent_twice(client: TestClient, settings: Settings) -> 
     assert client.get(PATH).status_code == 200
 
 
-def test_bad_packages_are_told_in_text(client: TestClient) -> None:
+def test_bad_packages_are_refused(client: TestClient) -> None:
     answer = client.put(PATH, content=b"nothing")
     assert answer.status_code == 400
     assert answer.text.startswith("The package is no zip file")
-    for path, said in (
+    for path, message in (
         ("gcs/a.whl", "Wheels (py_modules) are not served"),
         ("s3/a.zip", "A package is named gcs/<name>.zip"),
         ("gcs/.hidden.zip", "A package is named"),
@@ -130,7 +130,7 @@ def test_bad_packages_are_told_in_text(client: TestClient) -> None:
         for method in ("GET", "PUT"):
             answer = client.request(method, f"{API}/packages/{path}")
             assert answer.status_code == 400
-            assert said in answer.text
+            assert message in answer.text
 
 
 def test_the_same_package_comes_from_many_at_once(client: TestClient) -> None:

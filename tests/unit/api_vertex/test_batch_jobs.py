@@ -38,29 +38,33 @@ def test_a_batch_is_a_job_whose_output_is_where_it_says(
     client: TestClient, house: House, start: Any, set_job: Any
 ) -> None:
     of = house.upload()
-    told = client.post(
+    reply = client.post(
         f"{PARENT}/batchPredictionJobs", json=batch(of, manualBatchTuningParameters={"batchSize": 7})
     ).json()
-    assert (told["state"], told["displayName"], told["labels"]) == ("JOB_STATE_QUEUED", "My batch", {"team": "x"})
-    assert (told["model"], told["modelVersionId"]) == (of.partition("@")[0], "1")
-    spec = ours(client, told)
+    assert (reply["state"], reply["displayName"], reply["labels"]) == (
+        "JOB_STATE_QUEUED",
+        "My batch",
+        {"team": "x"},
+    )
+    assert (reply["model"], reply["modelVersionId"]) == (of.partition("@")[0], "1")
+    spec = ours(client, reply)
     args = spec["roles"]["worker"]["args"] or spec["args"]
     text = " ".join(args)
     assert "--framework sklearn --trust-code --batch --format jsonl --csv-rows array --batch-size 7" in text
     assert "--instances-file a.jsonl" in text
     assert spec["roles"]["worker"]["replicas"] == 1
-    assert "outputInfo" not in told
-    job_id = told["name"].rpartition("/")[2]
+    assert "outputInfo" not in reply
+    job_id = reply["name"].rpartition("/")[2]
     start(job_id)
     set_job(job_id, state="succeeded")
-    ended = client.get(f"/v1/{told['name']}").json()
+    ended = client.get(f"/v1/{reply['name']}").json()
     folder = ended["outputInfo"]["gcsOutputDirectory"]
     assert folder.startswith("gs://default/answers/prediction-digits-")
     assert spec["output"] == folder.replace("gs://default", "output/default")
     assert [one["name"] for one in client.get(f"{PARENT}/batchPredictionJobs").json()["batchPredictionJobs"]] == [
-        told["name"]
+        reply["name"]
     ]
-    assert client.delete(f"/v1/{told['name']}").status_code == 200
+    assert client.delete(f"/v1/{reply['name']}").status_code == 200
 
 
 def test_a_batch_over_a_folder_fails_in_words_and_can_be_cancelled(
@@ -69,22 +73,22 @@ def test_a_batch_over_a_folder_fails_in_words_and_can_be_cancelled(
     of = house.upload()
     source = {"instancesFormat": "csv", "gcsSource": {"uris": ["gs://default/questions/*"]}}
     body = batch(of, inputConfig=source, instanceConfig={"instanceType": "object"})
-    told = client.post(f"{PARENT}/batchPredictionJobs", json=body).json()
-    text = " ".join(ours(client, told)["args"] or ours(client, told)["roles"]["worker"]["args"])
+    reply = client.post(f"{PARENT}/batchPredictionJobs", json=body).json()
+    text = " ".join(ours(client, reply)["args"] or ours(client, reply)["roles"]["worker"]["args"])
     assert "--format csv" in text
     assert "--instances-file" not in text
     assert "--csv-rows" not in text
-    assert client.post(f"/v1/{told['name']}:cancel", json={}).json() == {}
-    assert client.get(f"/v1/{told['name']}").json()["state"] in ("JOB_STATE_CANCELLING", "JOB_STATE_CANCELLED")
+    assert client.post(f"/v1/{reply['name']}:cancel", json={}).json() == {}
+    assert client.get(f"/v1/{reply['name']}").json()["state"] in ("JOB_STATE_CANCELLING", "JOB_STATE_CANCELLED")
     failed = client.post(f"{PARENT}/batchPredictionJobs", json=batch(of)).json()
-    exit_told = {"kind": "user_error", "sentence": "worker-0: model.joblib cannot be read."}
-    set_job(failed["name"].rpartition("/")[2], state="failed", exit=exit_told)
+    exit_record = {"kind": "user_error", "sentence": "worker-0: model.joblib cannot be read."}
+    set_job(failed["name"].rpartition("/")[2], state="failed", exit=exit_record)
     shown = client.get(f"/v1/{failed['name']}").json()
-    assert (shown["state"], shown["error"]["message"]) == ("JOB_STATE_FAILED", exit_told["sentence"])
+    assert (shown["state"], shown["error"]["message"]) == ("JOB_STATE_FAILED", exit_record["sentence"])
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "words"),
+    ("reply", "code", "words"),
     [
         ({"model": "x"}, 400, "no name of a model"),
         ({"inputConfig": {"instancesFormat": "bigquery", "bigquerySource": {"inputUri": "bq://a"}}}, 501, "BigQuery"),
@@ -129,10 +133,10 @@ def test_a_batch_over_a_folder_fails_in_words_and_can_be_cancelled(
     ],
 )
 def test_what_no_batch_can_be_is_refused_by_its_name(
-    client: TestClient, house: House, told: Any, code: int, words: str
+    client: TestClient, house: House, reply: Any, code: int, words: str
 ) -> None:
     status = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 501: "UNIMPLEMENTED"}[code]
-    answer = client.post(f"{PARENT}/batchPredictionJobs", json=batch(house.upload(), **told))
+    answer = client.post(f"{PARENT}/batchPredictionJobs", json=batch(house.upload(), **reply))
     assert words in error_of(answer, code, status)
     assert client.get(f"{PARENT}/batchPredictionJobs").json() == {}
 

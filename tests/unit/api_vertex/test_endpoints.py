@@ -36,21 +36,21 @@ class House:
         self.name = made["response"]["name"]
         self.id = self.name.rpartition("/")[2]
 
-    def upload(self, container: Any = None, file: str = "model.joblib", **told: Any) -> str:
+    def upload(self, container: Any = None, file: str = "model.joblib", **reply: Any) -> str:
         folder = self.settings.home / "output/default/exports"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(b"weights")
         body = {
             "displayName": "Digits", "artifactUri": f"gs://default/exports/{file}",
-            "containerSpec": container or {"imageUri": SKLEARN}, **told,
+            "containerSpec": container or {"imageUri": SKLEARN}, **reply,
         }  # fmt: skip
         begun = self.client.post(f"{PARENT}/models:upload", json={"model": body}).json()
         self.registrar.work()
         done = self.client.get(f"/ui/{begun['name']}").json()["response"]
         return f"{done['model']}@{done['modelVersionId']}"
 
-    def deploy(self, of: str, split: Any = None, **told: Any) -> Any:
-        body: dict[str, Any] = {"deployedModel": {"model": of, "dedicatedResources": MACHINE, **told}}
+    def deploy(self, of: str, split: Any = None, **reply: Any) -> Any:
+        body: dict[str, Any] = {"deployedModel": {"model": of, "dedicatedResources": MACHINE, **reply}}
         return self.client.post(
             f"/v1/{self.name}:deployModel", json={**body, **({"trafficSplit": split} if split else {})}
         )
@@ -231,7 +231,7 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
     submit: Any,
     model: str,  # noqa: F811
     as_user: Any,
-    stranger: TestClient,
+    outsider: TestClient,
     clock: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -256,9 +256,9 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
 
     def read(body: bytes) -> Any:
         reads.append(not is_on_loop())
-        return told_by(body)
+        return parsed_by(body)
 
-    told_by = predicting._read
+    parsed_by = predicting._read
     monkeypatch.setattr(predicting, "_read", read)
     for limit in (64 * 1024, 0):
         monkeypatch.setattr(predicting, "_IN_PLACE", limit)
@@ -269,13 +269,13 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
     assert raw.headers["X-Vertex-AI-Deployed-Model-Id"] == "digits"
     assert "no numbers" in error_of(client.post(ask, json={"instances": [[None]]}), 400, "INVALID_ARGUMENT")
     error_of(as_user("nobody", role=None).post(ask, json={"instances": []}), 403, "PERMISSION_DENIED")
-    error_of(stranger.post(ask, json={"instances": []}), 403, "PERMISSION_DENIED")
+    error_of(outsider.post(ask, json={"instances": []}), 403, "PERMISSION_DENIED")
     error_of(client.post(f"{PARENT}/endpoints/none:predict", json={"instances": []}), 404, "NOT_FOUND")
     assert "explain" in error_of(client.post(f"/v1/{house.name}:explain", json={}), 501, "UNIMPLEMENTED")
 
 
 @pytest.mark.parametrize(
-    ("told", "split", "code", "status", "words"),
+    ("reply", "split", "code", "status", "words"),
     [
         ({"model": "digits"}, None, 400, "INVALID_ARGUMENT", "no name of a model"),
         ({"model": f"{PARENT[4:]}/models/none"}, None, 404, "NOT_FOUND", "models/none"),
@@ -296,14 +296,14 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
     ],
 )  # fmt: skip
 def test_what_cannot_be_deployed_is_refused_by_its_name(
-    house: House, told: Any, split: Any, code: int, status: str, words: str
+    house: House, reply: Any, split: Any, code: int, status: str, words: str
 ) -> None:
-    assert words in error_of(house.deploy(house.upload(), split, **told), code, status)
+    assert words in error_of(house.deploy(house.upload(), split, **reply), code, status)
     assert house.shown()["deployedModels"] == []
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "status", "words"),
+    ("reply", "code", "status", "words"),
     [
         ({}, 400, "INVALID_ARGUMENT", "display_name"),
         ({"displayName": "x", "network": "projects/1/global/networks/a"}, 501, "UNIMPLEMENTED", "private endpoints"),
@@ -313,9 +313,9 @@ def test_what_cannot_be_deployed_is_refused_by_its_name(
     ],
 )
 def test_what_no_endpoint_can_be_is_refused_by_its_name(
-    client: TestClient, told: Any, code: int, status: str, words: str
+    client: TestClient, reply: Any, code: int, status: str, words: str
 ) -> None:
-    assert words in error_of(client.post(f"{PARENT}/endpoints", json=told), code, status)
+    assert words in error_of(client.post(f"{PARENT}/endpoints", json=reply), code, status)
     assert client.get(f"{PARENT}/endpoints").json() == {}
 
 

@@ -43,9 +43,9 @@ def sent(client: TestClient, body: Any, collection: str = "customJobs") -> Any:
     return answer.json()
 
 
-def ours(client: TestClient, told: Any) -> Any:
+def ours(client: TestClient, reply: Any) -> Any:
     """The spec of the job behind a resource."""
-    return client.get(f"/api/v1/jobs/{told['name'].rpartition('/')[2]}").json()["spec"]
+    return client.get(f"/api/v1/jobs/{reply['name'].rpartition('/')[2]}").json()["spec"]
 
 
 def error_of(answer: Any, code: int, status: str) -> str:
@@ -63,15 +63,15 @@ def refused(client: TestClient, body: Any, *, status: str = "INVALID_ARGUMENT", 
 
 
 def test_a_custom_job_becomes_a_job(client: TestClient) -> None:
-    told = sent(client, job())
-    assert told["name"].startswith(PARENT.removeprefix("/v1/") + "/customJobs/job-")
-    assert told["state"] == "JOB_STATE_QUEUED"
-    assert told["displayName"] == "My job"
-    assert told["labels"] == {"team": "x"}
-    assert told["jobSpec"]["workerPoolSpecs"] == [POOL]
-    assert told["createTime"].endswith("Z")
-    assert "T" in told["createTime"]
-    spec = ours(client, told)
+    reply = sent(client, job())
+    assert reply["name"].startswith(PARENT.removeprefix("/v1/") + "/customJobs/job-")
+    assert reply["state"] == "JOB_STATE_QUEUED"
+    assert reply["displayName"] == "My job"
+    assert reply["labels"] == {"team": "x"}
+    assert reply["jobSpec"]["workerPoolSpecs"] == [POOL]
+    assert reply["createTime"].endswith("Z")
+    assert "T" in reply["createTime"]
+    spec = ours(client, reply)
     assert spec["name"] == "my-job"
     assert spec["labels"] == {"team": "x"}
     assert spec["max_run_time"] == 7 * 24 * 3600
@@ -81,7 +81,7 @@ def test_a_custom_job_becomes_a_job(client: TestClient) -> None:
     assert (role["resources"]["gpus"], role["resources"]["gpu_type"]) == (2, ["T4"])
     assert role["processes_per_replica"] == 1
     assert role["image"] is None  # plain processes have none
-    assert client.get(f"/v1/{told['name']}").json() == told
+    assert client.get(f"/v1/{reply['name']}").json() == reply
 
 
 def test_pools_are_roles_by_their_position(client: TestClient) -> None:
@@ -93,11 +93,11 @@ def test_pools_are_roles_by_their_position(client: TestClient) -> None:
 
 
 def test_scheduling_is_mapped(client: TestClient) -> None:
-    told = {"timeout": "90.5s", "restartJobOnWorkerRestart": True, "strategy": 4, "maxWaitDuration": "600s"}
-    spec = ours(client, sent(client, job(scheduling=told)))
+    reply = {"timeout": "90.5s", "restartJobOnWorkerRestart": True, "strategy": 4, "maxWaitDuration": "600s"}
+    spec = ours(client, sent(client, job(scheduling=reply)))
     assert (spec["max_run_time"], spec["max_wait"], spec["max_restarts"], spec["priority"]) == (90.5, 600, 3, 25)
-    kept = ours(client, sent(client, job(scheduling={"restartJobOnWorkerRestart": True, "disableRetries": True})))
-    assert kept["max_restarts"] == 0
+    stored = ours(client, sent(client, job(scheduling={"restartJobOnWorkerRestart": True, "disableRetries": True})))
+    assert stored["max_restarts"] == 0
 
 
 def test_buckets_that_it_names_are_mounted(client: TestClient, settings: Settings) -> None:
@@ -146,13 +146,13 @@ def test_a_pipeline_has_a_job_behind_it(client: TestClient) -> None:
         "base_output_directory": {"output_uri_prefix": "gs://data/o"},
     }
     body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": inputs}
-    told = sent(client, body, "trainingPipelines")
-    assert told["state"] == "PIPELINE_STATE_QUEUED"
-    assert told["trainingTaskDefinition"] == TASK
-    backing = told["trainingTaskMetadata"]["backingCustomJob"]
+    reply = sent(client, body, "trainingPipelines")
+    assert reply["state"] == "PIPELINE_STATE_QUEUED"
+    assert reply["trainingTaskDefinition"] == TASK
+    backing = reply["trainingTaskMetadata"]["backingCustomJob"]
     shown = client.get(f"/v1/{backing}").json()
     assert shown["jobSpec"]["workerPoolSpecs"][1]["replicaCount"] == 2
-    spec = ours(client, told)
+    spec = ours(client, reply)
     assert spec["roles"]["worker"]["replicas"] == 2
     assert spec["roles"]["chief"]["resources"]["gpu_type"] == ["K80"]
     assert spec["output"] == "data/o"
@@ -167,9 +167,9 @@ def test_names_of_theirs_mean_ours(
     with TestClient(create_app(own, sessions=sessions, wakeup=wakeup, clock=clock), headers=client.headers) as theirs:
         base = {"outputUriPrefix": "gs://my-bucket/o"}
         place = "/v1/projects/my-company/locations/us-central1/customJobs"
-        told = theirs.post(place, json=job(baseOutputDirectory=base)).json()
-        assert told["name"].startswith("projects/my-company/locations/us-central1/customJobs/")
-        spec = ours(theirs, told)
+        reply = theirs.post(place, json=job(baseOutputDirectory=base)).json()
+        assert reply["name"].startswith("projects/my-company/locations/us-central1/customJobs/")
+        spec = ours(theirs, reply)
         assert (spec["project"], spec["output"], spec["node_selector"]) == ("default", "data/o", {"pool": "a"})
         assert spec["mounts"][0]["at"] == "/gcs/my-bucket"
         assert theirs.get("/storage/v1/b/my-bucket").json()["name"] == "my-bucket"
@@ -179,7 +179,7 @@ def test_names_of_theirs_mean_ours(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({}, "custom_job.display_name"),
         ({"displayName": "x"}, "worker_pool_specs: the first pool"),
@@ -202,11 +202,11 @@ def test_names_of_theirs_mean_ours(
         (job({"replicaCount": 1, "containerSpec": {"imageUri": "i"}}), "command"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, said: str | None) -> None:
-    if said is None:  # plain processes take every machine
+def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, message: str | None) -> None:
+    if message is None:  # plain processes take every machine
         sent(client, body)
     else:
-        assert said in refused(client, body)
+        assert message in refused(client, body)
 
 
 @pytest.mark.parametrize(
@@ -217,35 +217,35 @@ def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any,
         ("persistentResourceId", "p"),
     ],
 )
-def test_what_is_not_served_is_told_by_its_name(client: TestClient, field: str, value: str) -> None:
-    said = refused(client, job(**{field: value}), status="UNIMPLEMENTED")
-    assert "not served by this platform" in said
+def test_unsupported_fields_are_refused_by_name(client: TestClient, field: str, value: str) -> None:
+    message = refused(client, job(**{field: value}), status="UNIMPLEMENTED")
+    assert "not served by this platform" in message
     assert client.get(f"{PARENT}/customJobs").json() == {}
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
-def test_a_body_that_is_too_large_is_told_in_googles_shape(client: TestClient, is_announced: bool) -> None:
+def test_a_large_body_is_refused_in_googles_format(client: TestClient, is_announced: bool) -> None:
     raw = b'{"displayName": "' + b"x" * (5 * 2**20) + b'"}'
     headers = {"Content-Type": "application/json"}
     answer = client.post(f"{PARENT}/customJobs", content=raw if is_announced else iter([raw]), headers=headers)
     assert "larger than 4 MiB" in error_of(answer, 400, "INVALID_ARGUMENT")
 
 
-def test_the_previews_api_is_told_by_its_name(client: TestClient) -> None:
-    said = error_of(client.get(f"{PARENT}/customJobs".replace("/v1/", "/v1beta1/")), 501, "UNIMPLEMENTED")
-    assert "v1beta1 is not served" in said
+def test_the_preview_api_is_refused_by_name(client: TestClient) -> None:
+    message = error_of(client.get(f"{PARENT}/customJobs".replace("/v1/", "/v1beta1/")), 501, "UNIMPLEMENTED")
+    assert "v1beta1 is not served" in message
 
 
-def test_other_collections_are_told_by_their_names(client: TestClient) -> None:
+def test_other_collections_are_refused_by_name(client: TestClient) -> None:
     for path in ("datasets", "featurestores?filter=x"):
-        said = error_of(client.get(f"{PARENT}/{path}"), 501, "UNIMPLEMENTED")
-        assert path.partition("/")[0].partition("?")[0] in said
+        message = error_of(client.get(f"{PARENT}/{path}"), 501, "UNIMPLEMENTED")
+        assert path.partition("/")[0].partition("?")[0] in message
     task = "gs://x/automl_tabular_1.0.0.yaml"
     body = {"displayName": "p", "trainingTaskDefinition": task, "trainingTaskInputs": {}}
     assert "automl_tabular" in refused(client, body, status="UNIMPLEMENTED", collection="trainingPipelines")
 
 
-def test_buckets_that_are_none_are_told(client: TestClient) -> None:
+def test_unknown_buckets_are_reported(client: TestClient) -> None:
     package = {"executorImageUri": "i", "packageUris": ["gs://nowhere/p.tar.gz"], "pythonModule": "p"}
     assert "bucket does not exist" in refused(
         client, job({"pythonPackageSpec": package, "replicaCount": 1}), status="NOT_FOUND"
@@ -254,18 +254,18 @@ def test_buckets_that_are_none_are_told(client: TestClient) -> None:
     assert "gs://nowhere/x" in refused(client, job(baseOutputDirectory=base), status="NOT_FOUND")
 
 
-def test_who_may(client: TestClient, stranger: TestClient, as_user: Callable[..., TestClient], app: Any) -> None:
-    told = sent(client, job())
+def test_who_may(client: TestClient, outsider: TestClient, as_user: Callable[..., TestClient], app: Any) -> None:
+    reply = sent(client, job())
     wrong = TestClient(app, headers={"Authorization": "Bearer tm_wrong"})
-    for one in (stranger, wrong):
-        error_of(one.get(f"/v1/{told['name']}"), 403, "PERMISSION_DENIED")
+    for one in (outsider, wrong):
+        error_of(one.get(f"/v1/{reply['name']}"), 403, "PERMISSION_DENIED")
         error_of(one.post(f"{PARENT}/customJobs", json=job()), 403, "PERMISSION_DENIED")
         error_of(one.get(f"{PARENT}/models"), 403, "PERMISSION_DENIED")
-    nobody = as_user("nobody", role=None)
-    assert "or it may not exist" in error_of(nobody.get(f"/v1/{told['name']}"), 403, "PERMISSION_DENIED")
+    unauthorised = as_user("nobody", role=None)
+    assert "or it may not exist" in error_of(unauthorised.get(f"/v1/{reply['name']}"), 403, "PERMISSION_DENIED")
     viewer = as_user("viewer", role="viewer")
-    assert viewer.get(f"/v1/{told['name']}").status_code == 200
-    error_of(viewer.post(f"/v1/{told['name']}:cancel"), 403, "PERMISSION_DENIED")
+    assert viewer.get(f"/v1/{reply['name']}").status_code == 200
+    error_of(viewer.post(f"/v1/{reply['name']}:cancel"), 403, "PERMISSION_DENIED")
     error_of(viewer.post(f"{PARENT}/customJobs", json=job()), 403, "PERMISSION_DENIED")
     reader = as_user("reader", scopes=("read",))
     error_of(reader.post(f"{PARENT}/customJobs", json=job()), 403, "PERMISSION_DENIED")
@@ -275,16 +275,16 @@ def test_who_may(client: TestClient, stranger: TestClient, as_user: Callable[...
 
 
 def test_states_errors_and_times(client: TestClient, start: Any, set_job: Any, clock: Any, settings: Settings) -> None:
-    told = sent(client, job(enableWebAccess=True))
-    job_id = told["name"].rpartition("/")[2]
+    reply = sent(client, job(enableWebAccess=True))
+    job_id = reply["name"].rpartition("/")[2]
     seen = []
     start(job_id)
-    running = client.get(f"/v1/{told['name']}").json()
+    running = client.get(f"/v1/{reply['name']}").json()
     assert running["webAccessUris"] == {"workerpool0-0": f"{settings.api_url}/jobs/{job_id}"}
     for state in ("starting", "running", "cancelling", "succeeded", "failed", "cancelled", "expired"):
         ended = {"exit": {"kind": "user_error", "sentence": "worker-0 ended with 1."}} if state == "failed" else {}
         set_job(job_id, state=state, **ended)
-        seen.append(client.get(f"/v1/{told['name']}").json())
+        seen.append(client.get(f"/v1/{reply['name']}").json())
     assert [one["state"].removeprefix("JOB_STATE_") for one in seen] == [
         "PENDING", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED", "FAILED",
     ]  # fmt: skip
@@ -300,49 +300,49 @@ THE_END = ("SUCCEEDED", "FAILED", "CANCELLED", "PAUSED")
 @pytest.mark.parametrize("state", [state.value for state in JobState])
 def test_the_client_waits_until_a_job_has_ended_and_no_longer(client: TestClient, set_job: Any, state: str) -> None:
     body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": {"worker_pool_specs": [POOL]}}
-    for told in (sent(client, job()), sent(client, body, "trainingPipelines")):
-        set_job(told["name"].rpartition("/")[2], state=state)
-        seen = client.get(f"/v1/{told['name']}").json()
+    for reply in (sent(client, job()), sent(client, body, "trainingPipelines")):
+        set_job(reply["name"].rpartition("/")[2], state=state)
+        seen = client.get(f"/v1/{reply['name']}").json()
         assert (seen["state"].partition("_STATE_")[2] in THE_END) == JobState(state).is_terminal
         # One that it takes for completed has no error.
         assert ("error" in seen) == (state in ("failed", "cancelled", "expired"))
 
 
 def test_a_job_whose_time_is_over_failed_and_is_found_so(client: TestClient, set_job: Any) -> None:
-    told = sent(client, job(scheduling={"timeout": "60s"}))
+    reply = sent(client, job(scheduling={"timeout": "60s"}))
     exit_ = {"kind": "deadline", "sentence": "It ran for longer than 60 s."}
-    set_job(told["name"].rpartition("/")[2], state="expired", exit=exit_)
+    set_job(reply["name"].rpartition("/")[2], state="expired", exit=exit_)
     (found,) = client.get(f"{PARENT}/customJobs", params={"filter": 'state="JOB_STATE_FAILED"'}).json()["customJobs"]
     assert found["error"] == {"code": 4, "message": "It ran for longer than 60 s."}
 
 
-def test_what_is_wrong_with_a_pool_is_told_by_the_field_that_the_client_sent(client: TestClient) -> None:
+def test_errors_of_a_pool_name_the_requests_field(client: TestClient) -> None:
     worker = {"replicaCount": "2", "containerSpec": {"imageUri": "i", "env": [{"name": "1 B", "value": "x"}]}}
     machine = {**POOL["machineSpec"], "acceleratorCount": 1_000}
-    said = refused(client, job({**POOL, "machineSpec": machine}, worker))
+    message = refused(client, job({**POOL, "machineSpec": machine}, worker))
     where = "custom_job.job_spec.worker_pool_specs"
-    assert f"{where}[0].machine_spec.accelerator_count: must be at most" in said
-    assert f"{where}[1].container_spec.env[\"1 B\"]: '1 B' is not a variable name" in said
-    assert ("roles" in said, "errors" in said) == (False, False)
-    said = refused(client, job({"replicaCount": "1", "containerSpec": {"imageUri": "i"}}))
-    assert said.startswith(f"{where}[0].container_spec.command: is missing")
+    assert f"{where}[0].machine_spec.accelerator_count: must be at most" in message
+    assert f"{where}[1].container_spec.env[\"1 B\"]: '1 B' is not a variable name" in message
+    assert ("roles" in message, "errors" in message) == (False, False)
+    message = refused(client, job({"replicaCount": "1", "containerSpec": {"imageUri": "i"}}))
+    assert message.startswith(f"{where}[0].container_spec.command: is missing")
 
 
 def test_numbers_among_a_pipelines_arguments_are_text(client: TestClient) -> None:
     pool = {"container_spec": {"image_uri": "i", "command": ["train"], "args": ["--epochs", 10.0, "--lr", 0.1]}}
     body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": {"worker_pool_specs": [pool]}}
-    told = sent(client, body, "trainingPipelines")
+    reply = sent(client, body, "trainingPipelines")
     words = ["--epochs", "10", "--lr", "0.1"]
-    assert ours(client, told)["roles"]["chief"]["args"] == words
-    backing = client.get(f"/v1/{told['trainingTaskMetadata']['backingCustomJob']}").json()
+    assert ours(client, reply)["roles"]["chief"]["args"] == words
+    backing = client.get(f"/v1/{reply['trainingTaskMetadata']['backingCustomJob']}").json()
     assert backing["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"] == words
     pool["container_spec"]["args"] = ["--flag", True]
     assert "args[1]': this is text, not True" in refused(client, body, collection="trainingPipelines")
 
 
 def test_cancel_and_delete(client: TestClient, start: Any, set_job: Any, end_attempt: Any) -> None:
-    told = sent(client, job())
-    place = f"/v1/{told['name']}"
+    reply = sent(client, job())
+    place = f"/v1/{reply['name']}"
     assert "cancel it first" in error_of(client.delete(place), 400, "FAILED_PRECONDITION")
     assert client.post(f"{place}:cancel", json={}).json() == {}
     assert client.get(place).json()["state"] == "JOB_STATE_CANCELLED"
@@ -358,19 +358,19 @@ def test_cancel_and_delete(client: TestClient, start: Any, set_job: Any, end_att
 def test_a_deletion_waits_for_the_last_processes(
     client: TestClient, start: Any, set_job: Any, end_attempt: Any
 ) -> None:
-    told = sent(client, job())
-    job_id = told["name"].rpartition("/")[2]
+    reply = sent(client, job())
+    job_id = reply["name"].rpartition("/")[2]
     attempt = start(job_id)
     set_job(job_id, state="succeeded")
     # Who only looks begins nothing.
-    assert "is not found" in error_of(client.get(f"/v1/{told['name']}/operations/delete"), 404, "NOT_FOUND")
-    assert client.get(f"/v1/{told['name']}").status_code == 200
-    operation = client.delete(f"/v1/{told['name']}").json()
+    assert "is not found" in error_of(client.get(f"/v1/{reply['name']}/operations/delete"), 404, "NOT_FOUND")
+    assert client.get(f"/v1/{reply['name']}").status_code == 200
+    operation = client.delete(f"/v1/{reply['name']}").json()
     assert not operation.get("done")
     assert not client.get(f"/ui/{operation['name']}").json().get("done")
     end_attempt(attempt)
     assert client.get(f"/ui/{operation['name']}").json()["done"]
-    error_of(client.get(f"/v1/{told['name']}/operations/other"), 404, "NOT_FOUND")
+    error_of(client.get(f"/v1/{reply['name']}/operations/other"), 404, "NOT_FOUND")
 
 
 def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
@@ -412,7 +412,7 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("disk", "said"),
+    ("disk", "message"),
     [
         ({"bootDiskType": 5}, "disk_spec.boot_disk_type': this is text"),
         ({"bootDiskType": "tape"}, "disk_spec.boot_disk_type: is one of"),
@@ -421,12 +421,12 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
         ({"foo": 1}, 'Unknown name "foo"'),
     ],
 )
-def test_a_disk_that_there_is_none_of_is_refused(client: TestClient, disk: Any, said: str) -> None:
-    assert said in refused(client, job({**POOL, "diskSpec": disk}))
+def test_a_disk_that_there_is_none_of_is_refused(client: TestClient, disk: Any, message: str) -> None:
+    assert message in refused(client, job({**POOL, "diskSpec": disk}))
     sent(client, job({**POOL, "diskSpec": {"bootDiskType": "hyperdisk-balanced"}}))
 
 
-def test_a_strategy_and_dashboards_that_are_not_served_are_told(client: TestClient) -> None:
+def test_unsupported_strategies_and_dashboards_are_refused(client: TestClient) -> None:
     assert "FLEX_START" in refused(client, job(scheduling={"strategy": 6}), status="UNIMPLEMENTED")
     assert "enable_dashboard_access" in refused(client, job(enableDashboardAccess=True), status="UNIMPLEMENTED")
     assert "enable_web_access" in refused(client, job(enableWebAccess="yes"))
@@ -434,20 +434,22 @@ def test_a_strategy_and_dashboards_that_are_not_served_are_told(client: TestClie
 
 
 @pytest.mark.parametrize("name", ["readMask", "fields", "force", "key", "validateOnly"])
-def test_parameters_that_are_not_served_are_told_by_name(client: TestClient, name: str) -> None:
+def test_unsupported_parameters_are_refused_by_name(client: TestClient, name: str) -> None:
     for place in ("customJobs", "models", "metadataStores", "tensorboards"):
         answer = client.get(f"{PARENT}/{place}?{name}=x")
         assert error_of(answer, 501, "UNIMPLEMENTED").startswith(f"{name}: ")
 
 
-def test_parameters_that_nobody_knows_are_refused(client: TestClient) -> None:
+def test_unknown_parameters_are_refused(client: TestClient) -> None:
     assert 'Unknown name "pageSiez"' in error_of(client.get(f"{PARENT}/customJobs?pageSiez=1"), 400, "INVALID_ARGUMENT")
     answer = client.post(f"{PARENT}/customJobs?jobId=x", json=job())
     assert 'Unknown name "jobId"' in error_of(answer, 400, "INVALID_ARGUMENT")
     assert not client.get(f"{PARENT}/customJobs").json()
     assert "json" in error_of(client.get(f"{PARENT}/customJobs?$alt=proto"), 400, "INVALID_ARGUMENT")
-    told = client.get(f"{PARENT}/customJobs?$alt=json;enum-encoding=int&prettyPrint=false&pageSize=3&filter=&readMask=")
-    assert told.status_code == 200, told.text
+    reply = client.get(
+        f"{PARENT}/customJobs?$alt=json;enum-encoding=int&prettyPrint=false&pageSize=3&filter=&readMask="
+    )
+    assert reply.status_code == 200, reply.text
 
 
 @pytest.mark.parametrize(
@@ -479,13 +481,13 @@ def test_models_and_endpoints_have_no_state(client: TestClient) -> None:
 
 
 def test_errors_name_the_fields_that_the_client_sent(client: TestClient) -> None:
-    said = refused(client, job(scheduling={"timeout": "300000000000s"}))
-    assert "max_run_time" not in said
-    assert "scheduling.timeout" in said
+    message = refused(client, job(scheduling={"timeout": "300000000000s"}))
+    assert "max_run_time" not in message
+    assert "scheduling.timeout" in message
     for place in ("customJobs", "hyperparameterTuningJobs", "models", "endpoints"):
-        said = error_of(client.get(f"{PARENT}/{place}?pageToken=zzz"), 400, "INVALID_ARGUMENT")
-        assert "page_token" in said
-        assert "cursor" not in said
+        message = error_of(client.get(f"{PARENT}/{place}?pageToken=zzz"), 400, "INVALID_ARGUMENT")
+        assert "page_token" in message
+        assert "cursor" not in message
 
 
 @pytest.mark.parametrize("path", ["projects/p/locations", "projects/p", "nothing", "projects/p/jobs/x"])
@@ -494,11 +496,11 @@ def test_other_paths_are_not_found_in_their_shape(client: TestClient, path: str,
     assert path in error_of(client.request(method, f"/v1/{path}"), 404, "NOT_FOUND")
 
 
-def test_what_is_not_served_is_told_by_method_and_path(client: TestClient) -> None:
-    said = error_of(client.patch(f"{PARENT}/customJobs/x", json={}), 501, "UNIMPLEMENTED")
-    assert said.startswith("PATCH customJobs/x is not served by this platform, though")
-    said = error_of(client.get(f"{PARENT}/featurestores"), 501, "UNIMPLEMENTED")
-    assert said.startswith("GET featurestores is not served by this platform; served are customJobs")
+def test_unsupported_requests_are_refused_with_method_and_path(client: TestClient) -> None:
+    message = error_of(client.patch(f"{PARENT}/customJobs/x", json={}), 501, "UNIMPLEMENTED")
+    assert message.startswith("PATCH customJobs/x is not served by this platform, though")
+    message = error_of(client.get(f"{PARENT}/featurestores"), 501, "UNIMPLEMENTED")
+    assert message.startswith("GET featurestores is not served by this platform; served are customJobs")
 
 
 def test_a_running_job_names_the_page_of_every_replica_where_it_is_asked_to(
@@ -507,14 +509,14 @@ def test_a_running_job_names_the_page_of_every_replica_where_it_is_asked_to(
     def pool(replicas: int) -> dict[str, Any]:
         return {"containerSpec": {"imageUri": "i", "command": ["true"]}, "replicaCount": str(replicas)}
 
-    told = sent(client, job(pool(1), {}, pool(2), enableWebAccess=True))
-    job_id = told["name"].rpartition("/")[2]
-    assert "webAccessUris" not in told
+    reply = sent(client, job(pool(1), {}, pool(2), enableWebAccess=True))
+    job_id = reply["name"].rpartition("/")[2]
+    assert "webAccessUris" not in reply
     set_job(job_id, state="running")
-    uris = client.get(f"/v1/{told['name']}").json()["webAccessUris"]
+    uris = client.get(f"/v1/{reply['name']}").json()["webAccessUris"]
     page = f"{settings.api_url}/jobs/{job_id}"
     assert uris == {"workerpool0-0": page, "workerpool2-0": page, "workerpool2-1": page}
     for flags in ({}, {"enableWebAccess": False}):
-        told = sent(client, job(pool(1), **flags))
-        set_job(told["name"].rpartition("/")[2], state="running")
-        assert "webAccessUris" not in client.get(f"/v1/{told['name']}").json()
+        reply = sent(client, job(pool(1), **flags))
+        set_job(reply["name"].rpartition("/")[2], state="running")
+        assert "webAccessUris" not in client.get(f"/v1/{reply['name']}").json()

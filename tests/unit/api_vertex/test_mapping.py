@@ -91,15 +91,15 @@ def test_filters_that_cannot_be_read(text: str) -> None:
 
 
 def test_numbers_in_all_their_spellings() -> None:
-    told = Message({"a_b": "12", "cD": 3.0, "e": None, "f": "3600s", "g": {"seconds": "90"}, "h": 2, "i": "B"}, "m")
-    assert (told.whole("aB"), told.whole("cD"), told.whole("e")) == (12, 3, 0)
-    assert (told.seconds("f"), told.seconds("g"), told.seconds("e")) == (3600.0, 90.0, None)
+    reply = Message({"a_b": "12", "cD": 3.0, "e": None, "f": "3600s", "g": {"seconds": "90"}, "h": 2, "i": "B"}, "m")
+    assert (reply.whole("aB"), reply.whole("cD"), reply.whole("e")) == (12, 3, 0)
+    assert (reply.seconds("f"), reply.seconds("g"), reply.seconds("e")) == (3600.0, 90.0, None)
     names = {0: "A", 2: "B"}
-    assert (told.enum("h", names), told.enum("i", names), told.enum("e", names)) == ("B", "B", "A")
+    assert (reply.enum("h", names), reply.enum("i", names), reply.enum("e", names)) == ("B", "B", "A")
     assert (snake("maxWaitDuration"), camel("max_wait_duration")) == ("max_wait_duration", "maxWaitDuration")
     for name in ("f", "g"):
         with pytest.raises(InvalidRequest, match=f"m.{name}"):
-            told.whole(name)
+            reply.whole(name)
     with pytest.raises(InvalidRequest):
         Message({"x": True}, "m").whole("x")
     with pytest.raises(InvalidRequest):
@@ -159,7 +159,7 @@ def test_plain_processes_share_their_machine(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "name"), [("My Job!", "my-job"), ("---", "custom-job"), ("ü" * 9, "custom-job"), ("a" * 99, "a" * 63)]
+    ("reply", "name"), [("My Job!", "my-job"), ("---", "custom-job"), ("ü" * 9, "custom-job"), ("a" * 99, "a" * 63)]
 )
-def test_names(told: str, name: str) -> None:
-    assert slug(told) == name
+def test_names(reply: str, name: str) -> None:
+    assert slug(reply) == name

@@ -78,12 +78,16 @@ def test_who_makes_the_default_store_a_moment_later_gets_it(
     assert len(client.get(f"{PARENT}/metadataStores").json()["metadataStores"]) == 1
 
 
-def test_a_context_is_kept_as_it_was_told(client: TestClient, store: str) -> None:
-    told = make(client, "contexts", "e", metadata={"experiment_deleted": False, "n": 3.5}, labels={"a": "b"})
-    assert told["name"] == name_of("contexts", "e")
-    assert (told["metadata"], told["labels"]) == ({"experiment_deleted": False, "n": 3.5}, {"a": "b"})
-    assert (told["schemaTitle"], told["schemaVersion"], told["createTime"][-1]) == ("system.Experiment", "0.0.1", "Z")
-    assert client.get(f"{store}/contexts/e?$alt=json;enum-encoding=int").json() == told
+def test_a_context_is_stored_as_sent(client: TestClient, store: str) -> None:
+    reply = make(client, "contexts", "e", metadata={"experiment_deleted": False, "n": 3.5}, labels={"a": "b"})
+    assert reply["name"] == name_of("contexts", "e")
+    assert (reply["metadata"], reply["labels"]) == ({"experiment_deleted": False, "n": 3.5}, {"a": "b"})
+    assert (reply["schemaTitle"], reply["schemaVersion"], reply["createTime"][-1]) == (
+        "system.Experiment",
+        "0.0.1",
+        "Z",
+    )
+    assert client.get(f"{store}/contexts/e?$alt=json;enum-encoding=int").json() == reply
     taken = client.post(f"{store}/contexts?contextId=e", json={"schemaTitle": "system.Experiment"})
     assert "already exists" in error_of(taken, 409, "ALREADY_EXISTS")
     assert "is not found" in error_of(client.get(f"{store}/contexts/none"), 404, "NOT_FOUND")
@@ -118,11 +122,11 @@ def test_a_part_that_is_named_is_changed_alone(client: TestClient, store: str) -
     def masked(mask: str, **body: Any) -> Any:
         return client.patch(f"{store}/contexts/r?updateMask={mask}", json=body)
 
-    told = masked("metadata.a,metadata.b.x", metadata={"a": 9, "b": {"x": 8, "y": 7}, "c": 6}).json()
-    assert told["metadata"] == {"a": 9, "b": {"x": 8, "y": 2}, "c": 3}
+    reply = masked("metadata.a,metadata.b.x", metadata={"a": 9, "b": {"x": 8, "y": 7}, "c": 6}).json()
+    assert reply["metadata"] == {"a": 9, "b": {"x": 8, "y": 2}, "c": 3}
     # What is named and not sent goes away.
-    told = masked("metadata.c,labels.k", labels={"l": "no"}).json()
-    assert (told["metadata"], told["labels"]) == ({"a": 9, "b": {"x": 8, "y": 2}}, {"l": "w"})
+    reply = masked("metadata.c,labels.k", labels={"l": "no"}).json()
+    assert (reply["metadata"], reply["labels"]) == ({"a": 9, "b": {"x": 8, "y": 2}}, {"l": "w"})
     assert masked("metadata.new.deep", metadata={"new": {"deep": 1}}).json()["metadata"]["new"] == {"deep": 1}
     for wrong in ("displayName.x", "metadata.", "metadata..x"):
         assert "is no part of a context" in error_of(masked(wrong, displayName="z"), 400, "INVALID_ARGUMENT")
@@ -294,7 +298,7 @@ def test_a_long_filter_looks_at_fewer_rows_in_a_page_and_misses_none(
         ('display_name.x="y"', "has no part"),
     ],
 )
-def test_what_cannot_be_filtered_is_told(client: TestClient, store: str, text: str, words: str) -> None:
+def test_invalid_filters_are_refused(client: TestClient, store: str, text: str, words: str) -> None:
     answer = client.get(f"{store}/contexts", params={"filter": text})
     assert words in error_of(answer, 400, "INVALID_ARGUMENT")
 
@@ -311,7 +315,7 @@ def test_what_cannot_be_filtered_is_told(client: TestClient, store: str, text: s
         ("executions", {"displayName": "x" * 200}, 400, "INVALID_ARGUMENT", "at most 128"),
     ],
 )
-def test_what_cannot_be_kept_is_told(
+def test_records_beyond_the_limits_are_refused(
     client: TestClient, store: str, noun: str, body: Any, code: int, status: str, words: str
 ) -> None:
     assert words in error_of(client.post(f"{store}/{noun}", json=body), code, status)
@@ -404,7 +408,7 @@ def test_a_jobs_script_logs_by_its_own_token(
     assert "has ended" in error_of(script.get(f"{store}/contexts/e"), 403, "PERMISSION_DENIED")
 
 
-def test_what_a_deleted_project_kept_is_forgotten(client: TestClient, sessions: SessionFactory) -> None:
+def test_records_of_a_deleted_project_are_deleted(client: TestClient, sessions: SessionFactory) -> None:
     client.post("/api/v1/projects", json={"name": "theirs"})
     parent = PARENT.replace("default", "theirs")
     client.post(f"{parent}/metadataStores?metadataStoreId=default", json={})

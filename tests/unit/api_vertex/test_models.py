@@ -40,8 +40,8 @@ def pipeline(client: TestClient, **more: Any) -> Any:
     return sent(client, pipeline_body(**more), "trainingPipelines")
 
 
-def train(settings: Settings, client: TestClient, set_job: Any, told: Any, *, writes: bool = True) -> None:
-    job_id = told["name"].rpartition("/")[2]
+def train(settings: Settings, client: TestClient, set_job: Any, reply: Any, *, writes: bool = True) -> None:
+    job_id = reply["name"].rpartition("/")[2]
     volume, _, path = client.get(f"/api/v1/jobs/{job_id}").json()["output"].partition("/")
     if writes:
         model = settings.home / volume / path / "model"
@@ -53,14 +53,14 @@ def train(settings: Settings, client: TestClient, set_job: Any, told: Any, *, wr
 def test_a_pipeline_ends_with_its_model(
     client: TestClient, settings: Settings, set_job: Any, registrar: Registrar
 ) -> None:
-    told = pipeline(client)
-    assert (told["state"], "name" in told["modelToUpload"]) == ("PIPELINE_STATE_QUEUED", False)
+    reply = pipeline(client)
+    assert (reply["state"], "name" in reply["modelToUpload"]) == ("PIPELINE_STATE_QUEUED", False)
     assert client.get(f"{PARENT}/models").json() == {}
-    train(settings, client, set_job, told)
-    assert client.get(f"/v1/{told['name']}").json()["state"] == "PIPELINE_STATE_RUNNING"
+    train(settings, client, set_job, reply)
+    assert client.get(f"/v1/{reply['name']}").json()["state"] == "PIPELINE_STATE_RUNNING"
     registrar.work()
     registrar.work()
-    ended = client.get(f"/v1/{told['name']}").json()
+    ended = client.get(f"/v1/{reply['name']}").json()
     assert (ended["state"], ended["modelToUpload"]["versionId"]) == ("PIPELINE_STATE_SUCCEEDED", "1")
     name = ended["modelToUpload"]["name"]
     model = client.get(f"/v1/{name}@1").json()
@@ -69,7 +69,7 @@ def test_a_pipeline_ends_with_its_model(
     )  # fmt: skip
     assert (model["containerSpec"], model["labels"]) == ({"imageUri": "serve:1"}, {"team": "x"})
     assert model["artifactUri"].startswith("gs://output/.models/default/version-")
-    assert model["trainingPipeline"] == told["name"]
+    assert model["trainingPipeline"] == reply["name"]
     found = [one["name"] for one in client.get(f'{PARENT}/models?filter=display_name="My model"').json()["models"]]
     assert found == [name]
     assert client.get(f'{PARENT}/models?filter=display_name="other"').json() == {}
@@ -140,11 +140,11 @@ def test_each_new_model_begins_with_version_1_whatever_had_its_display_name_befo
     client: TestClient, settings: Settings, set_job: Any, registrar: Registrar
 ) -> None:
     def trained(*, writes: bool = True, **more: Any) -> Any:
-        told = pipeline(client, **more)
-        train(settings, client, set_job, told, writes=writes)
+        reply = pipeline(client, **more)
+        train(settings, client, set_job, reply, writes=writes)
         for _ in range(2):
             registrar.work()
-        return client.get(f"/v1/{told['name']}").json()["modelToUpload"]
+        return client.get(f"/v1/{reply['name']}").json()["modelToUpload"]
 
     first, second = trained(), trained()  # display names may be alike
     assert (first["versionId"], second["versionId"], first["name"] == second["name"]) == ("1", "1", False)
@@ -168,11 +168,11 @@ def test_each_new_model_begins_with_version_1_whatever_had_its_display_name_befo
 def test_a_pipeline_without_a_model_in_its_folder_fails_in_words(
     client: TestClient, settings: Settings, set_job: Any, registrar: Registrar
 ) -> None:
-    told = pipeline(client)
-    train(settings, client, set_job, told, writes=False)
+    reply = pipeline(client)
+    train(settings, client, set_job, reply, writes=False)
     for _ in range(2):
         registrar.work()
-    ended = client.get(f"/v1/{told['name']}").json()
+    ended = client.get(f"/v1/{reply['name']}").json()
     assert (ended["state"], ended["error"]["code"]) == ("PIPELINE_STATE_FAILED", 9)
     assert (
         "written nothing to its output: let its script save the model below $AIP_MODEL_DIR" in ended["error"]["message"]
@@ -244,8 +244,12 @@ def test_a_version_is_changed_by_its_own_name(client: TestClient, digits: str) -
     assert (version["name"], version["versionId"]) == (f"{digits}@2", "2")
     changed = {**version, "versionDescription": "Better.", "labels": {"round": "2"}}
     mask = "updateMask=versionDescription,labels"
-    told = client.patch(f"/v1/{version['name']}?{mask}", json=changed).json()
-    assert (told["versionDescription"], told["labels"], told["name"]) == ("Better.", {"round": "2"}, f"{digits}@2")
+    reply = client.patch(f"/v1/{version['name']}?{mask}", json=changed).json()
+    assert (reply["versionDescription"], reply["labels"], reply["name"]) == (
+        "Better.",
+        {"round": "2"},
+        f"{digits}@2",
+    )
     own = client.get("/api/v1/projects/default/models/digits/versions/2").json()
     assert (own["description"], own["labels"]) == ("Better.", {"round": "2"})
     first = client.get(f"/v1/{digits}").json()

@@ -104,11 +104,11 @@ def test_what_was_done_at_once_can_be_asked_for_again(client: TestClient, path: 
     assert again["response"]["@type"] == made["response"]["@type"]
 
 
-def test_an_operation_that_nobody_began_is_not_found(client: TestClient) -> None:
-    told = sent(client, job())
+def test_an_unknown_operation_is_not_found(client: TestClient) -> None:
+    reply = sent(client, job())
     places = [
         "operations/1", "models/x/operations/upload-1", "models/x/operations/delete", "endpoints/x/operations/deploy-1",
-        "endpoints/x/operations/create", f"customJobs/{told['name'].rpartition('/')[2]}/operations/1",
+        "endpoints/x/operations/create", f"customJobs/{reply['name'].rpartition('/')[2]}/operations/1",
         "metadataStores/x/operations/create", "datasets/1/operations/2",
     ]  # fmt: skip
     for place in places:
@@ -121,7 +121,7 @@ def test_an_operation_that_nobody_began_is_not_found(client: TestClient) -> None
             answers.append(client.post(f"{PARENT}/{place}:cancel"))
         for answer in answers:
             assert "is not found" in error_of(answer, 404, "NOT_FOUND"), place
-    running = f"{PARENT}/customJobs/{told['name'].rpartition('/')[2]}/operations/delete"
+    running = f"{PARENT}/customJobs/{reply['name'].rpartition('/')[2]}/operations/delete"
     error_of(client.post(f"{running}:cancel"), 501, "UNIMPLEMENTED")
     assert names_of(client.get(f"{PARENT}/customJobs/x/operations")) == []
     error_of(client.get(f"{PARENT}/datasets/1/operations"), 501, "UNIMPLEMENTED")

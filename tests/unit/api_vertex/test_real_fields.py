@@ -17,8 +17,8 @@ from tests.unit.api_vertex.test_jobs import PARENT, TASK
 FIELDS: Final[dict[str, list[str]]] = json.loads(Path(__file__).with_name("real_fields.json").read_text())
 
 
-def _pool(told: Any) -> Any:
-    return {"displayName": "x", "jobSpec": {"workerPoolSpecs": [told]}}
+def _pool(reply: Any) -> Any:
+    return {"displayName": "x", "jobSpec": {"workerPoolSpecs": [reply]}}
 
 
 _PROGRAM = {"containerSpec": {"imageUri": "i"}, "replicaCount": 1}
@@ -26,60 +26,63 @@ _SOURCE = {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://default/x"]}
 _SINK = {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://default/y"}}
 
 
-def _search(told: Any) -> Any:
+def _search(reply: Any) -> Any:
     """``told``: a study's spec."""
     return {
-        "displayName": "x", "maxTrialCount": 1, "parallelTrialCount": 1, "studySpec": told,
+        "displayName": "x", "maxTrialCount": 1, "parallelTrialCount": 1, "studySpec": reply,
         "trialJobSpec": {"workerPoolSpecs": [_PROGRAM]},
     }  # fmt: skip
 
 
-def _parameter(told: Any) -> Any:
-    return _search({"metrics": [{"metricId": "m", "goal": 1}], "parameters": [told]})
+def _parameter(reply: Any) -> Any:
+    return _search({"metrics": [{"metricId": "m", "goal": 1}], "parameters": [reply]})
 
 
-def _stopped(told: Any) -> Any:
+def _stopped(reply: Any) -> Any:
     float_one = {"parameterId": "p", "doubleValueSpec": {"maxValue": 1}}
-    return _search({"metrics": [{"metricId": "m", "goal": 1}], "parameters": [float_one], **told})
+    return _search({"metrics": [{"metricId": "m", "goal": 1}], "parameters": [float_one], **reply})
 
 
-def _model(told: Any) -> Any:
-    return {"model": {"displayName": "x", "containerSpec": {"imageUri": "i"}, **told}}
+def _model(reply: Any) -> Any:
+    return {"model": {"displayName": "x", "containerSpec": {"imageUri": "i"}, **reply}}
 
 
-def _batch(told: Any) -> Any:
-    return {"displayName": "x", **told}
+def _batch(reply: Any) -> Any:
+    return {"displayName": "x", **reply}
 
 
 # Messages that lie in others. Braces: what is made before.
 NESTED: dict[str, tuple[str, Any]] = {
     "GcsDestination": (
         "customJobs",
-        lambda told: {"displayName": "x", "jobSpec": {"workerPoolSpecs": [_PROGRAM], "baseOutputDirectory": told}},
+        lambda reply: {
+            "displayName": "x",
+            "jobSpec": {"workerPoolSpecs": [_PROGRAM], "baseOutputDirectory": reply},
+        },
     ),
     "EnvVar": (
         "customJobs",
-        lambda told: _pool({"replicaCount": 1, "containerSpec": {"imageUri": "i", "env": [told]}}),
+        lambda reply: _pool({"replicaCount": 1, "containerSpec": {"imageUri": "i", "env": [reply]}}),
     ),
-    "StudySpec.MetricSpec": ("hyperparameterTuningJobs", lambda told: _search({"metrics": [told]})),
+    "StudySpec.MetricSpec": ("hyperparameterTuningJobs", lambda reply: _search({"metrics": [reply]})),
     "StudySpec.ParameterSpec": ("hyperparameterTuningJobs", _parameter),
     **{
         f"StudySpec.ParameterSpec.{kind}ValueSpec": (
             "hyperparameterTuningJobs",
-            lambda told, kind=kind: _parameter({"parameterId": "p", f"{kind.lower()}ValueSpec": told}),
+            lambda reply, kind=kind: _parameter({"parameterId": "p", f"{kind.lower()}ValueSpec": reply}),
         )
         for kind in ("Double", "Integer", "Categorical", "Discrete")
     },
     "StudySpec.ParameterSpec.ConditionalParameterSpec": (
         "hyperparameterTuningJobs",
-        lambda told: _parameter(
-            {"parameterId": "p", "categoricalValueSpec": {"values": ["a"]}, "conditionalParameterSpecs": [told]}
+        lambda reply: _parameter(
+            {"parameterId": "p", "categoricalValueSpec": {"values": ["a"]}, "conditionalParameterSpecs": [reply]}
         ),
     ),
     **{
         f"StudySpec.{rule}AutomatedStoppingSpec": (
             "hyperparameterTuningJobs",
-            lambda told, field=field: _stopped({field: told}),
+            lambda reply, field=field: _stopped({field: reply}),
         )
         for rule, field in (
             ("DecayCurve", "decayCurveStoppingSpec"),
@@ -87,77 +90,80 @@ NESTED: dict[str, tuple[str, Any]] = {
             ("Convex", "convexAutomatedStoppingSpec"),
         )
     },
-    "UploadModelRequest": ("models:upload", lambda told: told),
-    "Port": ("models:upload", lambda told: _model({"containerSpec": {"imageUri": "i", "ports": [told]}})),
-    "PredictSchemata": ("models:upload", lambda told: _model({"predictSchemata": told})),
-    "DeployModelRequest": ("endpoints/x:deployModel", lambda told: told),
-    "UndeployModelRequest": ("endpoints/x:undeployModel", lambda told: told),
-    "DeployedModel": ("endpoints/x:deployModel", lambda told: {"deployedModel": told}),
+    "UploadModelRequest": ("models:upload", lambda reply: reply),
+    "Port": ("models:upload", lambda reply: _model({"containerSpec": {"imageUri": "i", "ports": [reply]}})),
+    "PredictSchemata": ("models:upload", lambda reply: _model({"predictSchemata": reply})),
+    "DeployModelRequest": ("endpoints/x:deployModel", lambda reply: reply),
+    "UndeployModelRequest": ("endpoints/x:undeployModel", lambda reply: reply),
+    "DeployedModel": ("endpoints/x:deployModel", lambda reply: {"deployedModel": reply}),
     "DedicatedResources": (
         "endpoints/x:deployModel",
-        lambda told: {"deployedModel": {"model": "m", "dedicatedResources": told}},
+        lambda reply: {"deployedModel": {"model": "m", "dedicatedResources": reply}},
     ),
-    "BatchPredictionJob.InputConfig": ("batchPredictionJobs", lambda told: _batch({"inputConfig": told})),
-    "GcsSource": ("batchPredictionJobs", lambda told: _batch({"inputConfig": {**_SOURCE, "gcsSource": told}})),
+    "BatchPredictionJob.InputConfig": ("batchPredictionJobs", lambda reply: _batch({"inputConfig": reply})),
+    "GcsSource": ("batchPredictionJobs", lambda reply: _batch({"inputConfig": {**_SOURCE, "gcsSource": reply}})),
     "BatchPredictionJob.InstanceConfig": (
         "batchPredictionJobs",
-        lambda told: _batch({"inputConfig": _SOURCE, "instanceConfig": told}),
+        lambda reply: _batch({"inputConfig": _SOURCE, "instanceConfig": reply}),
     ),
     "BatchPredictionJob.OutputConfig": (
         "batchPredictionJobs",
-        lambda told: _batch({"inputConfig": _SOURCE, "outputConfig": told}),
+        lambda reply: _batch({"inputConfig": _SOURCE, "outputConfig": reply}),
     ),
-    "BatchDedicatedResources": ("batchPredictionJobs", lambda told: _batch({"dedicatedResources": told})),
+    "BatchDedicatedResources": ("batchPredictionJobs", lambda reply: _batch({"dedicatedResources": reply})),
     "ManualBatchTuningParameters": (
         "batchPredictionJobs",
-        lambda told: _batch({"inputConfig": _SOURCE, "outputConfig": _SINK, "manualBatchTuningParameters": told}),
+        lambda reply: _batch({"inputConfig": _SOURCE, "outputConfig": _SINK, "manualBatchTuningParameters": reply}),
     ),
-    "TensorboardRun": ("tensorboards/{board}/experiments/e/runs", lambda told: told),
+    "TensorboardRun": ("tensorboards/{board}/experiments/e/runs", lambda reply: reply),
     "TensorboardTimeSeries": (
         "tensorboards/{board}/experiments/e/runs/r/timeSeries",
-        lambda told: {"valueType": 1, **told},
+        lambda reply: {"valueType": 1, **reply},
     ),
-    "TimeSeriesData": ("tensorboards/{board}/experiments/e/runs/r:write", lambda told: {"timeSeriesData": [told]}),
+    "TimeSeriesData": (
+        "tensorboards/{board}/experiments/e/runs/r:write",
+        lambda reply: {"timeSeriesData": [reply]},
+    ),
     "TimeSeriesDataPoint": (
         "tensorboards/{board}/experiments/e/runs/r:write",
-        lambda told: {"timeSeriesData": [{"tensorboardTimeSeriesId": "s", "values": [told]}]},
+        lambda reply: {"timeSeriesData": [{"tensorboardTimeSeriesId": "s", "values": [reply]}]},
     ),
 }
 # Where each message lies: the collection, and the request's body with the message in it.
 PLACES: Final[dict[str, tuple[str, Any]]] = {
-    "CustomJob": ("customJobs", lambda told: told),
-    "CustomJobSpec": ("customJobs", lambda told: {"displayName": "x", "jobSpec": told}),
+    "CustomJob": ("customJobs", lambda reply: reply),
+    "CustomJobSpec": ("customJobs", lambda reply: {"displayName": "x", "jobSpec": reply}),
     "WorkerPoolSpec": ("customJobs", _pool),
-    "DiskSpec": ("customJobs", lambda told: _pool({"replicaCount": 1, "diskSpec": told})),
+    "DiskSpec": ("customJobs", lambda reply: _pool({"replicaCount": 1, "diskSpec": reply})),
     "Scheduling": (
         "customJobs",
-        lambda told: {
+        lambda reply: {
             "displayName": "x",
             "jobSpec": {
                 "workerPoolSpecs": [{"containerSpec": {"imageUri": "i"}, "replicaCount": 1}],
-                "scheduling": told,
+                "scheduling": reply,
             },
         },
     ),
-    "ContainerSpec": ("customJobs", lambda told: _pool({"replicaCount": 1, "containerSpec": told})),
-    "PythonPackageSpec": ("customJobs", lambda told: _pool({"replicaCount": 1, "pythonPackageSpec": told})),
+    "ContainerSpec": ("customJobs", lambda reply: _pool({"replicaCount": 1, "containerSpec": reply})),
+    "PythonPackageSpec": ("customJobs", lambda reply: _pool({"replicaCount": 1, "pythonPackageSpec": reply})),
     "MachineSpec": (
         "customJobs",
-        lambda told: _pool({"replicaCount": 1, "containerSpec": {"imageUri": "i"}, "machineSpec": told}),
+        lambda reply: _pool({"replicaCount": 1, "containerSpec": {"imageUri": "i"}, "machineSpec": reply}),
     ),
-    "TrainingPipeline": ("trainingPipelines", lambda told: told),
-    "HyperparameterTuningJob": ("hyperparameterTuningJobs", lambda told: told),
+    "TrainingPipeline": ("trainingPipelines", lambda reply: reply),
+    "HyperparameterTuningJob": ("hyperparameterTuningJobs", lambda reply: reply),
     "StudySpec": ("hyperparameterTuningJobs", _search),
-    "Model": ("models:upload", lambda told: {"model": told}),
-    "ModelContainerSpec": ("models:upload", lambda told: {"model": {"displayName": "x", "containerSpec": told}}),
-    "Endpoint": ("endpoints", lambda told: told),
-    "BatchPredictionJob": ("batchPredictionJobs", lambda told: told),
-    "MetadataStore": ("metadataStores", lambda told: told),
-    "Context": ("metadataStores/default/contexts", lambda told: told),
-    "Artifact": ("metadataStores/default/artifacts", lambda told: told),
-    "Execution": ("metadataStores/default/executions", lambda told: told),
-    "Tensorboard": ("tensorboards", lambda told: told),
-    "TensorboardExperiment": ("tensorboards/{board}/experiments", lambda told: told),
+    "Model": ("models:upload", lambda reply: {"model": reply}),
+    "ModelContainerSpec": ("models:upload", lambda reply: {"model": {"displayName": "x", "containerSpec": reply}}),
+    "Endpoint": ("endpoints", lambda reply: reply),
+    "BatchPredictionJob": ("batchPredictionJobs", lambda reply: reply),
+    "MetadataStore": ("metadataStores", lambda reply: reply),
+    "Context": ("metadataStores/default/contexts", lambda reply: reply),
+    "Artifact": ("metadataStores/default/artifacts", lambda reply: reply),
+    "Execution": ("metadataStores/default/executions", lambda reply: reply),
+    "Tensorboard": ("tensorboards", lambda reply: reply),
+    "TensorboardExperiment": ("tensorboards/{board}/experiments", lambda reply: reply),
     **NESTED,
 }
 

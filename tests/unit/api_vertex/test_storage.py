@@ -30,8 +30,10 @@ def data(settings: Settings, client: TestClient) -> Path:
     return settings.home / "data"
 
 
-def multipart(client: TestClient, name: str, content: bytes, bucket: str = "data", query: str = "", **told: Any) -> Any:
-    head = json.dumps({"name": name, **told}).encode()
+def multipart(
+    client: TestClient, name: str, content: bytes, bucket: str = "data", query: str = "", **reply: Any
+) -> Any:
+    head = json.dumps({"name": name, **reply}).encode()
     body = b"--==1==\r\ncontent-type: application/json; charset=UTF-8\r\n\r\n" + head
     body += b"\r\n--==1==\r\ncontent-type: application/octet-stream\r\n\r\n" + content + b"\r\n--==1==--"
     return client.post(
@@ -41,8 +43,8 @@ def multipart(client: TestClient, name: str, content: bytes, bucket: str = "data
     )
 
 
-def begin(client: TestClient, name: str, query: str = "", **told: Any) -> str:
-    answer = client.post(f"{UPLOAD}/data/o?uploadType=resumable{query}", json={"name": name, **told})
+def begin(client: TestClient, name: str, query: str = "", **reply: Any) -> str:
+    answer = client.post(f"{UPLOAD}/data/o?uploadType=resumable{query}", json={"name": name, **reply})
     assert answer.status_code == 200, answer.text
     place: str = answer.headers["location"]
     assert place.startswith("http://testserver/upload/storage/v1/b/data/o?uploadType=resumable&upload_id=")
@@ -69,8 +71,8 @@ def test_a_volume_is_a_bucket_and_so_is_a_project(client: TestClient) -> None:
 
 
 def test_a_wrong_token_is_refused_and_not_refreshed(app: Any) -> None:
-    stranger = TestClient(app, headers={"Authorization": "Bearer tm_wrong"})
-    assert "not known" in error_of(stranger.get(f"{API}/data"), 403)
+    outsider = TestClient(app, headers={"Authorization": "Bearer tm_wrong"})
+    assert "not known" in error_of(outsider.get(f"{API}/data"), 403)
     assert "token" in error_of(TestClient(app).get(f"{API}/data"), 403)
 
 
@@ -79,13 +81,13 @@ def test_a_wrong_token_is_refused_and_not_refreshed(app: Any) -> None:
 
 def test_an_object_goes_up_and_comes_down_again(client: TestClient, data: Path) -> None:
     content = bytes(range(256)) * 1000 + b"\r\n--==1==\r\n-- no end"
-    told = multipart(client, "a b/c:1.bin", content, crc32c=crc32c(content)).json()
+    reply = multipart(client, "a b/c:1.bin", content, crc32c=crc32c(content)).json()
     assert (data / "a b" / "c:1.bin").read_bytes() == content
-    assert told["size"] == str(len(content))
-    assert told["crc32c"] == crc32c(content)
-    assert told["md5Hash"] == base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+    assert reply["size"] == str(len(content))
+    assert reply["crc32c"] == crc32c(content)
+    assert reply["md5Hash"] == base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
     name = quote("a b/c:1.bin", safe="")
-    assert client.get(f"{API}/data/o/{name}").json() == told
+    assert client.get(f"{API}/data/o/{name}").json() == reply
     whole = client.get(f"/download/storage/v1/b/data/o/{name}?alt=media")
     assert whole.content == content
     assert f"crc32c={crc32c(content)}" in whole.headers["x-goog-hash"]
@@ -106,8 +108,8 @@ def test_small_contents_come_whole(client: TestClient, data: Path, content: byte
 def test_a_wrong_checksum_leaves_nothing(client: TestClient, data: Path) -> None:
     (data / "kept").write_bytes(b"old")
     wrong = crc32c(b"other")
-    said = error_of(multipart(client, "kept", b"new", crc32c=wrong), 400)
-    assert said == f'Provided CRC32C "{wrong}" doesn\'t match calculated CRC32C "{crc32c(b"new")}".'
+    message = error_of(multipart(client, "kept", b"new", crc32c=wrong), 400)
+    assert message == f'Provided CRC32C "{wrong}" doesn\'t match calculated CRC32C "{crc32c(b"new")}".'
     assert "MD5" in error_of(multipart(client, "kept", b"new", md5Hash=wrong), 400)
     assert (data / "kept").read_bytes() == b"old"
     assert sorted(path.name for path in data.iterdir()) == ["kept"]
@@ -143,11 +145,11 @@ def test_a_large_upload_comes_in_pieces(client: TestClient, data: Path) -> None:
     assert not (data / "deep").exists()
     rest = content[half - 10 :]
     sent = {"content-range": f"bytes {half - 10}-{len(content) - 1}/{len(content)}"}
-    told = client.put(place, content=rest, headers=sent).json()
-    assert (told["size"], told["crc32c"]) == (str(len(content)), crc32c(content))
+    reply = client.put(place, content=rest, headers=sent).json()
+    assert (reply["size"], reply["crc32c"]) == (str(len(content)), crc32c(content))
     assert (data / "deep" / "big").read_bytes() == content
     # Whoever lost the answer asks again.
-    assert client.put(place, headers={"content-range": f"bytes */{len(content)}"}).json()["size"] == told["size"]
+    assert client.put(place, headers={"content-range": f"bytes */{len(content)}"}).json()["size"] == reply["size"]
     assert list((data / ".uploads").iterdir()) == []
     assert [one["name"] for one in client.get(f"{API}/data/o").json()["items"]] == ["deep/big"]
 
@@ -248,7 +250,7 @@ def test_the_shared_volume_shows_ones_own_projects_alone(
     error_of(ann.get(f"{API}/output/o/hers%2Flink%2Fsecret"), 404)
 
 
-def test_nobody_writes_to_registered_models(client: TestClient, settings: Settings) -> None:
+def test_registered_models_are_read_only(client: TestClient, settings: Settings) -> None:
     """Not even an administrator, to whom the rest of the shared volume is open; nor through a link that lies there."""
     output = settings.home / "output"
     version = output / ".models" / "default" / "version-1"
@@ -306,8 +308,8 @@ def wrong_headers(content: bytes) -> list[dict[str, str]]:
 def test_checksums_may_come_in_two_lines(client: TestClient, data: Path) -> None:
     """As Cloud Storage itself answers them, and as its clients may send them."""
 
-    def send(*told: str) -> Any:
-        headers = [("x-goog-hash", one) for one in told]
+    def send(*reply: str) -> Any:
+        headers = [("x-goog-hash", one) for one in reply]
         return client.post(f"{UPLOAD}/data/o?uploadType=media&name=two", content=b"x", headers=headers)
 
     right = f"crc32c={crc32c(b'x')}"
@@ -342,15 +344,15 @@ def test_wrong_checksums_in_headers_leave_an_older_object_as_it_is(client: TestC
     assert (data / "kept").read_bytes() == (data / "fresh").read_bytes() == content
 
 
-@pytest.mark.parametrize("told", [{"crc32c": 5}, {"crc32c": "AAAA"}, {"md5Hash": ["x"]}, {"md5Hash": "short"}])
-def test_a_checksum_that_is_none_is_refused(client: TestClient, data: Path, told: dict[str, Any]) -> None:
-    assert "base64" in error_of(multipart(client, "new", b"x", **told), 400)
+@pytest.mark.parametrize("reply", [{"crc32c": 5}, {"crc32c": "AAAA"}, {"md5Hash": ["x"]}, {"md5Hash": "short"}])
+def test_a_checksum_that_is_none_is_refused(client: TestClient, data: Path, reply: dict[str, Any]) -> None:
+    assert "base64" in error_of(multipart(client, "new", b"x", **reply), 400)
     assert not (data / "new").exists()
 
 
 def test_a_piece_is_as_long_as_it_says_and_the_whole_has_one_length(client: TestClient, data: Path) -> None:
-    def put(place: str, content: bytes, told: str) -> Any:
-        return client.put(place, content=content, headers={"content-range": f"bytes {told}"})
+    def put(place: str, content: bytes, reply: str) -> Any:
+        return client.put(place, content=content, headers={"content-range": f"bytes {reply}"})
 
     for content in (b"0123456789", b"012"):
         place = begin(client, "new")

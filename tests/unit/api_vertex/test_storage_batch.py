@@ -37,7 +37,7 @@ def send(client: TestClient, *requests: str, end: str = "\r\n") -> Any:
     )
 
 
-def told(answer: Any) -> list[tuple[int, str]]:
+def reply(answer: Any) -> list[tuple[int, str]]:
     """The status and the body of each part, in their order."""
     assert answer.status_code == 200, answer.text
     boundary = answer.headers["content-type"].split("=", 1)[1]  # as gcsfs finds it
@@ -64,20 +64,20 @@ def test_each_part_is_answered_by_itself(client: TestClient, data: Path) -> None
         f"PATCH {API}/data/o/kept HTTP/1.1\r\n\r\n{{}}",
         "nonsense",
     )
-    parts = told(answer)
+    parts = reply(answer)
     assert [status for status, _ in parts] == [204, 204, 404, 412, 501, 400, 501, 501, 501]
     assert parts[0][1] == ""
     assert '"No such object: data/gone"' in parts[2][1]
     assert "PATCH /storage/v1/b/data/o/kept in a batch is not served" in parts[7][1]
     assert sorted(path.name for path in data.rglob("*") if path.is_file()) == ["e", "kept"]
     # As gcsfs writes them: bare line breaks, slashes as they are.
-    assert told(send(client, f"DELETE {API}/data/o/d/e HTTP/1.1\naccept: x", end="\n")) == [(204, "")]
+    assert reply(send(client, f"DELETE {API}/data/o/d/e HTTP/1.1\naccept: x", end="\n")) == [(204, "")]
     assert not (data / "d" / "e").exists()
 
 
 def test_a_batch_has_the_rights_of_who_sends_it_and_is_one(client: TestClient, data: Path, as_user: Any) -> None:
     one = f"DELETE {API}/data/o/kept HTTP/1.1\r\n\r\n"
-    assert [status for status, _ in told(send(as_user("viewer", role="viewer"), one))] == [403]
+    assert [status for status, _ in reply(send(as_user("viewer", role="viewer"), one))] == [403]
     error_of(send(as_user("reader", scopes=("read",)), one), 403)
     assert (data / "kept").exists()
     assert "multipart/mixed" in error_of(client.post(PLACE, json={}), 400)

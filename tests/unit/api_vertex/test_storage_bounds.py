@@ -106,8 +106,8 @@ def test_a_body_without_a_length_is_stopped_where_it_is_too_large(client: TestCl
 
 def test_a_session_keeps_to_the_length_that_began_it(client: TestClient, data: Path) -> None:
     def session() -> str:
-        told = {"x-upload-content-length": "10"}
-        begun = client.post(f"{UPLOAD}/data/o?uploadType=resumable", json={"name": "x"}, headers=told)
+        reply = {"x-upload-content-length": "10"}
+        begun = client.post(f"{UPLOAD}/data/o?uploadType=resumable", json={"name": "x"}, headers=reply)
         place: str = begun.headers["location"]
         return place
 

@@ -105,10 +105,10 @@ def test_every_route_knows_its_parameters_and_headers(client: TestClient) -> Non
 
 
 def test_generations_and_etags_guard_what_is_read(client: TestClient) -> None:
-    told = multipart(client, "x", b"1").json()
+    reply = multipart(client, "x", b"1").json()
     place, media = f"{API}/data/o/x", "/download/storage/v1/b/data/o/x?alt=media"
-    own = told["generation"]
-    assert client.get(f"{place}?generation={own}&ifGenerationMatch={own}&ifMetagenerationMatch=1").json() == told
+    own = reply["generation"]
+    assert client.get(f"{place}?generation={own}&ifGenerationMatch={own}&ifMetagenerationMatch=1").json() == reply
     assert f"data/x#{int(own) - 1}" in error_of(client.get(f"{media}&generation={int(own) - 1}"), 404)
     error_of(client.delete(f"{place}?generation=1"), 404)
     for where in (place + "?alt=json", media):
@@ -117,8 +117,8 @@ def test_generations_and_etags_guard_what_is_read(client: TestClient) -> None:
         for known in (f"&ifGenerationNotMatch={own}", "&ifMetagenerationNotMatch=1"):
             answer = client.get(where + known)
             assert (answer.status_code, answer.content) == (304, b"")
-        assert client.get(where, headers={"if-none-match": told["etag"]}).status_code == 304
-        assert client.get(where, headers={"if-match": f'"{told["etag"]}"'}).status_code == 200
+        assert client.get(where, headers={"if-none-match": reply["etag"]}).status_code == 304
+        assert client.get(where, headers={"if-match": f'"{reply["etag"]}"'}).status_code == 200
         error_of(client.get(where, headers={"if-match": "another"}), 412)
     assert client.get(media).headers["x-goog-generation"] == own
     assert "not satisfiable" in error_of(client.get(media, headers={"range": "bytes=5-"}), 416)

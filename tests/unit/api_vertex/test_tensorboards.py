@@ -27,9 +27,9 @@ def made(client: TestClient, path: str, **body: Any) -> Any:
 @pytest.fixture
 def board(client: TestClient) -> str:
     """The path of a TensorBoard with the experiment ``e`` and its run ``r``."""
-    told = made(client, "tensorboards", displayName="Board", isDefault=True, labels={"team": "x"})
-    assert told["response"]["@type"] == "type.googleapis.com/google.cloud.aiplatform.v1.Tensorboard"
-    path: str = told["response"]["name"].removeprefix(f"{HOME}/")
+    reply = made(client, "tensorboards", displayName="Board", isDefault=True, labels={"team": "x"})
+    assert reply["response"]["@type"] == "type.googleapis.com/google.cloud.aiplatform.v1.Tensorboard"
+    path: str = reply["response"]["name"].removeprefix(f"{HOME}/")
     made(client, f"{path}/experiments?tensorboardExperimentId=e", displayName="e")
     made(client, f"{path}/experiments/e/runs?tensorboardRunId=r", displayName="r")
     return path
@@ -37,10 +37,10 @@ def board(client: TestClient) -> str:
 
 def series(client: TestClient, board: str, name: str, kind: Any = 1, run: str = "r") -> str:
     """The whole name of a new time series."""
-    told = made(
+    reply = made(
         client, f"{board}/experiments/e/runs/{run}/timeSeries", displayName=name, valueType=kind, pluginName="scalars"
     )
-    return str(told["name"])
+    return str(reply["name"])
 
 
 def point(step: int, value: Any, second: int = 0) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def test_a_new_default_board_takes_that_from_the_old_one(client: TestClient, boa
     other = made(client, "tensorboards", displayName="Other")["response"]["name"]
     # Not said by the mask: nothing changes.
     client.patch(f"/v1/{other}?updateMask=displayName", json={"displayName": "New", "isDefault": True})
-    told = client.patch(f"/v1/{other}?updateMask=displayName,isDefault", json={"displayName": "N", "isDefault": True})
-    assert told.json()["response"]["isDefault"] is True
+    reply = client.patch(f"/v1/{other}?updateMask=displayName,isDefault", json={"displayName": "N", "isDefault": True})
+    assert reply.json()["response"]["isDefault"] is True
     found = client.get(f"{PARENT}/tensorboards?filter=is_default=true").json()["tensorboards"]
     assert [(one["name"], one["displayName"]) for one in found] == [(other, "N")]
     before = client.get(f"{PARENT}/{board}").json()
@@ -162,8 +162,8 @@ def test_one_answer_holds_only_so_much(client: TestClient, board: str, monkeypat
         tensors = [{"step": str(n), "tensor": {"value": base64.b64encode(b"x" * size).decode()}} for n in range(5)]
         made(client, f"{board}/experiments/e/runs/r:write", timeSeriesData=[data(name, *tensors, kind=2)])
     query = f"{PARENT}/{board}:batchRead?timeSeries={weights}&timeSeries={bias}"
-    told = client.get(query).json()["timeSeriesData"]
-    assert [[value.get("step") for value in one["values"]] for one in told] == [["3", "4"]] * 2
+    reply = client.get(query).json()["timeSeriesData"]
+    assert [[value.get("step") for value in one["values"]] for one in reply] == [["3", "4"]] * 2
     monkeypatch.setattr(boards, "_ANSWERED_BYTES", 399)
     assert "ask for fewer time series" in error_of(client.get(query), 400, "INVALID_ARGUMENT")
 
@@ -174,8 +174,8 @@ def test_the_uploader_makes_and_writes_in_batches(client: TestClient, board: str
         {"parent": experiment, "tensorboardRun": {"displayName": f"run {n}"}, "tensorboardRunId": f"run-{n}"}
         for n in (1, 2)
     ]
-    told = made(client, f"{board}/experiments/e/runs:batchCreate", requests=runs)
-    assert [one["name"].rpartition("/")[2] for one in told["tensorboardRuns"]] == ["run-1", "run-2"]
+    reply = made(client, f"{board}/experiments/e/runs:batchCreate", requests=runs)
+    assert [one["name"].rpartition("/")[2] for one in reply["tensorboardRuns"]] == ["run-1", "run-2"]
     requests = [
         {
             "parent": f"{experiment}/runs/run-1",
@@ -288,9 +288,9 @@ def test_a_batch_of_time_series_locks_its_runs_in_one_order(
         }
         for run in ("r2", "r", "r1")
     ]
-    told = made(client, f"{board}/experiments/e:batchCreate", requests=requests)["tensorboardTimeSeries"]
+    reply = made(client, f"{board}/experiments/e:batchCreate", requests=requests)["tensorboardTimeSeries"]
     assert list(dict.fromkeys(locked)) == ["r", "r1", "r2"]
-    assert [one["name"].split("/")[-3] for one in told] == ["r2", "r", "r1"]
+    assert [one["name"].split("/")[-3] for one in reply] == ["r2", "r", "r1"]
 
 
 def test_blobs_are_named_by_their_ids(client: TestClient, board: str) -> None:
@@ -299,14 +299,14 @@ def test_blobs_are_named_by_their_ids(client: TestClient, board: str) -> None:
     points = [{"step": str(step), "blobs": {"values": [{"id": f"{step}-{n}"} for n in range(step)]}} for step in (0, 2)]
     points[0]["blobs"] = {}  # as proto3 writes a sequence of none
     made(client, f"{board}/experiments/e/runs/r:write", timeSeriesData=[data(graph, *points, kind=3)])
-    (told,) = client.get(f"{PARENT}/{board}:batchRead?timeSeries={graph}").json()["timeSeriesData"]
-    assert [(one["step"], one["blobs"]["values"]) for one in told["values"]] == [
+    (reply,) = client.get(f"{PARENT}/{board}:batchRead?timeSeries={graph}").json()["timeSeriesData"]
+    assert [(one["step"], one["blobs"]["values"]) for one in reply["values"]] == [
         ("0", []),
         ("2", [{"id": "2-0"}, {"id": "2-1"}]),
     ]
 
 
-def test_what_cannot_be_written_is_told(client: TestClient, board: str) -> None:
+def test_invalid_points_are_refused(client: TestClient, board: str) -> None:
     loss, blob = series(client, board, "loss"), series(client, board, "graph", 3)
     write = f"{PARENT}/{board}/experiments/e/runs/r:write"
 

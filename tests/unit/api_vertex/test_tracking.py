@@ -26,19 +26,19 @@ def board(client: TestClient) -> str:
     return str(client.post(f"{PARENT}/tensorboards", json={"displayName": "b"}).json()["response"]["name"])
 
 
-def test_a_job_is_told_its_experiment_and_its_run(client: TestClient, experiment: str) -> None:
-    told = sent(client, job(experiment=experiment, experimentRun=f"{CONTEXTS}/e-r", serviceAccount="me@example.org"))
-    assert told["jobSpec"]["experimentRun"] == f"{CONTEXTS}/e-r"
-    env = ours(client, told)["env"]
+def test_a_job_gets_its_experiment_and_run(client: TestClient, experiment: str) -> None:
+    reply = sent(client, job(experiment=experiment, experimentRun=f"{CONTEXTS}/e-r", serviceAccount="me@example.org"))
+    assert reply["jobSpec"]["experimentRun"] == f"{CONTEXTS}/e-r"
+    env = ours(client, reply)["env"]
     assert (env["AIP_EXPERIMENT_NAME"], env["AIP_EXPERIMENT_RUN_NAME"]) == (experiment, f"{CONTEXTS}/e-r")
     assert env["VERTEX_AI_SDK_SERVER"] == "trainmaster"
     assert "CLOUD_ML_PROJECT_ID" not in env
 
 
 def test_without_a_run_the_job_gets_one_of_its_own(client: TestClient, experiment: str) -> None:
-    told = sent(client, job(experiment=experiment))
-    job_id = told["name"].rpartition("/")[2]
-    assert told["jobSpec"]["experimentRun"] == f"{CONTEXTS}/e-{job_id}"
+    reply = sent(client, job(experiment=experiment))
+    job_id = reply["name"].rpartition("/")[2]
+    assert reply["jobSpec"]["experimentRun"] == f"{CONTEXTS}/e-{job_id}"
     run = client.get(f"/v1/{CONTEXTS}/e-{job_id}").json()
     assert (run["displayName"], run["schemaTitle"], run["parentContexts"]) == (
         job_id,
@@ -46,7 +46,7 @@ def test_without_a_run_the_job_gets_one_of_its_own(client: TestClient, experimen
         [experiment],
     )
     assert run["metadata"] == {"_params": {}, "_metrics": {}, "_state": "RUNNING"}
-    assert "AIP_EXPERIMENT_RUN_NAME" not in ours(client, told)["env"]  # each job's is told by its id
+    assert "AIP_EXPERIMENT_RUN_NAME" not in ours(client, reply)["env"]  # each job's is told by its id
     pipeline = {
         "displayName": "p", "trainingTaskDefinition": TASK,
         "trainingTaskInputs": {"worker_pool_specs": [POOL], "experiment": experiment},
@@ -56,15 +56,15 @@ def test_without_a_run_the_job_gets_one_of_its_own(client: TestClient, experimen
 
 
 def test_a_job_with_a_board_has_an_experiment_there(client: TestClient, board: str) -> None:
-    told = sent(client, job(tensorboard=board))
-    assert ours(client, told)["env"]["AIP_TENSORBOARD_RESOURCE_NAME"] == board
-    made = client.get(f"/v1/{board}/experiments/{told['name'].rpartition('/')[2]}").json()
-    assert (made["displayName"], made["source"]) == ("My job", told["name"])
+    reply = sent(client, job(tensorboard=board))
+    assert ours(client, reply)["env"]["AIP_TENSORBOARD_RESOURCE_NAME"] == board
+    made = client.get(f"/v1/{board}/experiments/{reply['name'].rpartition('/')[2]}").json()
+    assert (made["displayName"], made["source"]) == ("My job", reply["name"])
     # The SDK lists its runs when the job has ended.
     assert client.get(f"/v1/{made['name']}/runs").json() == {}
 
 
-def test_what_is_no_experiment_is_told_when_the_job_is_created(client: TestClient, experiment: str, board: str) -> None:
+def test_an_unknown_experiment_is_refused_at_creation(client: TestClient, experiment: str, board: str) -> None:
     def words(status: str = "INVALID_ARGUMENT", **spec: Any) -> str:
         return refused(client, job(**spec), status=status)
 

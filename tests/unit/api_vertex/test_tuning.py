@@ -43,24 +43,28 @@ def study_loop(sessions: SessionFactory, clock: Any) -> StudyLoop:
     return StudyLoop(ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
 
 
-def study_of(client: TestClient, told: Any) -> Any:
-    return client.get(f"/api/v1/studies/{told['name'].rpartition('/')[2]}").json()["spec"]
+def study_of(client: TestClient, reply: Any) -> Any:
+    return client.get(f"/api/v1/studies/{reply['name'].rpartition('/')[2]}").json()["spec"]
 
 
-def place(told: Any) -> str:
-    return f"/v1/{told['name']}"
+def place(reply: Any) -> str:
+    return f"/v1/{reply['name']}"
 
 
 # --- what it becomes -------------------------------------------------------------------------------------------------
 
 
 def test_it_becomes_a_study(client: TestClient) -> None:
-    told = sent(client, tuning(maxFailedTrialCount=3, spec={"measurementSelectionType": 2}), KIND)
-    assert told["name"].startswith(PARENT.removeprefix("/v1/") + f"/{KIND}/study-")
-    assert (told["state"], told["displayName"], told["labels"]) == ("JOB_STATE_QUEUED", "My search", {"team": "x"})
-    assert (told["maxTrialCount"], told["studySpec"]["parameters"][0]) == (4, RATE)
-    assert "trials" not in told
-    study = study_of(client, told)
+    reply = sent(client, tuning(maxFailedTrialCount=3, spec={"measurementSelectionType": 2}), KIND)
+    assert reply["name"].startswith(PARENT.removeprefix("/v1/") + f"/{KIND}/study-")
+    assert (reply["state"], reply["displayName"], reply["labels"]) == (
+        "JOB_STATE_QUEUED",
+        "My search",
+        {"team": "x"},
+    )
+    assert (reply["maxTrialCount"], reply["studySpec"]["parameters"][0]) == (4, RATE)
+    assert "trials" not in reply
+    study = study_of(client, reply)
     assert study["name"] == "my-search"
     assert study["budget"] | {"trials": 4, "parallel": 2, "failed_trials": 2} == study["budget"]
     assert (study["algorithm"], study["measurement"]) == ("auto", "best")
@@ -80,15 +84,15 @@ def test_it_becomes_a_study(client: TestClient) -> None:
 
 
 def test_it_is_cloned_as_any_study(client: TestClient) -> None:
-    told = sent(client, tuning(), KIND)
-    url = f"/api/v1/studies/{told['name'].rpartition('/')[2]}/clone"
+    reply = sent(client, tuning(), KIND)
+    url = f"/api/v1/studies/{reply['name'].rpartition('/')[2]}/clone"
     made = client.post(url, json={"changes": {"budget": {"trials": 2}}})
     assert made.status_code == 201, made.text
     spec = made.json()["spec"]
     assert (spec["name"], spec["budget"]["trials"], spec["metrics"][0]["name"]) == ("my-search-2", 2, "accuracy")
-    assert spec["parameters"] == study_of(client, told)["parameters"]
+    assert spec["parameters"] == study_of(client, reply)["parameters"]
     shown = client.get(f"{PARENT}/{KIND}").json()[KIND]
-    assert [one["name"] for one in shown] == [told["name"]]
+    assert [one["name"] for one in shown] == [reply["name"]]
 
 
 def test_zeros_are_left_out_and_the_last_measurement_is_the_default(client: TestClient) -> None:
@@ -143,7 +147,7 @@ PARAMETERS = "hyperparameter_tuning_job.study_spec.parameters"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (tuning(maxTrialCount=0), "hyperparameter_tuning_job.max_trial_count: must be above 0"),
         (tuning(parallelTrialCount=9999), "hyperparameter_tuning_job.parallel_trial_count: "),
@@ -193,13 +197,13 @@ PARAMETERS = "hyperparameter_tuning_job.study_spec.parameters"
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, said: str) -> None:
-    assert said in refused(client, body, collection=KIND)
+def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, message: str) -> None:
+    assert message in refused(client, body, collection=KIND)
     assert client.get(f"{PARENT}/{KIND}").json() == {}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (tuning(encryptionSpec={"kmsKeyName": "k"}), "hyperparameter_tuning_job.encryption_spec"),
         (tuning(spec={"transferLearningConfig": {"disableTransferLearning": True}}), "transfer learning"),
@@ -208,19 +212,19 @@ def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any,
         (tuning(trialJobSpec={"workerPoolSpecs": [POOL], "network": "n"}), "trial_job_spec.network"),
     ],
 )
-def test_what_is_not_served_is_told_by_its_name(client: TestClient, body: Any, said: str) -> None:
-    assert said in refused(client, body, status="UNIMPLEMENTED", collection=KIND)
+def test_unsupported_fields_are_refused_by_name(client: TestClient, body: Any, message: str) -> None:
+    assert message in refused(client, body, status="UNIMPLEMENTED", collection=KIND)
 
 
-def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None:
-    told = sent(client, tuning(), KIND)
-    viewer, nobody = as_user("viewer", role="viewer"), as_user("nobody", role=None)
-    assert viewer.get(place(told)).status_code == 200
+def test_who_may(client: TestClient, outsider: TestClient, as_user: Any) -> None:
+    reply = sent(client, tuning(), KIND)
+    viewer, unauthorised = as_user("viewer", role="viewer"), as_user("nobody", role=None)
+    assert viewer.get(place(reply)).status_code == 200
     for who, answer in (
         (viewer, viewer.post(f"{PARENT}/{KIND}", json=tuning())),
-        (viewer, viewer.post(f"{place(told)}:cancel")),
-        (nobody, nobody.get(place(told))),
-        (stranger, stranger.get(f"{PARENT}/{KIND}")),
+        (viewer, viewer.post(f"{place(reply)}:cancel")),
+        (unauthorised, unauthorised.get(place(reply))),
+        (outsider, outsider.get(f"{PARENT}/{KIND}")),
     ):
         error_of(answer, 403, "PERMISSION_DENIED"), who
 
@@ -228,15 +232,15 @@ def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None
 # --- its life --------------------------------------------------------------------------------------------------------
 
 
-def test_trials_are_told_with_what_they_came_to(
+def test_trials_show_their_results(
     client: TestClient, study_loop: StudyLoop, sessions: SessionFactory, clock: Any
 ) -> None:
     body = tuning(UNITS, KINDS, spec={"algorithm": 3})
     body["trialJobSpec"]["enableWebAccess"] = True
-    told = sent(client, body, KIND)
-    study_id = told["name"].rpartition("/")[2]
+    reply = sent(client, body, KIND)
+    study_id = reply["name"].rpartition("/")[2]
     study_loop.reconcile(study_id)
-    waiting = client.get(place(told)).json()
+    waiting = client.get(place(reply)).json()
     assert waiting["state"] == "JOB_STATE_PENDING"
     first, second = waiting["trials"]
     assert [(one["id"], one["state"]) for one in (first, second)] == [("1", "REQUESTED"), ("2", "REQUESTED")]
@@ -253,7 +257,7 @@ def test_trials_are_told_with_what_they_came_to(
         session.execute(update(Job).where(Job.id.in_(jobs)).values(state="running", started_at=clock.now))
         ended = {"state": "succeeded", "result": {"accuracy": 0.75}, "curve": curve, "ended_at": clock.now}
         session.execute(update(Trial).where(Trial.number == 1).values(**ended))
-    running = client.get(place(told)).json()
+    running = client.get(place(reply)).json()
     assert running["state"] == "JOB_STATE_RUNNING"
     assert [one["state"] for one in running["trials"]] == ["SUCCEEDED", "ACTIVE"]
     assert running["trials"][0]["finalMeasurement"] == {
@@ -266,9 +270,9 @@ def test_trials_are_told_with_what_they_came_to(
     with unit_of_work(sessions) as session:
         study = session.execute(select(Study)).scalar_one()
         spec = {**study.spec["vertex"]["body"]["trialJobSpec"], "enableWebAccess": False}
-        kept = {**study.spec["vertex"], "body": {**study.spec["vertex"]["body"], "trialJobSpec": spec}}
-        study.spec = {**study.spec, "vertex": kept}
-    assert not any("webAccessUris" in one for one in client.get(place(told)).json()["trials"])
+        stored = {**study.spec["vertex"], "body": {**study.spec["vertex"]["body"], "trialJobSpec": spec}}
+        study.spec = {**study.spec, "vertex": stored}
+    assert not any("webAccessUris" in one for one in client.get(place(reply)).json()["trials"])
     assert running["startTime"] == running["trials"][0]["startTime"]
     with unit_of_work(sessions) as session:
         session.execute(
@@ -277,7 +281,7 @@ def test_trials_are_told_with_what_they_came_to(
             .values(state="failed", reason="It never told accuracy.", ended_at=clock.now)
         )
         session.execute(update(Study).values(state="failed", reason="All 2 trials are done.", finished_at=clock.now))
-    failed = client.get(place(told)).json()
+    failed = client.get(place(reply)).json()
     assert failed["error"] == {"code": 3, "message": "All 2 trials are done."}
     assert failed["trials"][1]["infeasibleReason"] == "It never told accuracy."
     assert (failed["trials"][1]["state"], "finalMeasurement" in failed["trials"][1]) == ("INFEASIBLE", False)
@@ -288,36 +292,36 @@ def test_trials_are_told_with_what_they_came_to(
 
 @pytest.mark.parametrize("kind", ["doubleValueSpec", "integerValueSpec"])
 def test_a_parameter_without_a_range_is_refused(client: TestClient, kind: str) -> None:
-    said = refused(client, tuning({"parameterId": "x", kind: {}}), collection=KIND)
-    assert "parameters[0]" in said
-    assert "min_value and max_value are needed" in said
+    message = refused(client, tuning({"parameterId": "x", kind: {}}), collection=KIND)
+    assert "parameters[0]" in message
+    assert "min_value and max_value are needed" in message
     sent(client, tuning({"parameterId": "x", kind: {"maxValue": 1}}), KIND)  # from zero on, which is left out
 
 
 def test_the_client_waits_for_a_study_that_is_paused(client: TestClient, sessions: SessionFactory) -> None:
-    told = sent(client, tuning(), KIND)
+    reply = sent(client, tuning(), KIND)
     with unit_of_work(sessions) as session:
         session.execute(update(Study).values(state="paused"))
     # As it would go on to wait for one that has not begun; it takes PAUSED for the end.
-    assert client.get(place(told)).json()["state"] == "JOB_STATE_QUEUED"
+    assert client.get(place(reply)).json()["state"] == "JOB_STATE_QUEUED"
 
 
 def test_cancel_and_delete(client: TestClient, study_loop: StudyLoop) -> None:
-    told = sent(client, tuning(), KIND)
-    study_id = told["name"].rpartition("/")[2]
+    reply = sent(client, tuning(), KIND)
+    study_id = reply["name"].rpartition("/")[2]
     study_loop.reconcile(study_id)
-    assert "cancel it first" in error_of(client.delete(place(told)), 400, "FAILED_PRECONDITION")
-    assert client.post(f"{place(told)}:cancel", json={}).json() == {}
-    assert client.get(place(told)).json()["state"] == "JOB_STATE_CANCELLING"
+    assert "cancel it first" in error_of(client.delete(place(reply)), 400, "FAILED_PRECONDITION")
+    assert client.post(f"{place(reply)}:cancel", json={}).json() == {}
+    assert client.get(place(reply)).json()["state"] == "JOB_STATE_CANCELLING"
     for _ in range(3):
         study_loop.reconcile(study_id)
-    ended = client.get(place(told)).json()
+    ended = client.get(place(reply)).json()
     assert (ended["state"], ended["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
     assert {one["state"] for one in ended["trials"]} == {"INFEASIBLE"}
-    assert "ended already" in error_of(client.post(f"{place(told)}:cancel", json={}), 400, "FAILED_PRECONDITION")
-    operation = client.delete(place(told)).json()
+    assert "ended already" in error_of(client.post(f"{place(reply)}:cancel", json={}), 400, "FAILED_PRECONDITION")
+    operation = client.delete(place(reply)).json()
     assert operation["done"]
-    error_of(client.get(place(told)), 404, "NOT_FOUND")
+    error_of(client.get(place(reply)), 404, "NOT_FOUND")
     assert client.get(f"/ui/{operation['name']}").json() == operation
 
 
@@ -360,7 +364,7 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
 def test_a_logarithm_needs_values_above_zero(client: TestClient) -> None:
     for scale in (2, 3):
         wrong = {"parameterId": "x", "discreteValueSpec": {"values": [-1, 0, 1]}, "scaleType": scale}
-        said = refused(client, tuning(wrong), collection=KIND)
-        assert "parameters[0].scale_type" in said
-        assert "x has -1" in said
+        message = refused(client, tuning(wrong), collection=KIND)
+        assert "parameters[0].scale_type" in message
+        assert "x has -1" in message
     sent(client, tuning({"parameterId": "x", "discreteValueSpec": {"values": [1, 10]}, "scaleType": 2}), KIND)

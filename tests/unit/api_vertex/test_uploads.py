@@ -33,8 +33,8 @@ def files(settings: Settings) -> None:
 
 
 def upload(client: TestClient, *, model: dict[str, Any] | None = None, **more: Any) -> Any:
-    told = {"displayName": "Digits", "artifactUri": URI, "containerSpec": {"imageUri": IMAGE}, **(model or {})}
-    return client.post(f"{PARENT}/models:upload", json={"model": told, **more})
+    reply = {"displayName": "Digits", "artifactUri": URI, "containerSpec": {"imageUri": IMAGE}, **(model or {})}
+    return client.post(f"{PARENT}/models:upload", json={"model": reply, **more})
 
 
 def name_of(operation: Any) -> str:
