@@ -292,7 +292,7 @@ def test_what_is_wrong_or_not_served_is_named(app: Any, client: TestClient, body
     assert client.get(JOBS).json()["items"] == []
 
 
-def test_errors_have_the_format_of_kubernetes(client: TestClient, outsider: TestClient) -> None:
+def test_errors_have_the_format_of_kubernetes(client: TestClient, stranger: TestClient) -> None:
     assert "deployments" in refused(client.get("/kubernetes/apis/apps/v1/deployments"), 404, "NotFound")
     unknown = manifest(runtimeRef={"name": "mpi-distributed"})
     assert "torch-distributed" in refused(client.post(JOBS, json=unknown), 404, "NotFound")
@@ -301,7 +301,7 @@ def test_errors_have_the_format_of_kubernetes(client: TestClient, outsider: Test
     assert "labelSelector" in refused(client.get(f"{CORE}/pods"), 422, "Invalid")
     assert "watch" in refused(client.get(f"{JOBS}?watch=true"), 422, "Invalid")
     refused(client.post(JOBS, content=b"{", headers={"content-type": "application/json"}), 400, "BadRequest")
-    refused(outsider.get(JOBS), 401, "Unauthorized")
+    refused(stranger.get(JOBS), 401, "Unauthorized")
     large = {**manifest(), "x": "x" * (5 * 2**20)}
     refused(client.post(JOBS, json=large), 413, "RequestEntityTooLarge")
 

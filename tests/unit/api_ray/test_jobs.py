@@ -271,8 +271,8 @@ def test_a_body_that_is_none(client: TestClient, body: bytes) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_who_may_not(client: TestClient, outsider: TestClient, as_user: Callable[..., TestClient], sent: Sent) -> None:
-    assert outsider.get(f"{API}/version").status_code == 401
+def test_who_may_not(client: TestClient, stranger: TestClient, as_user: Callable[..., TestClient], sent: Sent) -> None:
+    assert stranger.get(f"{API}/version").status_code == 401
     # Ray's client shows the text of a 403, and of a 404 here that this is no Ray.
     unauthorised = as_user("nobody", role=None).get(f"{API}/version")
     assert unauthorised.status_code == 403

@@ -117,7 +117,7 @@ def test_a_job_that_goes_away_ends_its_tail(
 
 
 def test_who_may_not_tail(
-    client: TestClient, outsider: TestClient, as_user: Callable[..., TestClient], stage: Stage, admin_token: str
+    client: TestClient, stranger: TestClient, as_user: Callable[..., TestClient], stage: Stage, admin_token: str
 ) -> None:
     url = f"{API}/jobs/{stage.submission_id}/logs/tail"
 
@@ -126,9 +126,9 @@ def test_who_may_not_tail(
             pass
         return denied.value.status_code, denied.value.text
 
-    assert refused(outsider)[0] == 401
+    assert refused(stranger)[0] == 401
     # A page of somebody else's could open it with the cookie that a browser sends along.
-    assert refused(outsider, headers={"Cookie": f"trainmaster_session={admin_token}"})[0] == 401
+    assert refused(stranger, headers={"Cookie": f"trainmaster_session={admin_token}"})[0] == 401
     assert refused(as_user("far", role=None))[0] == 404
     assert refused(client, f"{API}/jobs/none/logs/tail") == (404, "Job none does not exist")
     with as_user("vic", role="viewer").websocket_connect(url):

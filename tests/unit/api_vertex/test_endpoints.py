@@ -231,7 +231,7 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
     submit: Any,
     model: str,  # noqa: F811
     as_user: Any,
-    outsider: TestClient,
+    stranger: TestClient,
     clock: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -269,7 +269,7 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
     assert raw.headers["X-Vertex-AI-Deployed-Model-Id"] == "digits"
     assert "no numbers" in error_of(client.post(ask, json={"instances": [[None]]}), 400, "INVALID_ARGUMENT")
     error_of(as_user("nobody", role=None).post(ask, json={"instances": []}), 403, "PERMISSION_DENIED")
-    error_of(outsider.post(ask, json={"instances": []}), 403, "PERMISSION_DENIED")
+    error_of(stranger.post(ask, json={"instances": []}), 403, "PERMISSION_DENIED")
     error_of(client.post(f"{PARENT}/endpoints/none:predict", json={"instances": []}), 404, "NOT_FOUND")
     assert "explain" in error_of(client.post(f"/v1/{house.name}:explain", json={}), 501, "UNIMPLEMENTED")
 

@@ -254,10 +254,10 @@ def test_unknown_buckets_are_reported(client: TestClient) -> None:
     assert "gs://nowhere/x" in refused(client, job(baseOutputDirectory=base), status="NOT_FOUND")
 
 
-def test_who_may(client: TestClient, outsider: TestClient, as_user: Callable[..., TestClient], app: Any) -> None:
+def test_who_may(client: TestClient, stranger: TestClient, as_user: Callable[..., TestClient], app: Any) -> None:
     reply = sent(client, job())
     wrong = TestClient(app, headers={"Authorization": "Bearer tm_wrong"})
-    for one in (outsider, wrong):
+    for one in (stranger, wrong):
         error_of(one.get(f"/v1/{reply['name']}"), 403, "PERMISSION_DENIED")
         error_of(one.post(f"{PARENT}/customJobs", json=job()), 403, "PERMISSION_DENIED")
         error_of(one.get(f"{PARENT}/models"), 403, "PERMISSION_DENIED")

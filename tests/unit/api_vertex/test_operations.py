@@ -58,7 +58,7 @@ def test_a_deployment_that_is_cancelled_ends_so_and_one_that_is_done_stays(
     assert client.get(f"/v1/{again['name']}").json()["response"]["deployedModel"]["id"] == "again"
     gone = house.undeploy("again").json()
     message = error_of(client.post(f"/v1/{gone['name']}:cancel"), 501, "UNIMPLEMENTED")
-    assert "is not turned back" in message
+    assert "cannot be undone" in message
 
 
 @pytest.mark.usefixtures("files")

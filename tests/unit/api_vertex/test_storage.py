@@ -71,8 +71,8 @@ def test_a_volume_is_a_bucket_and_so_is_a_project(client: TestClient) -> None:
 
 
 def test_a_wrong_token_is_refused_and_not_refreshed(app: Any) -> None:
-    outsider = TestClient(app, headers={"Authorization": "Bearer tm_wrong"})
-    assert "not known" in error_of(outsider.get(f"{API}/data"), 403)
+    stranger = TestClient(app, headers={"Authorization": "Bearer tm_wrong"})
+    assert "not known" in error_of(stranger.get(f"{API}/data"), 403)
     assert "token" in error_of(TestClient(app).get(f"{API}/data"), 403)
 
 

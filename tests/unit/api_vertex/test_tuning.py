@@ -216,7 +216,7 @@ def test_unsupported_fields_are_refused_by_name(client: TestClient, body: Any, m
     assert message in refused(client, body, status="UNIMPLEMENTED", collection=KIND)
 
 
-def test_who_may(client: TestClient, outsider: TestClient, as_user: Any) -> None:
+def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None:
     reply = sent(client, tuning(), KIND)
     viewer, unauthorised = as_user("viewer", role="viewer"), as_user("nobody", role=None)
     assert viewer.get(place(reply)).status_code == 200
@@ -224,7 +224,7 @@ def test_who_may(client: TestClient, outsider: TestClient, as_user: Any) -> None
         (viewer, viewer.post(f"{PARENT}/{KIND}", json=tuning())),
         (viewer, viewer.post(f"{place(reply)}:cancel")),
         (unauthorised, unauthorised.get(place(reply))),
-        (outsider, outsider.get(f"{PARENT}/{KIND}")),
+        (stranger, stranger.get(f"{PARENT}/{KIND}")),
     ):
         error_of(answer, 403, "PERMISSION_DENIED"), who
 
