@@ -171,7 +171,7 @@ def test_what_is_wrong_with_a_call_is_told(url: str, client: TestClient) -> None
     assert client.post("/api/v1/optuna/Nothing?project=default").json()["code"] == "not_found"
     unread = client.post("/api/v1/optuna/CreateNewStudy?project=default", content=b"\xff\xff\xff")
     assert (unread.status_code, unread.json()["code"]) == (422, "invalid_request")
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not an address"):
         ours.storage(url="ftp://here", token="t")
 
 
@@ -232,7 +232,7 @@ def test_an_api_that_restarts_is_waited_for_and_nothing_is_doubled(
 ) -> None:
     storage = job_storage()
     study_id = storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "kept")
-    real, broken = ours._Road._ask, []
+    real, broken = ours._HttpTransport._post, []
 
     def breaks_once(self: Any, method: str, body: bytes) -> Any:
         answer = real(self, method, body)
@@ -241,7 +241,7 @@ def test_an_api_that_restarts_is_waited_for_and_nothing_is_doubled(
             raise ConnectionResetError("the answer was lost")
         return answer
 
-    monkeypatch.setattr(ours._Road, "_ask", breaks_once)
+    monkeypatch.setattr(ours._HttpTransport, "_post", breaks_once)
     storage.set_study_user_attr(study_id, "tried", 1)
     assert storage.get_study_user_attrs(study_id) == {"tried": 1}
     assert code_of(lambda: storage.create_new_trial(study_id))[0] is grpc.StatusCode.UNAVAILABLE
@@ -254,13 +254,13 @@ def test_a_call_that_may_have_been_done_is_not_sent_again(
 ) -> None:
     storage = job_storage()
     study_id = storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "kept")
-    real = ours._Road._ask
+    real = ours._HttpTransport._post
 
     def is_lost_in_a_proxy(self: Any, method: str, body: bytes) -> Any:
         answer = real(self, method, body)
         return (status, None, b"") if method == "CreateNewTrial" else answer
 
-    monkeypatch.setattr(ours._Road, "_ask", is_lost_in_a_proxy)
+    monkeypatch.setattr(ours._HttpTransport, "_post", is_lost_in_a_proxy)
     assert code_of(lambda: storage.create_new_trial(study_id))[0] is grpc.StatusCode.UNAVAILABLE
     assert len(storage.get_all_trials(study_id)) == 1
 

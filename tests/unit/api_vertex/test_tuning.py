@@ -166,7 +166,7 @@ PARAMETERS = "hyperparameter_tuning_job.study_spec.parameters"
         (tuning({**KINDS, "scaleType": 1}), "leave it unset for the CATEGORICAL parameter kind"),
         (tuning(RATE, RATE), f"{PARAMETERS}[1].parameter_id: there is a parameter lr already"),
         (tuning({"parameterId": "x", "discreteValueSpec": {"values": [2, 1]}}), "must be in increasing order"),
-        (tuning({**RATE, "parameterId": "a b"}), f"{PARAMETERS}[0]: is not a parameter's name"),
+        (tuning({**RATE, "parameterId": "a b"}), f"{PARAMETERS}[0]: is not a parameter name"),
         (tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": "NaN"}}), "a finite number"),
         (
             tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": 1, "defaultValue": 0.5}}),
