@@ -57,7 +57,7 @@ def main() -> None:
     show(title, rows, {"ms per replica": per_replica}, as_json=options.json)
 
 
-class Bells:
+class RecordingWakeup:
     """Remembers which attempts were rung for."""
 
     def __init__(self) -> None:
@@ -81,14 +81,14 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
 
 def cost(sessions: SessionFactory, options: argparse.Namespace, folder: str) -> dict[str, float]:
-    engine, bells = FakeEngine(tuple(node(number) for number in range(options.nodes))), Bells()
+    engine, wakeup = FakeEngine(tuple(node(number) for number in range(options.nodes))), RecordingWakeup()
     now = engine.now
     with unit_of_work(sessions) as session:
         session.add(Project(id="project-1", name="default", created_at=now, quota={}))
         session.add(User(id="user-1", name="ann", is_admin=False, created_at=now))
         session.add(Volume(id="volume-1", name="output", kind="local", root=folder, created_at=now))
     control = ControlContext(
-        sessions, FakeExecutor(engine), bells, lambda: engine.now, "bench", b"k" * 32, "http://api"
+        sessions, FakeExecutor(engine), wakeup, lambda: engine.now, "bench", b"k" * 32, "http://api"
     )
     sync_nodes(control)
     ticker, reconciler = Ticker(control), Reconciler(control)
@@ -109,7 +109,7 @@ def cost(sessions: SessionFactory, options: argparse.Namespace, folder: str) -> 
             numbers = range(first, min(first + AT_ONCE, options.gangs))
             session.execute(insert(Job), [job(number, engine, options.gang) for number in numbers])
         count("tick", ticker.tick)
-        fresh, bells.keys = bells.keys, []
+        fresh, wakeup.keys = wakeup.keys, []
         attempts += fresh
         count("start", partial(reconcile, fresh))
     with unit_of_work(sessions) as session:

@@ -100,7 +100,7 @@ def _view(
     gpus = _gpus(gang, holders)
     is_stopping, ends_at = _ending(row, now)
     for_job = None if row.stop is None else Stop.from_json(row.stop).for_job
-    limit_s = limit_in_sight(row.max_run_time_s)
+    limit_s = plannable_limit_s(row.max_run_time_s)
     if ends_at is None and limit_s is not None:
         ends_at = ends_at_last(row.started_at, limit_s, row.stop_grace_s, now)
     traits = JobTraits(row.project, row.user, row.name, row.code or "", row.shape)
@@ -131,7 +131,7 @@ def _view(
     )
 
 
-def limit_in_sight(max_run_time_s: float | None) -> float | None:
+def plannable_limit_s(max_run_time_s: float | None) -> float | None:
     """``None`` for a limit that no calendar reaches."""
     return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < OUT_OF_SIGHT_S else None
 

@@ -25,8 +25,8 @@ from scheduler.control.planning.planner_inputs import changed_usage, load_settin
 from scheduler.control.planning.running import (
     STOP_GRACE_S,
     late_after_limit,
-    limit_in_sight,
     load_running,
+    plannable_limit_s,
     running_rows,
 )
 from scheduler.control.upkeep.quarantine import failures_seen, next_change
@@ -265,7 +265,7 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
     for r in rows:
         preempting_since = r.preempting_since
         traits = JobTraits(r.project, r.user, r.name, r.code or "", r.shape)
-        limit_s = limit_in_sight(r.max_run_time_s)
+        limit_s = plannable_limit_s(r.max_run_time_s)
         queued = QueuedGang(
             JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, limit_s,
             attained_gpu_s=r.attained_gpu_s,

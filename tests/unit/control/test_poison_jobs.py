@@ -12,7 +12,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.control.planning.estimates import Estimates, finite
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
-from scheduler.control.planning.running import limit_in_sight
+from scheduler.control.planning.running import plannable_limit_s
 from scheduler.planning import plan
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, NodeSnapshot, Plan, QueuedGang, ReasonCode, Snapshot
@@ -129,7 +129,7 @@ def test_times_that_are_none_are_not_planned_with() -> None:
     assert finite(Estimate(1.0, 1.0, inf)) is finite(Estimate(nan, 1.0, 1.0)) is None
     assert finite(Estimate(1.0, 1.0, 2.0)) == Estimate(1.0, 1.0, 2.0)
     assert finite(Estimate(8e10, 60.0, 9e10)) == Estimate(1e9, 60.0, 1e9)
-    assert (limit_in_sight(1e12), limit_in_sight(nan), limit_in_sight(3600.0)) == (None, None, 3600.0)
+    assert (plannable_limit_s(1e12), plannable_limit_s(nan), plannable_limit_s(3600.0)) == (None, None, 3600.0)
 
 
 def test_what_a_job_says_of_its_own_end_stays_in_sight() -> None:

@@ -70,6 +70,32 @@ def _id_of(kind: RecordKind) -> Any:
 
 def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
     kind = routes.kind
+    create, patch, delete = _writing_handlers(routes)
+    list_all, get = _reading_handlers(routes)
+
+    def verb(request: Request, action: str, parent: ParentDep, principal: PrincipalDep) -> Response:
+        del request, parent, principal
+        raise NotServed(f"{kind.noun}:{action[:50]} is not served by this platform.")
+
+    def add(path: str, handler: Callable[..., Response], *methods: str) -> None:
+        name = f"vertex_{kind.word}_{handler.__name__}"
+        router.add_api_route(f"{PARENT}/{path}", handler, methods=list(methods), name=name)
+
+    add(routes.path, create, "POST")
+    add(routes.path, list_all, "GET")
+    add(f"{routes.path}:{{action}}", verb, "POST", "GET")
+    add(f"{routes.template}:{{action}}", verb, "POST", "GET")
+    add(routes.template, get, "GET")
+    add(routes.template, patch, "PATCH")
+    add(routes.template, delete, "DELETE")
+
+
+Handler = Callable[..., Response]
+
+
+def _writing_handlers(routes: ResourceRoutes) -> tuple[Handler, Handler, Handler]:
+    """Handlers that create, change and delete a record."""
+    kind = routes.kind
 
     def create(
         request: Request,
@@ -87,27 +113,6 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
             record = routes.make(tx, kind, path, Message(body, kind.word))
             (shown,) = routes.show(tx, [record])
         return answer(_operation(kind, shown, "create") if kind.is_slow else shown)
-
-    def list_all(
-        request: Request,
-        parent: ParentDep,
-        principal: PrincipalDep,
-        context: AppContextDep,
-        query: Annotated[lists.RecordQuery, Depends(_list_query)],
-    ) -> Response:
-        path = record_path(request, routes.path)
-        with context.read() as work:
-            tx = principal.open(work, parent, "viewer", verb=routes.permission("list"))
-            _demand_above(tx, routes, f"{path}/-")
-            records, more = lists.list_records(tx, kind, path, query)
-            shown = routes.show(tx, records)
-        return answer({**({_listed(kind): shown} if shown else {}), **more})
-
-    def get(request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep) -> Response:
-        with context.read() as work:
-            tx = principal.open(work, parent, "viewer", verb=routes.permission("get"))
-            (shown,) = routes.show(tx, [service.find(tx, kind, record_path(request, routes.template))])
-        return answer(shown)
 
     def patch(
         request: Request,
@@ -136,21 +141,35 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
             service.remove(tx, kind, path)
         return answer(deletion_view(parent.name_of(path), is_done=True))
 
-    def verb(request: Request, action: str, parent: ParentDep, principal: PrincipalDep) -> Response:
-        del request, parent, principal
-        raise NotServed(f"{kind.noun}:{action[:50]} is not served by this platform.")
+    return create, patch, delete
 
-    def add(path: str, handler: Callable[..., Response], *methods: str) -> None:
-        name = f"vertex_{kind.word}_{handler.__name__}"
-        router.add_api_route(f"{PARENT}/{path}", handler, methods=list(methods), name=name)
 
-    add(routes.path, create, "POST")
-    add(routes.path, list_all, "GET")
-    add(f"{routes.path}:{{action}}", verb, "POST", "GET")
-    add(f"{routes.template}:{{action}}", verb, "POST", "GET")
-    add(routes.template, get, "GET")
-    add(routes.template, patch, "PATCH")
-    add(routes.template, delete, "DELETE")
+def _reading_handlers(routes: ResourceRoutes) -> tuple[Handler, Handler]:
+    """Handlers that list records and get one of them."""
+    kind = routes.kind
+
+    def list_all(
+        request: Request,
+        parent: ParentDep,
+        principal: PrincipalDep,
+        context: AppContextDep,
+        query: Annotated[lists.RecordQuery, Depends(_list_query)],
+    ) -> Response:
+        path = record_path(request, routes.path)
+        with context.read() as work:
+            tx = principal.open(work, parent, "viewer", verb=routes.permission("list"))
+            _demand_above(tx, routes, f"{path}/-")
+            records, more = lists.list_records(tx, kind, path, query)
+            shown = routes.show(tx, records)
+        return answer({**({_listed(kind): shown} if shown else {}), **more})
+
+    def get(request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep) -> Response:
+        with context.read() as work:
+            tx = principal.open(work, parent, "viewer", verb=routes.permission("get"))
+            (shown,) = routes.show(tx, [service.find(tx, kind, record_path(request, routes.template))])
+        return answer(shown)
+
+    return list_all, get
 
 
 def _demand_above(tx: RecordTransaction, routes: ResourceRoutes, path: str) -> None:

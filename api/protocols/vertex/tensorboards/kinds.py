@@ -1,4 +1,7 @@
-"""Record kinds of TensorBoards: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards."""
+"""Record kinds of TensorBoards.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards
+"""
 
 from __future__ import annotations
 

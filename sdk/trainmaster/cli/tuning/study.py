@@ -21,9 +21,9 @@ from trainmaster.cli.tuning.study_views import (
     print_trials,
     progress_words,
     show_study,
-    tell_namesakes,
     tell_winner,
     value_text,
+    warn_of_same_names,
 )
 from trainmaster.cli.tuning.study_watch import follow_study
 from trainmaster.errors import InvalidSpec, LocalFileProblem
@@ -89,7 +89,7 @@ def create(
             raise typer.Exit(follow_study(client, made.id, as_json=json))
     output.print_result(made, f"{made.name} ({made.id})", as_json=json)
     if not json:
-        tell_namesakes(made)
+        warn_of_same_names(made)
         reference = made.id if made.namesakes else made.name
         output.note(f"`trainmaster study watch {reference}` shows its trials as they end.", "dim")
 
@@ -125,7 +125,7 @@ def show(study: Study, json: options.Json = False) -> None:
         output.print_json({**detail.model_dump(mode="json"), "trial_list": output.to_plain(trials)})
         return
     show_study(detail)
-    tell_namesakes(detail)
+    warn_of_same_names(detail)
     output.say()
     print_trials(detail.metrics, trials, study_reason=detail.reason)
 
@@ -152,7 +152,7 @@ def best(study: Study, json: options.Json = False) -> None:
             print_trials(found.metrics, found.trials)
     else:
         output.say(no_best(detail))
-    tell_namesakes(detail)
+    warn_of_same_names(detail)
 
 
 @app.command()
@@ -250,7 +250,7 @@ def clone(
         made = client.clone_study(study, changes=patch, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
     output.print_result(made, f"{made.name} ({made.id})", as_json=json)
     if not json:
-        tell_namesakes(made)
+        warn_of_same_names(made)
         tell_winner(made)
 
 
@@ -367,4 +367,4 @@ def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
 def _moved(detail: StudyDetail, *, as_json: bool) -> None:
     output.print_result(detail, f"{detail.name} ({detail.id}) {detail.state}", as_json=as_json)
     if not as_json:
-        tell_namesakes(detail)
+        warn_of_same_names(detail)

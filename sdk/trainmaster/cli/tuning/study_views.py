@@ -133,7 +133,7 @@ def _short_reasons(reasons: list[str], study_reason: str) -> tuple[dict[str, str
     return shortened, footnotes
 
 
-def tell_namesakes(detail: StudyDetail) -> None:
+def warn_of_same_names(detail: StudyDetail) -> None:
     """Print a hint if other active studies have the same name, which refers to the newest."""
     if detail.namesakes:
         shown = ", ".join(detail.namesakes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cli.terminal import output
 from trainmaster.cli.terminal.exits import ExitCode
-from trainmaster.cli.tuning.study_views import parent_words, point_words, result_words, show_study, tell_namesakes
+from trainmaster.cli.tuning.study_views import parent_words, point_words, result_words, show_study, warn_of_same_names
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -26,7 +26,7 @@ def follow_study(client: Client, study: str, *, as_json: bool) -> int:
     last_note = ""
     was_paused = False
     detail = client.get_study(study)
-    tell_namesakes(detail)
+    warn_of_same_names(detail)
     while True:
         count = sum(detail.trials.values()) - detail.trials.get("running", 0)
         if count > len(ended.reported):
