@@ -40,7 +40,7 @@ def test_the_login_link_is_valid_once(open_browser: Callable[..., Any], platform
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     stranger = open_browser(logged_in=False)
     stranger.goto(f"/login?code={code}")
-    expect(stranger.get_by_role("alert")).to_contain_text("used already")
+    expect(stranger.get_by_role("alert")).to_contain_text("already used")
 
 
 def test_the_login_returns_to_the_requested_page(open_browser: Callable[..., Any], platform: Any) -> None:
@@ -308,7 +308,7 @@ def test_checkpoints_are_inspected_compared_and_cloned_from(page: Any, platform:
     expect(page.get_by_text("Clone of saver, resuming from checkpoints/step-1.safetensors")).to_be_visible()
     expect(page.get_by_label("Name", exact=True)).to_have_value("saver-2")
     page.get_by_role("button", name="Submit", exact=True).click()
-    expect(page.get_by_text("which begins at step-1.safetensors")).to_be_visible()
+    expect(page.get_by_text("resuming from step-1.safetensors")).to_be_visible()
     expect(page.get_by_role("link", name=job.id)).to_be_visible()  # cloned from
 
 

@@ -52,5 +52,5 @@ def test_a_build_that_fails_says_so(suite: str, tmp_path: Path) -> None:
         [sys.executable, "-m", "trainmaster.cli.main", *words], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1
-    assert "The image was not built; the engine's lines above say why." in done.stderr
+    assert "The build failed; the engine's lines above say why." in done.stderr
     assert "Traceback" not in done.stderr

@@ -176,7 +176,7 @@ def test_a_simulation_of_a_dead_scheduler_is_taken_over_within_seconds(plane, cl
     other.work()
     assert client.get(address).json()["state"] == "running"  # whoever has it may still be there
     plane.engine.now += LOST_AFTER + timedelta(seconds=1)
-    assert client.get(address).json()["sentence"].startswith("The scheduler that worked on it is gone")
+    assert client.get(address).json()["sentence"].startswith("The scheduler that ran it is gone")
     other.work()
     assert client.get(address).status_code == 422  # no job has ended: an answer
 

@@ -70,7 +70,7 @@ def test_an_address_is_good_as_long_as_the_token_that_asked_for_it(serve: Any) -
 
     def is_refused() -> bool:
         answer = api.ask("GET", f"{link}data/runs")
-        return answer.status_code == 404 and "not good any more" in answer.json()["detail"]
+        return answer.status_code == 404 and "no longer valid" in answer.json()["detail"]
 
     eventually(is_refused, "the address is still good")
 
