@@ -40,7 +40,7 @@ def test_a_horovod_script_for_tensorflow_trains_on_two_workers(run: Any, environ
             "root_rank=2 is not among the ranks [0, 1] of the process set.",
             (
                 "hvd.broadcast_global_variables is not supported: it is TensorFlow 1's; "
-                "call hvd.broadcast_variables(variables, root_rank) once all are made."
+                "call hvd.broadcast_variables(variables, root_rank) once all are created."
             ),
         ],
     }

@@ -137,7 +137,7 @@ def test_what_a_proxy_says_becomes_a_status(channel: Any) -> None:
     [
         (get("one") + field(999, b"x"), "Unknown field 999"),
         (b"\xff", "not of this method's type"),
-        (field(1, b"one"), "JobService.GetCustomJob: the resource names in the request"),
+        (field(1, b"one"), "JobService.GetCustomJob: the request has resource names"),
     ],
 )
 def test_a_request_that_is_none_is_told_so(channel: Any, request_bytes: bytes, sentence: str) -> None:

@@ -98,6 +98,7 @@ class GpuHeadroom:
         self._typical = typical
         self._is_as_if_free = as_if_free
         self._bare: dict[int, NodePool] = {}
+        self._twin: GpuHeadroom | None = None
 
     @cached_property
     def per_gpu(self) -> Mapping[str, _Columns]:
@@ -116,12 +117,13 @@ class GpuHeadroom:
     def is_active(self) -> bool:
         return bool(self.per_gpu)
 
-    @cached_property
+    @property
     def as_if_free(self) -> GpuHeadroom:
         """The same rule, counting all GPUs of a node as free."""
-        twin = GpuHeadroom(self.cluster, self._typical, self.empty, as_if_free=True)
-        twin.__dict__["per_gpu"] = self.per_gpu
-        return twin
+        if self._twin is None:
+            self._twin = GpuHeadroom(self.cluster, self._typical, self.empty, as_if_free=True)
+            self._twin.__dict__["per_gpu"] = self.per_gpu
+        return self._twin
 
     # ---- bound gangs ----
 

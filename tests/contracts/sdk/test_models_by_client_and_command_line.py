@@ -63,7 +63,7 @@ def test_a_version_goes_in_and_comes_out_whole(sdk: Client, job: str, registrar:
     assert {str(path.relative_to(tmp_path / "out")): path.read_bytes() for path in copied} == FILES
     (tmp_path / "out/weights.pt").write_bytes(b"spoilt")
     (tmp_path / "out/sub/empty").unlink()
-    with pytest.raises(LocalFileProblem, match=r"out has another file of the name weights\.pt: name another folder"):
+    with pytest.raises(LocalFileProblem, match=r"out has other content in weights\.pt: name another folder"):
         sdk.download_version("default", "digits", "prod", tmp_path / "out")
     assert (tmp_path / "out/weights.pt").read_bytes() == b"spoilt"
     assert not (tmp_path / "out/sub/empty").exists()  # nothing is copied where something is in the way
@@ -75,7 +75,7 @@ def test_a_version_goes_in_and_comes_out_whole(sdk: Client, job: str, registrar:
     assert (found.newest.version, found.newest.state, found.stages) == (1, "ready", {})
     assert list(sdk.find_models(stages=["production"])) == []
     assert [one.what for one in sdk.list_model_changes("default", "digits", limit=1)] == ["alias.moved"]
-    with pytest.raises(Conflict, match="points to version 1 by now"):
+    with pytest.raises(Conflict, match="now points to version 1"):
         sdk.set_model_alias("default", "digits", "prod", 1, expected=0)
     sdk.delete_model("default", "digits", force=True)
     with pytest.raises(NotFound):
@@ -133,7 +133,7 @@ def test_every_verb_of_the_command_line(
     ("args", "words"),
     [
         (("alias", "digits", "prod"), "--remove"),
-        (("stage", "digits", "1", "gone"), "there are none, staging, production, archived"),
+        (("stage", "digits", "1", "gone"), "stages are none, staging, production, archived"),
         (("register", "digits", "--job", "x", "--label", "team"), "KEY=VALUE"),
         (("show", "nobody"), "no model 'nobody'"),
         (("register", "digits", "--job", "nobody"), "no job 'nobody'"),

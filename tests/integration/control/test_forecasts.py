@@ -30,7 +30,7 @@ from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import forecast_starts
 from scheduler.planning.planner import PlanningPass
 
-SPEC = {"name": "last_answer", "command": "true", "gpus": 1}
+SPEC = {"name": "asked", "command": "true", "gpus": 1}
 
 
 class SchedulerWakeup:
@@ -108,7 +108,7 @@ def test_a_waiting_job_has_its_own_reason_and_alternatives(plane, client) -> Non
         "With half a GPU for each worker instead of a whole one it would start now, on node-0.",
     ]
     runs = client.get("/api/v1/jobs/first/forecast")
-    assert (runs.status_code, runs.json()["detail"]) == (409, "Job first does not wait for a place: it is running.")
+    assert (runs.status_code, runs.json()["detail"]) == (409, "Job first is not queued: it is running.")
 
 
 def test_a_lost_wakeup_is_sent_again(client, wakeup) -> None:
