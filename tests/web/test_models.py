@@ -111,7 +111,7 @@ def test_a_version_gets_an_alias_a_stage_and_protection_before_deletion(page: An
     page.get_by_role("button", name="Unprotect version 2").click()
     page.get_by_role("button", name="Delete version 2").click()
     dialog.get_by_role("button", name="Delete", exact=True).click()
-    expect(dialog.get_by_role("alert")).to_contain_text("alias prod points to")
+    expect(dialog.get_by_role("alert")).to_contain_text("has the alias prod")
     dialog.get_by_label("ignore protection").check()
     dialog.get_by_role("button", name="Force delete").click()
     expect(page.get_by_role("table").get_by_role("link", name="v1", exact=True)).to_be_visible()

@@ -47,7 +47,7 @@ def vertex_env(
     over_grpc = _over_grpc(grpc, grpc_ca)
     server = session.current().server()
     own = session.project_or_default(project)
-    site = str(Path(__file__).parents[1] / "vertex_site")
+    site = str(Path(__file__).parents[2] / "vertex_site")
     url = server.url.rstrip("/")
     env = {
         "TRAINMASTER_API_URL": url,
