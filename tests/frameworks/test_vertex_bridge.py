@@ -161,7 +161,7 @@ def test_an_unknown_field_inside_is_named_with_its_place(channel: Any) -> None:
         (f"{PACKAGE}.DatasetService/ListDatasets", "DatasetService.ListDatasets is not served"),
         ("google.cloud.aiplatform.v1beta1.JobService/GetCustomJob", "v1beta1.JobService.GetCustomJob is not served"),
         (f"{PACKAGE}.JobService/Nothing", "JobService.Nothing is not served"),
-        (f"{PACKAGE}.PredictionService/StreamGenerateContent", "PredictionService.StreamGenerateContent is a streaming method"),
+        (f"{PACKAGE}.PredictionService/StreamGenerateContent", "StreamGenerateContent is a streaming method"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_name(channel: Any, method: str, sentence: str) -> None:
