@@ -166,15 +166,15 @@ def test_where_no_change_is_allowed_the_parents_values_are_kept() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "words"),
     [
-        ({"fidelity": {"parameter": "lr", "min": 1, "max": 9}}, "fidelity.parameter", "is searched, too"),
-        ({"fidelity": {"parameter": "a b", "min": 1, "max": 9}}, "fidelity.parameter", "is not a parameter's name"),
-        ({"fidelity": {"parameter": "epochs", "min": 9, "max": 9}}, "fidelity", "nothing to halve"),
+        ({"fidelity": {"parameter": "lr", "min": 1, "max": 9}}, "fidelity.parameter", "is also a searched parameter"),
+        ({"fidelity": {"parameter": "a b", "min": 1, "max": 9}}, "fidelity.parameter", "is not a parameter name"),
+        ({"fidelity": {"parameter": "epochs", "min": 9, "max": 9}}, "fidelity", "there are no rungs"),
         ({"fidelity": {"parameter": "epochs", "min": 0, "max": 9}}, "fidelity.min", "at least 1"),
         ({"fidelity": {"parameter": "epochs", "min": 1}}, "fidelity.max", "is missing"),
         ({"template": None, "population": {"interval": 2}}, "population", "has no template"),
-        ({"population": {"interval": 2, "quantile": 0.1}}, "population.quantile", "there are no worst 0.1"),
+        ({"population": {"interval": 2, "quantile": 0.1}}, "population.quantile", "the worst 10 % of 4 trials is none"),
         ({"population": {"interval": 2, "quantile": 0.6}}, "population.quantile", "0.5"),
-        ({"population": {"interval": 2}, "stopping": "median"}, "stopping", "stands beside population"),
+        ({"population": {"interval": 2}, "stopping": "median"}, "stopping", "cannot be combined with population"),
         (
             {"population": {"interval": 2}, "fidelity": {"parameter": "e", "min": 1, "max": 3}},
             "population",

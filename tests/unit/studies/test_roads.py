@@ -20,7 +20,7 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
     (tmp_path / "output.metric").write_text('{"timestamp": 1.0, "trial": "1", "acc": "0.5", "global_step": "3"}\n')
     (tmp_path / "reports").write_text(report)
     made = Reporter(
-        api_url="http://127.0.0.1:9", token="t", who={}, source=str(tmp_path / "reports"),
+        api_url="http://127.0.0.1:9", token="t", replica={}, source=str(tmp_path / "reports"),
         spool_path=str(tmp_path / "spool"),
         say=lambda _text: None,
     )  # fmt: skip

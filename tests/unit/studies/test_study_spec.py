@@ -60,7 +60,7 @@ def test_a_command_that_passes_no_parameters_on_is_told_with_what_to_write() -> 
     told = mistakes(template={"command": loop, "roles": roles})
     assert [one.split(":")[0] for one in told] == ["template.command", "template.roles.ps.command"]
     assert "(--lr=…)" in told[0]
-    assert "behind done" in told[0]
+    assert "after done" in told[0]
     assert 'write "$@" where they belong' in told[0]
     parse_study({**GOOD, "template": {"command": loop, "gpus": 1}, "arguments": False})
     parse_study({**GOOD, "template": {"command": loop.replace("$seed", '$seed "$@"'), "gpus": 1}})
@@ -75,7 +75,7 @@ def test_a_list_whose_shell_keeps_the_parameters_is_told_with_what_to_write() ->
     ]
     assert "(--lr=…)" in told[0]
     assert "they go to the shell, and its text does not read them" in told[0]
-    assert "write `[sh, -c, 'python train.py \"$@\"', sh]`, or the text alone" in told[0]
+    assert "write `[sh, -c, 'python train.py \"$@\"', sh]`, or only the text instead of a list" in told[0]
     assert "($0)" in told[1]
     parse_study({**GOOD, "template": {"command": ["sh", "-c", lost], "gpus": 1}, "arguments": False})
     parse_study({**GOOD, "template": {"command": ["sh", "-c"], "args": [passed, "sh"], "gpus": 1}})
@@ -111,7 +111,7 @@ algoritm: tpe
     for line in (
         "name: 'Search' is not a name",
         "template.comand: unknown field (did you mean command?)",
-        "parameters.lr: has scale log and min 0: zero has no logarithm",
+        "parameters.lr: has scale log and min 0, but zero has no logarithm",
         "parameters.layers: has no range: min and max are missing",
         "parameters.kind.type: must be one of float, integer, categorical, discrete (did you mean float?)",
         "parameters.width: min is 2 and max is 1",
@@ -148,15 +148,15 @@ algoritm: tpe
         ({"seed": -1}, "seed: must be at least 0"),
         (
             {"template": {"command": "train", "name": "other"}},
-            "template.name: is other, and trials are called after the",
+            "template.name: is other, but trials are named after the study",
         ),
         ({"template": None}, "stopping: stops jobs early, but the study has no template"),
-        ({"stopping": {"rule": "asha", "min_steps": 9, "max_steps": 5}}, "stopping.max_steps: is 5, and no trial is"),
+        ({"stopping": {"rule": "asha", "min_steps": 9, "max_steps": 5}}, "stopping.max_steps: is 5, but no trial is"),
         ({"budget": {"trials": 9, "max_time": 0}}, "budget.max_time: must be more than 0"),
         ({"template": None, "lost_after": "0s"}, "lost_after: must be more than 0"),
         (
             {"parameters": {"lr": {"type": "float", "min": -1e308, "max": 1e308}}},
-            "parameters.lr: has a range wider than",
+            "parameters.lr: has a range whose width is infinite",
         ),
     ],
 )
@@ -396,7 +396,7 @@ def test_a_point_that_is_given_proves_that_constraints_can_be_met() -> None:
     axes = {name: {"type": "float", "min": 0.0, "max": 1.0} for name in "xyz"}
     narrow = {**GOOD, "parameters": axes, "constraints": ["x + y + z <= 0.06"], "initial": []}
     with pytest.raises(
-        SpecError, match=r"hardly any point .*none of 20,000 points spread over .*give a point that does under"
+        SpecError, match=r"hardly any point .*none of 20,000 points spread over .*give a feasible point under"
     ):
         parse_study(narrow)
     parse_study({**narrow, "initial": [{"x": 0.01, "y": 0.01, "z": 0.01}]})
