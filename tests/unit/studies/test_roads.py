@@ -26,7 +26,7 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
     )  # fmt: skip
     made._spool.close()  # what is added is caught by the tests
     made.collector = Collector(
-        hypertune=HypertuneFile(str(tmp_path / "output.metric")), patterns=LinePatterns([]), roads=Counted()
+        hypertune=HypertuneFile(str(tmp_path / "output.metric")), patterns=LinePatterns([]), sources=Counted()
     )
     return made
 
@@ -54,7 +54,7 @@ def test_a_trial_tells_at_its_end_what_came_on_each_road(tmp_path: Path) -> None
 def test_a_job_that_is_no_trial_counts_nothing(tmp_path: Path) -> None:
     made = reporter(tmp_path)
     assert made.collector is not None
-    made.collector.roads = None
+    made.collector.sources = None
     added: list[dict[str, Any]] = []
     cast("Any", made)._spool.add = added.append
     made._collect_metrics(True)
