@@ -99,7 +99,7 @@ def parameter_server_step(_running: Embedded, _client: Client) -> Measured:
     """CPU time of a step with one parameter server, against torch's RPC tutorial: 50 ms against 75 ms."""
     from benchmarks.training.ps_cost import KINDS
 
-    ours, peer = sum(KINDS["ours"](32, 20)), sum(KINDS["torch RPC, batch"](32, 20))
+    ours, peer = sum(KINDS["ours"](32, 12)), sum(KINDS["torch RPC, batch"](32, 12))
     return Measured(ours * 1e3, peer * 1e3, 1.1, "ms of CPU")
 
 
@@ -111,7 +111,7 @@ def checkpoint_stall(_running: Embedded, _client: Client) -> Measured:
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
         os.environ["TRAINMASTER_OUTPUT_DIR"] = folder
         try:
-            options = argparse.Namespace(rounds=3, megabytes=120, batch=64, threads=1)
+            options = argparse.Namespace(rounds=2, megabytes=80, batch=64, threads=1)
             stalls, _, _ = measure(Path(folder), options)
         finally:
             del os.environ["TRAINMASTER_OUTPUT_DIR"]
@@ -148,8 +148,8 @@ def post(running: Embedded, client: Client) -> Measured:
         return time.perf_counter() - began_s
 
     jobs = []
-    ours = [seconds(lambda: jobs.append(client.submit(spec))) for _ in range(30)]
-    peer = [seconds(client.get_health) for _ in range(30)]
+    ours = [seconds(lambda: jobs.append(client.submit(spec))) for _ in range(20)]
+    peer = [seconds(client.get_health) for _ in range(20)]
     for job in jobs:
         job.cancel(reason="measured")
     del running
