@@ -84,8 +84,8 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
                 <span className={hueOf(hues, share.project)} style={{ width: width(user.allocated) }} />
               </span>
               <span className="num dim nowrap">
-                using {percent(user.allocated)}, recent {percent(user.usage)}; {user.running} running,{" "}
-                {user.waiting} waiting
+                {`using ${percent(user.allocated)}, recent ${percent(user.usage)}; `}
+                {`${user.running} running, ${user.waiting} waiting`}
               </span>
             </li>
           ))}
