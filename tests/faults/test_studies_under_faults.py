@@ -158,13 +158,13 @@ class Studies:
         steps.
         """
         key = f"key-{self.key}" if self.asker == "key" else None
-        asked = ask_tell.Ask(1, "program" if self.asker == "client" else None, key)
+        asked = ask_tell.SuggestionRequest(1, "program" if self.asker == "client" else None, key)
         with unit_of_work(process.control.sessions) as session:
             work = UnitOfWork(session, self.engine.now)
             (found,) = ask_tell.take(work, self._access("asked"), [asked])
         for topic, study in work.notifications:
             self.world.notify(topic, study)
-        trials = found.suggestions.trials if isinstance(found, ask_tell.Given) else []
+        trials = found.suggestions.trials if isinstance(found, ask_tell.SuggestionAnswer) else []
         if key is not None and trials:
             numbers = [trial.number for trial in trials]
             assert self.given.setdefault(key, numbers) == numbers, "the same key gave another trial"

@@ -26,7 +26,7 @@ from trainmaster.wire.serving import (
 )
 
 
-def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
+def _request_body(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
     """The request's body as JSON. Accepts objects of NumPy, pandas and torch, none of which is imported.
 
     Raises ``InvalidRequest``: an element is not JSON; the message names it.
@@ -245,7 +245,9 @@ def _predict_request(
 ) -> HttpRequest:
     at = path(_ENDPOINT, project=project, endpoint=endpoint) + ":predict"
     headers = {"Content-Type": "application/json"}
-    return HttpRequest("POST", at, params(deployment=deployment), headers, body_of(instances, parameters), timeout_s)
+    return HttpRequest(
+        "POST", at, params(deployment=deployment), headers, _request_body(instances, parameters), timeout_s
+    )
 
 
 def raw_predict(
