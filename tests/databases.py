@@ -13,9 +13,9 @@ def empty(engine: Engine) -> None:
     A test leaves few rows in few tables: to delete those takes a fiftieth of the time of truncating all tables.
     """
     tables = [table.name for table in reversed(Base.metadata.sorted_tables)]  # those that refer to others first
-    asked = " union all ".join(f"select '{table}' where exists (select 1 from {table})" for table in tables)  # noqa: S608
+    requested = " union all ".join(f"select '{table}' where exists (select 1 from {table})" for table in tables)  # noqa: S608
     with engine.begin() as connection:
-        filled = set(connection.execute(text(asked)).scalars())
+        filled = set(connection.execute(text(requested)).scalars())
         for table in tables:
             if table in filled:
                 connection.execute(text(f"delete from {table}"))  # noqa: S608 (our own tables)

@@ -90,7 +90,7 @@ def start_platform(
             stderr=output,
         )
     deadline = time.monotonic() + START_WITHIN_S
-    while (up := said_by(process, home)) is None:
+    while (up := ready_message(process, home)) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             process.wait()
@@ -99,7 +99,7 @@ def start_platform(
     return Platform(home, process, up["url"], (home / "token").read_text().strip())
 
 
-def said_by(process: subprocess.Popen[bytes], home: Path) -> dict[str, Any] | None:
+def ready_message(process: subprocess.Popen[bytes], home: Path) -> dict[str, Any] | None:
     """What this very platform says of itself; one that was killed before it may have left its own word."""
     try:
         up: dict[str, Any] = json.loads((home / "up.json").read_text())

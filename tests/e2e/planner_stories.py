@@ -35,8 +35,8 @@ class Stage:
         """The reason, once it has this code."""
 
         def reason() -> Any:
-            told = job.detail().wait_reason
-            return told if told is not None and told.code == code else None
+            reported = job.detail().wait_reason
+            return reported if reported is not None and reported.code == code else None
 
         return self.eventually(reason, within_s=60, what=f"{job.name} waits ({code}): {job.detail().wait_reason}")
 
@@ -67,9 +67,9 @@ def a_limit_holds_though_places_are_free(stage: Stage) -> None:
     first, second, third = (stage.submit(f"student-{n}", project="students") for n in range(3))
     stage.runs(first, second)
     reason = stage.waits(third, "quota")
-    told = {name: reason.numbers[name] for name in ("limit", "held", "needed", "is_never")}
+    reported = {name: reason.numbers[name] for name in ("limit", "held", "needed", "is_never")}
     thousandths = 1000 * stage.gpus
-    assert told == {"limit": 2 * thousandths, "held": 2 * thousandths, "needed": thousandths, "is_never": False}
+    assert reported == {"limit": 2 * thousandths, "held": 2 * thousandths, "needed": thousandths, "is_never": False}
     others = stage.submit("others")
     stage.runs(others)  # nobody waits behind it, and there was room
     assert state(third) == "queued"
@@ -105,13 +105,13 @@ def the_smaller_share_for_its_weight_comes_first(stage: Stage) -> None:
     assert state(late) == "queued"
 
 
-def a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_told(stage: Stage, *, hole_s: int) -> None:
+def a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_reported(stage: Stage, *, hole_s: int) -> None:
     """A gang's place is kept: who surely ends before may use it, who might not waits, and the gang is not late."""
     stage.client.update_policy({"order": "fifo"})
     held = stage.submit("held", workers=PLACES - 1, max_run_time=f"{hole_s}s")
     stage.runs(held)
     gang = stage.submit("gang", workers=PLACES, seconds=0)
-    told = datetime.fromisoformat(stage.waits(gang, "no_room").numbers["expected_start"])
+    reported = datetime.fromisoformat(stage.waits(gang, "no_room").numbers["expected_start"])
     endless = stage.submit("endless")
     short = stage.submit("short", seconds=0, max_run_time="3s")
 
@@ -122,4 +122,4 @@ def a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_told(stage: Stage
     stage.runs(endless)
     assert placed_at(short) < placed_at(gang) < placed_at(endless)
     # That the one before is stopped and gone, and the look at the queue, take their time, which was not told.
-    assert placed_at(gang) - told < timedelta(seconds=10), f"told {told}: {story_of(gang)}"
+    assert placed_at(gang) - reported < timedelta(seconds=10), f"told {reported}: {story_of(gang)}"

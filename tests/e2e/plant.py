@@ -125,7 +125,7 @@ class Plant:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)
             process.wait(10)
-            pytest.fail(f"{name} did not end within {within_s:.0f} s\n{self.told(at_most=20_000)}")
+            pytest.fail(f"{name} did not end within {within_s:.0f} s\n{self.reported(at_most=20_000)}")
 
     def status(self, name: str, what: str) -> int:
         """Of ``live`` or ``ready``; 0: nobody answers within the time that a kubelet is told to wait."""
@@ -138,8 +138,8 @@ class Plant:
 
     def metrics(self, name: str) -> dict[str, float]:
         port = self.apis.get(name) or self.probes[name]
-        told = self.http.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
-        lines = (line.rpartition(" ") for line in told.splitlines() if line and not line.startswith("#"))
+        reported = self.http.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+        lines = (line.rpartition(" ") for line in reported.splitlines() if line and not line.startswith("#"))
         return {key: float(value) for key, _, value in lines}
 
     def client(self, **policy: Any) -> Client:
@@ -175,7 +175,7 @@ class Plant:
         began = time.monotonic()
         while not holds():
             if time.monotonic() - began > within_s:
-                pytest.fail(f"waited {within_s:.0f} s in vain until {what}\n{self.states()}\n{self.told()}")
+                pytest.fail(f"waited {within_s:.0f} s in vain until {what}\n{self.states()}\n{self.reported()}")
             time.sleep(0.05)
         return time.monotonic() - began
 
@@ -191,7 +191,7 @@ class Plant:
             if '"level": "error"' in line or '"level":"error"' in line or "Traceback" in line
         ]
 
-    def told(self, *, at_most: int = 2500) -> str:
+    def reported(self, *, at_most: int = 2500) -> str:
         logs = self.home.glob("*.log")
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-at_most:]}" for path in logs)
 

@@ -165,7 +165,7 @@ class Story:
             )
         assert self.client.predict("sums", [[1, 2]]) == pytest.approx([3])
 
-    def a_server_of_ones_own_is_told_what_vertex_tells(self, **server: Any) -> dict[str, str]:
+    def a_server_of_ones_own_is_informed_what_vertex_tells(self, **server: Any) -> dict[str, str]:
         """``server``: its image, command and port. What it was told."""
         self.deploy(
             "output/default/models/own", deployment="own", traffic=0, health_route="/well", predict_route="/v1/ask",
@@ -174,11 +174,11 @@ class Story:
         self.until_ready(1, 1, "own")
         assert self.client.predict("sums", [[1, 2]], deployment="own") == [9]
         raw = json.loads(self.client.raw_predict("sums", b'{"instances": [[1]]}', deployment="own"))
-        told: dict[str, str] = raw["told"]
-        assert (told["AIP_HEALTH_ROUTE"], told["AIP_PREDICT_ROUTE"], told["AIP_MODE"]) == (
+        reported: dict[str, str] = raw["told"]
+        assert (reported["AIP_HEALTH_ROUTE"], reported["AIP_PREDICT_ROUTE"], reported["AIP_MODE"]) == (
             "/well", "/v1/ask", "PREDICTION",
         )  # fmt: skip
-        return told
+        return reported
 
     def a_batch_is_predicted(self, output: Path) -> None:
         (output / "questions").mkdir(mode=0o755)

@@ -74,18 +74,18 @@ def begun(out: Path) -> int:
     return len(list(out.glob("lock-*")))
 
 
-def check(client: Any, study: str, out: Path, told: str) -> None:
+def check(client: Any, study: str, out: Path, reported: str) -> None:
     """No trial lost, doubled or forgotten, each result what was trained, no job but the trials'; ``told``: for who
     reads a failure.
     """
     ended = client.get_study(study)
-    assert (ended.state, ended.reason) == ("succeeded", f"All {TRIALS} trials are done."), told
+    assert (ended.state, ended.reason) == ("succeeded", f"All {TRIALS} trials are done."), reported
     trials = sorted(client.list_trials(study), key=lambda trial: trial.number)
-    assert [trial.number for trial in trials] == list(range(1, TRIALS + 1)), told
-    assert len({trial.parameters["x"] for trial in trials}) == TRIALS, told
+    assert [trial.number for trial in trials] == list(range(1, TRIALS + 1)), reported
+    assert len({trial.parameters["x"] for trial in trials}) == TRIALS, reported
     for trial in trials:
         x = trial.parameters["x"]
-        about = f"{told} trial {trial.number} x={x}: {trial.state} {trial.reason}"
+        about = f"{reported} trial {trial.number} x={x}: {trial.state} {trial.reason}"
         if x < LEARNS_FROM:
             assert (trial.state, trial.result) == ("stopped", {"score": x}), about
             assert "Stopped early by the study's rule patience" in trial.reason, about
@@ -94,8 +94,8 @@ def check(client: Any, study: str, out: Path, told: str) -> None:
             assert trained == x * STEPS, about
             assert (trial.state, trial.result) == ("succeeded", {"score": trained}), about
     jobs = {job.id: job for job in client.list_jobs() if job.name.startswith("chaos")}
-    assert sorted(jobs) == sorted(trial.job for trial in trials), told
+    assert sorted(jobs) == sorted(trial.job for trial in trials), reported
     for trial in trials:
         wanted = ("succeeded" if trial.state == "succeeded" else "cancelled", f"chaos-{trial.number}")
-        assert (jobs[trial.job].state, jobs[trial.job].name) == wanted, told
-    assert not list(out.glob("TWICE-*")), f"a trial ran twice at once; {told}"
+        assert (jobs[trial.job].state, jobs[trial.job].name) == wanted, reported
+    assert not list(out.glob("TWICE-*")), f"a trial ran twice at once; {reported}"

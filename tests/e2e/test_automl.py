@@ -24,9 +24,19 @@ def write_table(path: Path) -> None:
 
 def test_the_best_model_for_a_table_is_tested_registered_and_answers_raw_rows(platform: Any) -> None:
     write_table(platform.home / "data" / "buyers.csv")
-    asked = ["automl", "--data", "data/buyers.csv", "--target", "bought", "--family", "baseline", "--family", "linear"]
+    arguments = [
+        "automl",
+        "--data",
+        "data/buyers.csv",
+        "--target",
+        "bought",
+        "--family",
+        "baseline",
+        "--family",
+        "linear",
+    ]
     made = platform.cli(
-        *asked,
+        *arguments,
         "--trials",
         "3",
         "--budget",

@@ -190,10 +190,10 @@ def test_nobody_gets_in_without_the_token_and_no_secret_is_in_the_logs(stack: St
         urllib.request.urlopen(request, timeout=10)
     assert refused.value.code == 401
     refused.value.close()
-    said = stack.compose("logs", "--no-color")
+    output = stack.compose("logs", "--no-color")
     held = [line.partition("=")[2] for line in stack.env_file.read_text().splitlines() if "PASSWORD" in line]
     assert len(held) == 2
-    assert not [secret for secret in (*held, stack.token()) if secret in said]
+    assert not [secret for secret in (*held, stack.token()) if secret in output]
 
 
 def test_the_parts_run_without_root_or_writable_images_and_only_the_scheduler_holds_the_socket(stack: Stack) -> None:

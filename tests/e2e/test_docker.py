@@ -206,7 +206,7 @@ def test_cancelling_leaves_nothing(containers: Any, left: Any, eventually: Any) 
     eventually(lambda: not left(), within_s=30, what="nothing is left of the job")
 
 
-def test_an_image_that_is_not_there_is_told_while_the_job_waits(containers: Any, eventually: Any) -> None:
+def test_an_image_that_is_not_there_is_reported_while_the_job_waits(containers: Any, eventually: Any) -> None:
     job = containers.client.submit({"name": "lost", "image": "nowhere.invalid/lost:1", "command": "true"})
 
     eventually(

@@ -104,15 +104,15 @@ def test_a_program_that_knows_nothing_of_it_is_started_again_in_place(
     job = platform.client.submit(spec)
     output = output_of(platform, job)
 
-    def told(world: int) -> dict[str, str]:
+    def reported(world: int) -> dict[str, str]:
         return {path.name: path.read_text() for path in output.glob(f"?-{world}")}
 
     # Before it runs a loss ends the gang, as any other.
-    eventually(lambda: len(told(1)) == 3 and job.detail().state == "running", within_s=60, what="three workers")
+    eventually(lambda: len(reported(1)) == 3 and job.detail().state == "running", within_s=60, what="three workers")
     os.kill(worker(processes_of, job, 1), signal.SIGKILL)
-    eventually(lambda: len(told(3)) == 3, within_s=60, what="three workers again")
-    assert told(2) == {"0-2": "0 of 2", "2-2": "1 of 2"}
-    assert told(3) == {"0-3": "0 of 3", "2-3": "1 of 3", "1-3": "2 of 3"}
+    eventually(lambda: len(reported(3)) == 3, within_s=60, what="three workers again")
+    assert reported(2) == {"0-2": "0 of 2", "2-2": "1 of 2"}
+    assert reported(3) == {"0-3": "0 of 3", "2-3": "1 of 3", "1-3": "2 of 3"}
     (output / "done").touch()
     detail = job.wait(timeout_s=60)
     assert detail.state == "succeeded", story_of(job)

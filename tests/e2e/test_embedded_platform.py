@@ -69,7 +69,7 @@ def test_a_second_up_on_the_same_folder_says_where_the_first_one_is(platform: An
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path, embedded: Any) -> None:
+def test_a_port_in_use_is_reported_with_what_to_do(tmp_path: Path, embedded: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -81,7 +81,7 @@ def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path, embedded: Any) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, embedded: Any) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, embedded: Any) -> None:
     (tmp_path / "file").write_text("")
     done = embedded("up", "--home", str(tmp_path / "file"), "--port", "0")
     assert done.returncode == 1
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, embedded: Any) 
         ("TRAINMASTER_DATABASE_URL", "nonsense", "TRAINMASTER_DATABASE_URL"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_told_in_a_sentence(
+def test_a_setting_that_cannot_be_used_is_reported_in_a_sentence(
     tmp_path: Path, embedded: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, word: str
 ) -> None:
     monkeypatch.setenv(variable, value)

@@ -142,7 +142,7 @@ def test_allreduce_reads_the_digits_and_resumes_after_a_kill(gang: Gang) -> None
     assert not (gang.folder / "worker-1.json").exists()
 
 
-def test_allreduce_that_is_asked_to_stop_leaves_a_checkpoint_of_its_last_step(gang: Gang) -> None:
+def test_allreduce_that_is_queried_to_stop_leaves_a_checkpoint_of_its_last_step(gang: Gang) -> None:
     start_allreduce(gang, "--checkpoint-every", "1000", "--step-seconds", "0.02")
     gang.until(lambda: "epoch   1" in gang.log("worker-0"), "the first epoch")
     for process in gang.processes.values():

@@ -193,14 +193,14 @@ def test_torchrun_behind_a_shell_makes_one_world_of_all_processes(platform: Any,
         "dist.destroy_process_group()\n"
     )
     torchrun = f"{sys.executable} -m torch.distributed.run reduce.py"
-    told = platform.cli(
+    reported = platform.cli(
         *("run", "--workers", "2", "--processes", "2", "--", "sh", "-c", f"cd src && {torchrun}"),
         cwd=tmp_path,
         timeout=240,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert reported.returncode == 0, reported.stdout + reported.stderr
     # Two replicas of two processes, and not torchrun twice in each.
-    assert told.stdout.count("world 4 sum 10") == 4
+    assert reported.stdout.count("world 4 sum 10") == 4
 
 
 def test_a_second_attempt_meets_at_other_ports_than_the_first(platform: Any) -> None:
@@ -230,12 +230,12 @@ def test_a_command_line_of_horovodrun_starts_every_process_with_its_ranks(platfo
         "os.write(1, f'told {[int(os.environ[name]) for name in names]} {sys.argv[1:]}\\n'.encode())\n"
     )
     line = f"exec horovodrun -np 4 -H h1:2,h2:2 --verbose {sys.executable} tell.py -np 9"
-    told = platform.cli(
+    reported = platform.cli(
         *("run", "--workers", "2", "--processes", "2", "--", "sh", "-c", line), cwd=tmp_path, timeout=240
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert reported.returncode == 0, reported.stdout + reported.stderr
     for places in ([0, 4, 0, 0], [1, 4, 1, 0], [2, 4, 0, 1], [3, 4, 1, 1]):
-        assert told.stdout.count(f"told {places} ['-np', '9']") == 1, told.stdout
+        assert reported.stdout.count(f"told {places} ['-np', '9']") == 1, reported.stdout
 
 
 def test_a_horovodrun_for_another_number_of_processes_is_refused_in_a_sentence(platform: Any) -> None:

@@ -294,9 +294,9 @@ def test_each_process_tells_prometheus_of_itself(plant: Plant) -> None:
         assert api["trainmaster_tick_done_age_seconds"] < 30
         assert api["trainmaster_beat_lease_expired_seconds"] == 0
         for name in ("scheduler-1", "scheduler-2"):
-            told = plant.metrics(name)
-            assert (told["trainmaster_database_up"], told["trainmaster_broker_up"]) == (1, 1)
+            reported = plant.metrics(name)
+            assert (reported["trainmaster_database_up"], reported["trainmaster_broker_up"]) == (1, 1)
             plant.wait(lambda name=name: plant.metrics(name)["trainmaster_beat_missed"] == 0, f"{name} hears the beat")
-            assert told['trainmaster_tasks_total{outcome="done",task="trainmaster.tick"}'] > 0
+            assert reported['trainmaster_tasks_total{outcome="done",task="trainmaster.tick"}'] > 0
         return
     pytest.fail("a metric is missing")

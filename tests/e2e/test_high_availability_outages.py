@@ -85,7 +85,7 @@ def test_without_its_database_the_platform_says_so_and_training_goes_on(plant: P
     plant.wait(lambda: plant.states()[long] == plant.states()[short] == "running", "both run")
     processes = {name: process.pid for name, process in plant.processes.items()}
     output, long_output = plant.output(short), plant.output(long)
-    said: list[float] = []
+    printed: list[float] = []
     before = step_of(plant, long)
     follower = Follower(plant, long)
     follower.start()
@@ -98,16 +98,16 @@ def test_without_its_database_the_platform_says_so_and_training_goes_on(plant: P
 
     def look() -> None:
         for name, path, wanted in (("refused", "/jobs", 503), ("ready", "/ready", 503), ("live", "/live", 200)):
-            asked = time.monotonic()
+            requested = time.monotonic()
             answer = plant.ask("GET", path)
-            slowest[name] = max(slowest[name], time.monotonic() - asked)
-            if asked - began > 3.0:  # what the last connection had in its hands may still come
+            slowest[name] = max(slowest[name], time.monotonic() - requested)
+            if requested - began > 3.0:  # what the last connection had in its hands may still come
                 assert answer.status_code == wanted, (name, answer.text)
                 if wanted == 503:
                     assert answer.headers["retry-after"] == "2"
         (output / "enough").touch()  # it ends while nobody can write that down
-        if not said:
-            said.append(time.monotonic())
+        if not printed:
+            printed.append(time.monotonic())
             (long_output / "say").touch()
 
     try:
@@ -145,7 +145,7 @@ def test_without_its_database_the_platform_says_so_and_training_goes_on(plant: P
     (plant.output(long) / "enough").touch()
     plant.wait(lambda: plant.states()[long] == "succeeded", "the long one ends")
     follower.join(30)
-    assert follower.is_told, follower.failure
+    assert follower.is_reported, follower.failure
 
 
 def impatient(plant: Plant) -> None:
@@ -161,11 +161,11 @@ class Follower(threading.Thread):
         # The outage may come before its stream is open for the first time: then the number of tries counts.
         self.client = plant.client(tries=10 + int(OUTAGE_S), stream_patience_s=OUTAGE_S + 60)
         self.job = job
-        self.is_told, self.failure = False, ""
+        self.is_reported, self.failure = False, ""
 
     def run(self) -> None:
         try:
-            self.is_told = self.client.job(self.job).wait(timeout_s=OUTAGE_S + 120).state == "succeeded"
+            self.is_reported = self.client.job(self.job).wait(timeout_s=OUTAGE_S + 120).state == "succeeded"
         except Exception as error:  # noqa: BLE001 - the test shows it
             self.failure = repr(error)
         finally:
@@ -181,9 +181,9 @@ def test_without_its_broker_the_platform_takes_jobs_and_runs_them(plant: Plant, 
     def look() -> None:
         nonlocal slowest_s
         name = f"ringless-{how}-{len(submitted)}"
-        asked = time.monotonic()
+        requested = time.monotonic()
         assert submit(plant, name, "true").status_code == 201
-        slowest_s = max(slowest_s, time.monotonic() - asked)
+        slowest_s = max(slowest_s, time.monotonic() - requested)
         submitted.append(name)
         assert plant.status("api-1", "ready") == 200
         time.sleep(0.5)

@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
     import json, os, struct, sys, time
 
     sys.path.insert(0, os.environ["RUNTIME"])
-    from trainmaster_runtime.metrics.tfrecord import masked_crc
+    from trainmaster_runtime.metrics.tfevents import masked_crc
 
     def record(data):
         head = struct.pack("<Q", len(data))

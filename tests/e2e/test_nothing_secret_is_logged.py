@@ -59,8 +59,8 @@ def test_no_token_and_no_secret_is_in_any_log_of_the_platform(own_platform: Any,
         *(home / "run").rglob("runtime.log"),
         *home.rglob(".trainmaster/logs/**/*.log"),
     ]
-    told = {path: path.read_text(errors="replace") for path in logs if path.is_file()}
-    assert any("api.log" in path.name and text for path, text in told.items()), "the platform logs nothing at all"
-    for path, text in told.items():
+    reported = {path: path.read_text(errors="replace") for path in logs if path.is_file()}
+    assert any("api.log" in path.name and text for path, text in reported.items()), "the platform logs nothing at all"
+    for path, text in reported.items():
         for name, value in hushed.items():
             assert value not in text, f"{name} is in {path.relative_to(home)}"

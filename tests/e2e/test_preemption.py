@@ -74,9 +74,9 @@ def test_a_job_is_stopped_for_one_of_larger_priority_saves_and_goes_on_where_it_
     steps = [line.split() for line in (output_of(quick, low) / "steps").read_text().splitlines()]
     assert [int(step) for step, _ in steps] == list(range(1, 201))  # none lost, none twice
     assert len({attempt for _, attempt in steps}) == 2
-    told = [event.reason for event in low.events() if event.kind == "attempt.stopping"]
-    assert len(told) == 1
-    assert "urgent" in told[0]
+    reported = [event.reason for event in low.events() if event.kind == "attempt.stopping"]
+    assert len(reported) == 1
+    assert "urgent" in reported[0]
 
 
 def test_what_is_guaranteed_to_a_project_is_given_back_to_it(quick: Any, eventually: Any) -> None:

@@ -65,8 +65,8 @@ def test_an_endpoint_lives_in_containers(
     story = serving_story.Story(containers, eventually, kill)
     output = containers.home / "output" / "default"
     serving_story.tell(story, output)
-    told = story.a_server_of_ones_own_is_told_what_vertex_tells(image=own_image, port=9000)
-    assert told["AIP_HTTP_PORT"] == "9000"
+    reported = story.a_server_of_ones_own_is_informed_what_vertex_tells(image=own_image, port=9000)
+    assert reported["AIP_HTTP_PORT"] == "9000"
     story.it_is_deleted()
     story.a_batch_is_predicted(output)
     eventually(lambda: not left(), within_s=60, what="nothing is left of any replica")

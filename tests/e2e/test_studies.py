@@ -136,16 +136,16 @@ def test_a_trial_that_is_stopped_early_makes_room_for_the_next_one(
     eventually(lambda: [job.state for job in jobs()][2:] == ["running"], within_s=60, what="the third trial runs")
     first, stopped, after = jobs()
     assert (first.state, stopped.state) == ("running", "cancelled")
-    (asked,) = (event for event in client.job(stopped.id).events() if event.kind == "job.cancel_requested")
-    told = {
-        "asked to end after": stopped.started_at - asked.at,
-        "ended after": asked.at - stopped.finished_at,
+    (requested,) = (event for event in client.job(stopped.id).events() if event.kind == "job.cancel_requested")
+    reported = {
+        "asked to end after": stopped.started_at - requested.at,
+        "ended after": requested.at - stopped.finished_at,
         "next submitted after": after.created_at - stopped.finished_at,
         "next runs after": after.started_at - stopped.finished_at,
     }
-    print({what: round(abs(passed.total_seconds()), 2) for what, passed in told.items()})
-    assert asked.data == {"code": "stopped_early"}
-    assert asked.at <= stopped.finished_at <= after.created_at <= after.started_at
+    print({what: round(abs(passed.total_seconds()), 2) for what, passed in reported.items()})
+    assert requested.data == {"code": "stopped_early"}
+    assert requested.at <= stopped.finished_at <= after.created_at <= after.started_at
     enough.touch()
     assert client.wait_for_study(study, timeout_s=120).state == "succeeded"
     ends = {trial.number: trial.state for trial in client.list_trials(study)}

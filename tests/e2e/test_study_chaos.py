@@ -44,7 +44,7 @@ class Victim:
     runtime: int
     folder: Path
 
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether its runtime has written down how it ended."""
         return not self.folder.exists() or any(self.folder.glob("*/exit.json"))
 
@@ -71,9 +71,9 @@ def halted(pid: int, home: Path, out: Path) -> Victim | None:
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        told = dict(entry.decode().partition("=")[::2] for entry in entries)
+        reported = dict(entry.decode().partition("=")[::2] for entry in entries)
         x = next((float(word.removeprefix(b"--x=")) for word in words if word.startswith(b"--x=")), 0.0)
-        trial = int(told["TRAINMASTER_TRIAL"])
+        trial = int(reported["TRAINMASTER_TRIAL"])
         if x < story.LEARNS_FROM or not (out / f"lock-{trial}").exists():
             return None
         os.kill(pid, signal.SIGSTOP)
@@ -81,8 +81,8 @@ def halted(pid: int, home: Path, out: Path) -> Victim | None:
             os.kill(pid, signal.SIGCONT)
             return None
         runtime = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        folder = home / "run" / "attempts" / told["TRAINMASTER_ATTEMPT_ID"]
-        return Victim(trial, int(told["TRAINMASTER_ATTEMPT"]), pid, runtime, folder)
+        folder = home / "run" / "attempts" / reported["TRAINMASTER_ATTEMPT_ID"]
+        return Victim(trial, int(reported["TRAINMASTER_ATTEMPT"]), pid, runtime, folder)
     except (OSError, KeyError):  # it has ended, or is not the script yet
         return None
 
@@ -102,26 +102,26 @@ def kill_everything(home: Path, out: Path) -> list[Victim]:
     return worked
 
 
-def check_ends(client: Any, study: str, ends: dict[tuple[int, int], tuple[str, bool, str]], told: str) -> None:
+def check_ends(client: Any, study: str, ends: dict[tuple[int, int], tuple[str, bool, str]], reported: str) -> None:
     """Each killed attempt, by trial and number, ended as it was killed and was followed by another; no other was
     counted.
     """
     for trial in client.list_trials(study):
         attempts = {attempt.number: attempt for attempt in client.list_attempts(trial.job)}
-        assert sorted(attempts) == list(range(1, len(attempts) + 1)), told
+        assert sorted(attempts) == list(range(1, len(attempts) + 1)), reported
         wanted = {number: end for (of, number), end in ends.items() if of == trial.number}
         for number, (kind, is_counted, why) in wanted.items():
-            about = f"{told} trial {trial.number} attempt {number}: {attempts[number]}"
+            about = f"{reported} trial {trial.number} attempt {number}: {attempts[number]}"
             assert (attempts[number].end.kind, attempts[number].is_counted) == (kind, is_counted), about
             assert why in attempts[number].end.sentence, about
             assert number + 1 in attempts, about
         counted = {number for number, attempt in attempts.items() if attempt.is_counted}
         assert counted == {number for number, end in wanted.items() if end[1]}, (
-            f"{told} trial {trial.number}: {attempts}"
+            f"{reported} trial {trial.number}: {attempts}"
         )
 
 
-def check_paths(client: Any, home: Path, eventually: Callable[..., Any], told: str) -> None:
+def check_paths(client: Any, home: Path, eventually: Callable[..., Any], reported: str) -> None:
     """All places are free again, and nothing of a trial is left."""
 
     def is_free() -> bool:
@@ -129,7 +129,7 @@ def check_paths(client: Any, home: Path, eventually: Callable[..., Any], told: s
         folders = list((home / "run" / "attempts").iterdir())
         return node.replicas == 0 and not node.used["cpu_milli"] and not victims(home)["user"] and not folders
 
-    eventually(is_free, within_s=30, what=f"nothing is held any more; {told}")
+    eventually(is_free, within_s=30, what=f"nothing is held any more; {reported}")
 
 
 # httpcore leaves the closing of a connection that broke in the middle of an answer to the garbage collector.
@@ -175,7 +175,7 @@ def test_a_study_goes_through_kill_9_of_its_whole_platform(own_platform: Any, la
                 else:
                     send([victim.pid])
                     ends[victim.trial, victim.attempt] = OF_TRIAL
-                    eventually(victim.is_told, within_s=30, what=f"the runtime tells of {victim}; seed {seed}")
+                    eventually(victim.is_reported, within_s=30, what=f"the runtime tells of {victim}; seed {seed}")
                 continue
             if kind == "everything":
                 worked = kill_everything(home, out)

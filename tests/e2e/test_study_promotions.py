@@ -128,9 +128,9 @@ def line_of(trials: dict[int, Any], trial: Any) -> list[int]:
 
 def test_promoted_trials_of_a_halving_go_on_from_their_own_checkpoint(platform: Any, studies: dict[str, Any]) -> None:
     trials = {trial.number: trial for trial in platform.client.list_trials(studies["halved"])}
-    told = [(trial.parent, trial.parameters["rate"], trial.parameters["epochs"]) for trial in trials.values()]
+    reported = [(trial.parent, trial.parameters["rate"], trial.parameters["epochs"]) for trial in trials.values()]
     # The better one of two goes on, and the best of those two.
-    assert told == [
+    assert reported == [
         (None, 0.2, 2),
         (None, 0.1, 2),
         (1, 0.2, 4),

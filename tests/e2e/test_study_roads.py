@@ -94,9 +94,9 @@ def test_two_trials_by_each_road_count_what_their_scripts_computed(platform: Any
             assert "never reported the metric 'score'" in ended[name].reason
             continue
         assert ended[name].state == "succeeded", (name, ended[name].reason, trials)
-        told = [(trial.number, trial.state, trial.result) for trial in trials]
+        reported = [(trial.number, trial.state, trial.result) for trial in trials]
         wanted = [(number, "succeeded", {road.metric: value}) for number, value in enumerate(road.values, start=1)]
-        assert told == wanted, name
+        assert reported == wanted, name
         assert [trial.number for trial in platform.client.get_study_best(study).trials] == [road.best], name
         curves = {curve.number: curve for curve in platform.client.get_study_curves(study).curves}
         for number, units in ((1, 4), (2, 8)):

@@ -14,7 +14,6 @@ from sqlalchemy.pool import StaticPool
 
 from core.db import engine as database
 from core.db.tables import Base
-from scheduler.control.attempts.launching import create
 from scheduler.control.attempts.storage import transaction_batcher
 from scheduler.control.planning import placing
 from scheduler.control.studies import trial_starts

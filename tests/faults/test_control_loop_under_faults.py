@@ -139,7 +139,7 @@ class Schedule:
         self.world.check_engine = self.check_engine
         self.world.check_truth = self.check_truth
         self.sessions = sessions
-        self.asked: Counter[str] = Counter()
+        self.requested: Counter[str] = Counter()
         add_platform(sessions, self.engine.now)
         if is_preempting:
             let_others_take_places(sessions, self.engine.now)
@@ -196,7 +196,7 @@ class Schedule:
             except (Conflict, StaleWrite):
                 return
             if verb is verbs.Verb.CANCEL:
-                self.asked[case.name] += 1
+                self.requested[case.name] += 1
         for topic, key in work.notifications:
             self.world.notify(topic, key)
 
@@ -254,7 +254,7 @@ class Schedule:
             f"{e.at:%H:%M:%S.%f} {e.kind}: {e.reason}" for e in story
         )
         assert state.is_terminal, reported
-        allowed = set(case.ends) | ({JobState.CANCELLED} if self.asked[case.name] else set())
+        allowed = set(case.ends) | ({JobState.CANCELLED} if self.requested[case.name] else set())
         assert state in allowed, reported
         attempts = list(session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)))
         assert [attempt.number for attempt in attempts] == list(range(1, len(attempts) + 1)), reported

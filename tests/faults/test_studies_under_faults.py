@@ -62,7 +62,7 @@ def test_processes_die_in_these_schedules_while_trials_run(sessions: Any) -> Non
     assert studies.world.made > studies.world.process_count
 
 
-def test_trials_are_lost_in_these_schedules_where_a_program_forgets_what_it_asked_for(
+def test_trials_are_lost_in_these_schedules_where_a_program_forgets_what_it_requested(
     sessions: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So many answers are lost that a step more or less in a schedule does not matter here.
@@ -158,10 +158,10 @@ class Studies:
         steps.
         """
         key = f"key-{self.key}" if self.asker == "key" else None
-        asked = ask_tell.SuggestionRequest(1, "program" if self.asker == "client" else None, key)
+        requested = ask_tell.SuggestionRequest(1, "program" if self.asker == "client" else None, key)
         with unit_of_work(process.control.sessions) as session:
             work = UnitOfWork(session, self.engine.now)
-            (found,) = ask_tell.take(work, self._access("asked"), [asked])
+            (found,) = ask_tell.take(work, self._access("asked"), [requested])
         for topic, study in work.notifications:
             self.world.notify(topic, study)
         trials = found.suggestions.trials if isinstance(found, ask_tell.SuggestionAnswer) else []

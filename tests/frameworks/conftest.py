@@ -187,12 +187,12 @@ def bridge_to(python_of: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
                 )
             processes.append(process)
             assert process.stdout is not None
-            said = ""
-            while not said.rstrip().endswith("}") and (line := process.stdout.readline()):
-                said += line
-            assert said, (home / "err").read_text()
-            told = json.loads(said)
-            found[url] = Bridge(told["address"], told["ca"])
+            output = ""
+            while not output.rstrip().endswith("}") and (line := process.stdout.readline()):
+                output += line
+            assert output, (home / "err").read_text()
+            reported = json.loads(output)
+            found[url] = Bridge(reported["address"], reported["ca"])
         return found[url]
 
     yield start

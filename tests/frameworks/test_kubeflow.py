@@ -45,16 +45,16 @@ def test_the_trainer_client_trains_here(platform: Any, python_of: Any, tmp_path:
             for node in range(nodes)
         ]
         world = nodes * processes
-        said = {line for log in trained["logs"].values() for line in log if line.startswith("rank ")}
-        assert said == {
+        output = {line for log in trained["logs"].values() for line in log if line.startswith("rank ")}
+        assert output == {
             f"rank {rank} of {world}: {total} 'quoted' a name of the function's own" for rank in range(world)
         }
         for node in range(nodes):
             assert f"node {node}" in trained["logs"][f"node-{node}"]
         assert trained["followed"] == trained["logs"]["node-0"]
-        told = [reason for kind, reason in trained["events"] if kind == "TrainJob"]
-        assert told[0] == "JobQueued"
-        assert told[-1] == "JobSucceeded"
+        reported = [reason for kind, reason in trained["events"] if kind == "TrainJob"]
+        assert reported[0] == "JobQueued"
+        assert reported[-1] == "JobSucceeded"
 
     assert {"alone", "pair"} <= {*seen["listed"]}
     assert seen["again"].startswith("409 Status AlreadyExists: ")

@@ -24,9 +24,9 @@ pytestmark = [
 def test_all_roles_run_one_script_and_end(run: Any, arguments: tuple[str, ...], value: str) -> None:
     job = run("mxnet", SCRIPTS, ["kvstore.py", *arguments], contract="mxnet", workers=2, ps=2)
     job.succeed()
-    told = {f"worker {rank} of 2 has {value}" for rank in (0, 1)}
+    reported = {f"worker {rank} of 2 has {value}" for rank in (0, 1)}
     # ps-lite gives out its ranks by itself: worker-0 may be its worker 1.
-    assert told <= {*job.log("worker", 0).splitlines(), *job.log("worker", 1).splitlines()}, job.story()
+    assert reported <= {*job.log("worker", 0).splitlines(), *job.log("worker", 1).splitlines()}, job.story()
 
 
 def test_a_dead_worker_that_would_hang_all_others_starts_the_gang_again(run: Any) -> None:

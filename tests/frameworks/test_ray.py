@@ -21,8 +21,8 @@ FOLDER = SCRIPTS / "ray_folder"
 
 
 def env_of(platform: Any, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHONPATH"))}
-    return {**kept, "TM_TOKEN": platform.token, "NO_COLOR": "1", **more}
+    retained = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHONPATH"))}
+    return {**retained, "TM_TOKEN": platform.token, "NO_COLOR": "1", **more}
 
 
 def test_rays_client(platform: Any, python_of: Any) -> None:

@@ -65,7 +65,7 @@ def test_a_saved_model_answers_by_its_signature(serve: Any) -> None:
 def test_a_keras_model_that_was_exported_answers(serve: Any) -> None:
     ask = serve("keras", environment="tf")
     assert ask([[1, 2], [3, 0.5]]) == [[3], [3.5]]
-    assert "refuses" in _refused(ask, [[1, 2, 3]])
+    assert "rejects" in _refused(ask, [[1, 2, 3]])
 
 
 def test_a_booster_of_xgboost_answers(serve: Any) -> None:
@@ -77,7 +77,7 @@ def test_a_booster_of_xgboost_answers(serve: Any) -> None:
     assert "they have no y" in _refused(ask, [{"x": 1}])
     margins = ask([[-1, 1], [1, -1]], parameters={"output_margin": True})
     assert margins[0] < 0 < margins[1]
-    assert "refuses" in _refused(ask, [["a", "b"]])
+    assert "rejects" in _refused(ask, [["a", "b"]])
 
 
 def _refused(ask: Any, instances: list[Any]) -> str:

@@ -64,8 +64,8 @@ def test_studies_by_mlflow_and_hypertune_side_by_side(platform: Any, python_of: 
     for study, (environment, _, more, values, best) in zip(ids, runs, strict=True):
         ended = client.wait_for_study(study, timeout_s=300)
         assert ended.state == "succeeded", (environment, more, ended.reason)
-        told = [(trial.number, trial.state, trial.result) for trial in client.list_trials(study)]
-        assert told == [(n, "succeeded", {"score": value}) for n, value in enumerate(values, start=1)], environment
+        reported = [(trial.number, trial.state, trial.result) for trial in client.list_trials(study)]
+        assert reported == [(n, "succeeded", {"score": value}) for n, value in enumerate(values, start=1)], environment
         assert [trial.number for trial in client.get_study_best(study).trials] == [best]
         curves = {curve.number: (curve.steps, curve.values) for curve in client.get_study_curves(study).curves}
         assert curves == {

@@ -144,7 +144,7 @@ def test_estimators_train_with_chief_worker_ps_and_evaluator(run: Any) -> None:
     assert "evaluator 0 is done" in job.log("evaluator")
 
 
-def test_estimators_under_todays_tensorflow_are_told_of_the_last_one_that_has_them(run: Any) -> None:
+def test_estimators_under_todays_tensorflow_are_informed_of_the_last_one_that_has_them(run: Any) -> None:
     exit_ = run("tf", SCRIPTS, ["estimator.py"], chief=1, ps=1).fail()
     assert "install tensorflow 2.15" in exit_.sentence
 

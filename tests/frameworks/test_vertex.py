@@ -212,16 +212,16 @@ def test_an_untouched_script_in_a_job_logs_to_the_jobs_run_and_uses_buckets(
     assert seen["inside"] == ["COMPLETE", {"accuracy": 0.25}]
     board, experiments = seen["board"]
     assert experiments == [own]
-    told = json.loads(platform.client.job(own).read_file("told.json"))
-    assert told["AIP_TENSORBOARD_RESOURCE_NAME"] == board
-    assert told["AIP_TENSORBOARD_API_URI"] == platform.url
-    assert told["AIP_TENSORBOARD_LOG_DIR"].endswith("/logs/")
+    reported = json.loads(platform.client.job(own).read_file("told.json"))
+    assert reported["AIP_TENSORBOARD_RESOURCE_NAME"] == board
+    assert reported["AIP_TENSORBOARD_API_URI"] == platform.url
+    assert reported["AIP_TENSORBOARD_LOG_DIR"].endswith("/logs/")
     # By `storage.Client()` as it is: gs://data is named in the script, and so it is the job's.
-    assert (told["read"], (folder / "out.txt").read_text()) == ("from a bucket", "FROM A BUCKET")
+    assert (reported["read"], (folder / "out.txt").read_text()) == ("from a bucket", "FROM A BUCKET")
     names = [f"runs-{version}/{name}" for name in ("in.txt", "out.txt", "spare")]
-    assert (told["listed"], told["left"]) == (names, names[:2])
-    assert told["refused"][0] == 501
-    assert "metadata: metadata of one's own is not served" in told["refused"][1]
+    assert (reported["listed"], reported["left"]) == (names, names[:2])
+    assert reported["refused"][0] == 501
+    assert "metadata: metadata of one's own is not served" in reported["refused"][1]
     # What the script logged shows with the job.
     names = {one.name for one in platform.client.list_metrics(named)}
     assert {f"runs-{version}-named/accuracy", f"runs-{version}-named/loss"} <= names

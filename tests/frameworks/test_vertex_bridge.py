@@ -37,8 +37,8 @@ class FakePlatform(BaseHTTPRequestHandler):
             return None
         if word == "refused":
             return self.refuse(403, "PERMISSION_DENIED", "Nothing for you here.")
-        told = {"authorization": self.headers.get("Authorization"), "cookie": self.headers.get("Cookie")}
-        return self.answer(200, {"name": word, "displayName": json.dumps(told)})
+        reported = {"authorization": self.headers.get("Authorization"), "cookie": self.headers.get("Cookie")}
+        return self.answer(200, {"name": word, "displayName": json.dumps(reported)})
 
     def refuse(self, code: int, status: str, message: str) -> None:
         self.answer(code, {"error": {"code": code, "message": message, "status": status}})
@@ -108,8 +108,8 @@ GET = f"/{PACKAGE}.JobService/GetCustomJob"
 def test_the_callers_token_is_handed_on_and_nothing_else(channel: Any) -> None:
     metadata = (("authorization", "Bearer tm_mine"), ("cookie", "a=b"))
     answer = call(channel, GET, get("one"), metadata=metadata)
-    told = json.dumps({"authorization": "Bearer tm_mine", "cookie": None}).encode()
-    assert answer == field(1, b"one") + field(2, told)
+    reported = json.dumps({"authorization": "Bearer tm_mine", "cookie": None}).encode()
+    assert answer == field(1, b"one") + field(2, reported)
 
 
 def test_calls_of_different_callers_do_not_mix(channel: Any) -> None:
@@ -140,7 +140,7 @@ def test_what_a_proxy_says_becomes_a_status(channel: Any) -> None:
         (field(1, b"one"), "JobService.GetCustomJob: the request has resource names"),
     ],
 )
-def test_a_request_that_is_none_is_told_so(channel: Any, request_bytes: bytes, sentence: str) -> None:
+def test_a_request_that_is_none_is_informed_so(channel: Any, request_bytes: bytes, sentence: str) -> None:
     status, words = refused(channel, GET, request_bytes)
     assert status == "INVALID_ARGUMENT"
     assert sentence in words

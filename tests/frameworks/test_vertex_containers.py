@@ -60,8 +60,8 @@ def test_the_users_own_containers_and_scripts_train_here(
         return run(python_of(way[0]), "vertex_container.py", *arguments, env=env)
 
     with ThreadPoolExecutor() as threads:
-        told = list(threads.map(train, reached))
-    for way, seen in zip(reached, told, strict=True):
+        reported = list(threads.map(train, reached))
+    for way, seen in zip(reached, reported, strict=True):
         assert seen["state"] == "PIPELINE_STATE_SUCCEEDED"
         assert [one["task"] for one in seen["told"]] == ["workerpool0", "workerpool1"]
         for one in seen["told"]:

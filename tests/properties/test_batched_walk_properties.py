@@ -76,7 +76,7 @@ def crowded(seed: int) -> Snapshot:
     )
 
 
-def test_a_plan_is_the_same_if_each_job_is_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_the_same_if_each_job_is_queried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     together = 0
     monkeypatch.setattr(order_module, "_LOOKED_AHEAD", 5)
     fill = turns_module._merged

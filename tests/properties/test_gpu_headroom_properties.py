@@ -78,7 +78,7 @@ def busy(seed: int, policy: Policy = KEEPS) -> Snapshot:
 worlds = st.integers(0, 1 << 40).map(busy)
 
 
-def asked(snapshot: Snapshot) -> list[ResourceRequest]:
+def requested(snapshot: Snapshot) -> list[ResourceRequest]:
     """What is asked for with GPUs, once for each member that asks."""
     empty = [replace(node, free=node.allocatable) for node in snapshot.nodes]
     gangs = [running.gang for running in snapshot.running]
@@ -107,7 +107,7 @@ def enough(requests: Iterable[ResourceRequest], model: str, field: str) -> int:
     return each[-(-3 * len(each) // 4) - 1] if each else 0
 
 
-def kept(node: NodeSnapshot, free: Amounts, requests: list[ResourceRequest], field: str) -> int:
+def retained(node: NodeSnapshot, free: Amounts, requests: list[ResourceRequest], field: str) -> int:
     total = 0
     for model, gpus in node.allocatable.gpus.items():
         milli = 1000 * free.gpus.get(model, 0) + sum(free.shares.get(model, ()))
@@ -124,8 +124,8 @@ def spare(nodes: Iterable[NodeSnapshot], requests: list[ResourceRequest]) -> lis
             node,
             free=replace(
                 node.free,
-                cpu_milli=max(0, node.free.cpu_milli - kept(node, node.free, requests, "cpu_milli")),
-                memory_bytes=max(0, node.free.memory_bytes - kept(node, node.free, requests, "memory_bytes")),
+                cpu_milli=max(0, node.free.cpu_milli - retained(node, node.free, requests, "cpu_milli")),
+                memory_bytes=max(0, node.free.memory_bytes - retained(node, node.free, requests, "memory_bytes")),
             ),
         )
         for node in nodes
@@ -150,7 +150,7 @@ def applied(snapshot: Snapshot, made: Plan) -> SimulatedCluster:
 def test_a_gang_without_gpus_leaves_the_headroom_unless_it_could_never_run_otherwise(
     snapshot: Snapshot,
 ) -> None:
-    requests = asked(snapshot)
+    requests = requested(snapshot)
     gangs = {waiting.job_id: waiting.gang for waiting in snapshot.queued}
     world = SimulatedCluster(snapshot.nodes)
     for start in plan(snapshot).starts:
@@ -164,7 +164,7 @@ def test_a_gang_without_gpus_leaves_the_headroom_unless_it_could_never_run_other
             amounts = [role.request for role in gangs[start.job_id].roles if role.role in needs]
             for field in ("cpu_milli", "memory_bytes"):
                 if any(getattr(request, field) for request in amounts):
-                    assert getattr(view.free, field) >= kept(view, view.free, requests, field)
+                    assert getattr(view.free, field) >= retained(view, view.free, requests, field)
 
 
 @often
@@ -172,7 +172,7 @@ def test_a_gang_without_gpus_leaves_the_headroom_unless_it_could_never_run_other
 def test_exactly_the_jobs_blocked_by_headroom_would_fit_without_it(snapshot: Snapshot) -> None:
     made = plan(snapshot)
     nodes = tuple(applied(snapshot, made).nodes.values())
-    requests = asked(snapshot)
+    requests = requested(snapshot)
     gangs = {waiting.job_id: waiting.gang for waiting in snapshot.queued}
     for job_id, reason in made.waits.items():
         wanted = gangs[job_id]

@@ -155,8 +155,8 @@ def test_backfill_never_delays_the_first_blocked_gang(snapshot: Snapshot) -> Non
     before = order[: order.index(head) + 1]
     alone = replace(snapshot, queued=tuple(before))
     promised = earliest(after(alone, plan(alone)), head.gang)
-    kept = earliest(after(snapshot, made), head.gang)
-    assert kept <= promised
+    retained = earliest(after(snapshot, made), head.gang)
+    assert retained <= promised
 
 
 def earliest(snapshot: Snapshot, gang) -> float:

@@ -41,7 +41,7 @@ BY_PRIORITY = Policy(order=QueueOrder.FIFO, is_fair=False, reclaims=False, min_r
 _NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
 
 
-def told(story: Story, *phases: int) -> Story:
+def reported(story: Story, *phases: int) -> Story:
     """Let jobs come and time pass, checking every plan on the way."""
     seen = 0
     for _ in range(story.chance.randint(*phases)):
@@ -178,7 +178,7 @@ def _without(nodes: tuple[NodeSnapshot, ...], gangs: list[RunningGang]) -> tuple
 @pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
 def test_there_is_no_circle_and_every_plan_keeps_its_promises(chunk: int) -> None:
     for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
-        story = told(Story(seed), 4, 10)
+        story = reported(Story(seed), 4, 10)
         _no_circle(story)
 
 
@@ -206,12 +206,12 @@ def _no_circle(story: Story) -> None:
 @pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
 def test_there_is_no_circle_where_models_are_guaranteed_too(chunk: int) -> None:
     for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
-        _no_circle(told(OfModels(seed, policy=replace(any_policy(Random(seed)), reclaims=True)), 4, 10))
+        _no_circle(reported(OfModels(seed, policy=replace(any_policy(Random(seed)), reclaims=True)), 4, 10))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_by_priority_a_job_is_stopped_at_most_once_for_each_wait_of_a_job_of_larger_priority(seed: int) -> None:
-    story = told(Story(seed, policy=BY_PRIORITY), 10, 20)
+    story = reported(Story(seed, policy=BY_PRIORITY), 10, 20)
     priority = {job.job_id: job.priority for snapshot, _ in story.plans for job in snapshot.queued}
     for job_id, life in story.lives.items():
         larger = [other for other in story.lives if priority.get(other, 0) > priority.get(job_id, 0)]
@@ -269,7 +269,7 @@ def test_a_preemptor_starts_when_its_victims_are_gone() -> None:
 
 
 def test_planning_again_after_applying_says_nothing_new() -> None:
-    said: Counter[str] = Counter()
+    output: Counter[str] = Counter()
     for seed in range(40):
         story = Story(seed)
         for _ in range(12):
@@ -279,14 +279,14 @@ def test_planning_again_after_applying_says_nothing_new() -> None:
             again = plan(apply_plan(story.plans[-1][0], made))
             assert (again.starts, again.preempts, again.shrinks, again.grows) == ((), (), (), ()), f"seed {seed}"
             assert again.moves == made.moves or made.preempts, f"seed {seed}"
-            said += Counter(starts=len(made.starts), preempts=len(made.preempts), shrinks=len(made.shrinks))
+            output += Counter(starts=len(made.starts), preempts=len(made.preempts), shrinks=len(made.shrinks))
             story.step(story.chance.choice([10, 60, 400]))
-    assert min(said["starts"], said["preempts"], said["shrinks"]) > 5
+    assert min(output["starts"], output["preempts"], output["shrinks"]) > 5
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_plan_does_not_depend_on_the_order_of_the_snapshot(seed: int) -> None:
-    story = told(Story(seed), 5, 8)
+    story = reported(Story(seed), 5, 8)
     for snapshot, made in story.plans:
 
         def shuffled(items: tuple) -> tuple:

@@ -76,10 +76,10 @@ def job_batches(snapshot: Snapshot) -> list[JobId]:
     return [job.job_id for job in sorted(snapshot.queued, key=lambda job: (-job.priority, job.queued_at, job.job_id))]
 
 
-def with_a_place_kept(made: Plan) -> set[JobId]:
+def with_a_reserved_place(made: Plan) -> set[JobId]:
     """Those for whom a place is kept, as the reasons say."""
-    told = {reason.numbers.get(key) for reason in made.waits.values() for key in (RESERVED_FOR, "before")}
-    return {JobId(job) for job in told if job is not None}
+    reported = {reason.numbers.get(key) for reason in made.waits.values() for key in (RESERVED_FOR, "before")}
+    return {JobId(job) for job in reported if job is not None}
 
 
 def who_may_not_start(snapshot: Snapshot) -> set[JobId]:
@@ -121,7 +121,7 @@ def test_in_a_single_queue_where_every_job_has_a_reservation_all_start_as_planne
     snapshot = replace(snapshot, policy=policy)
     with demand_of(snapshot):
         made = plan(snapshot)
-        for job in made.waits.keys() - with_a_place_kept(made):
+        for job in made.waits.keys() - with_a_reserved_place(made):
             other = plan(without(snapshot, job))
             assert starts(other) == starts(made)
             assert codes(other) == {name: code for name, code in codes(made).items() if name != job}
@@ -146,8 +146,8 @@ def test_the_first_reservation_keeps_its_time_whichever_job_is_withdrawn(snapsho
     snapshot = replace(snapshot, policy=IN_LINE)
     with demand_of(snapshot):
         made = plan(snapshot)
-        kept = with_a_place_kept(made)
-        first = next((job for job in job_batches(snapshot) if job in kept and job in made.waits), None)
+        retained = with_a_reserved_place(made)
+        first = next((job for job in job_batches(snapshot) if job in retained and job in made.waits), None)
         for job in made.waits.keys() - {first}:
             if first is None:
                 return
@@ -205,6 +205,6 @@ def test_with_several_projects_a_job_without_room_takes_its_turn_and_delays_thos
     )
     snapshot = Snapshot(NOW, nodes, queue, filling, policy=Policy(preempts_priority=False))
     made = plan(snapshot)
-    assert JobId("old") not in with_a_place_kept(made)
+    assert JobId("old") not in with_a_reserved_place(made)
     assert starts(made).keys() == {"small"}
     assert starts(plan(without(snapshot, JobId("old")))).keys() == {"other"}

@@ -99,9 +99,9 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
 ) -> None:
     assert main([_scenario(tmp_path), "--plot", str(tmp_path / name)]) == 2
-    told = capsys.readouterr()
-    assert words in told.err
-    assert not told.out
+    reported = capsys.readouterr()
+    assert words in reported.err
+    assert not reported.out
 
 
 def test_without_matplotlib_everything_but_pictures_works(

@@ -11,8 +11,7 @@ from scheduler.simulator.compare import Case, more_like, simulate, table
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
-from scheduler.simulator.fairness import Fairness, rhos, static_rhos
-from scheduler.simulator.metrics import summarise
+from scheduler.simulator.metrics import Fairness, rhos, static_rhos, summarise
 from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.scenario import Scenario, parse
 

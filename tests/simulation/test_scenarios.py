@@ -25,12 +25,12 @@ def test_everything_a_scenario_expects_holds_and_the_same_seed_gives_the_same_hi
 
 def test_a_timed_reservation_holds_while_small_jobs_stream_in() -> None:
     # The moment told to the gang never moves back: who backfills cannot delay it.
-    told: list[str] = []
+    reported: list[str] = []
 
     def listen(snapshot: Snapshot, made: Plan) -> None:
         reason = made.waits.get("big")  # type: ignore[call-overload]
         if reason is not None and "expected_start" in reason.numbers:
-            told.append(reason.numbers["expected_start"])
+            reported.append(reason.numbers["expected_start"])
 
     from scheduler.simulator.reading.scenario import parse
 
@@ -56,5 +56,5 @@ def test_a_timed_reservation_holds_while_small_jobs_stream_in() -> None:
     )
     outcome = Simulation(scenario, plan, listen).run()
     assert failures(outcome) == []
-    assert told
-    assert told == sorted(told, reverse=True)
+    assert reported
+    assert reported == sorted(reported, reverse=True)

@@ -32,7 +32,7 @@ def test_an_address_of_the_network_serves_containers_too():
     assert listening.listen_for_replicas("docker", "192.0.2.7", 80) == ([], "http://192.0.2.7:80")
 
 
-def test_pods_need_to_be_told_the_way():
+def test_pods_need_to_be_informed_the_way():
     with pytest.raises(CannotStart, match="TRAINMASTER_REPLICA_API_URL"):
         listening.listen_for_replicas("kubernetes", "127.0.0.1", 8765)
 

@@ -23,5 +23,5 @@ def test_a_cluster_may_mount_the_platforms_own_two_folders_and_no_others(
     if stated is not None:
         monkeypatch.setenv("TRAINMASTER_HOST_PATHS", stated)
     supervisor = Supervisor(UpOptions(home=tmp_path, host="127.0.0.1", port=0, executor=executor))
-    told = supervisor._child_env(8765, "http://127.0.0.1:8765", None).get("TRAINMASTER_HOST_PATHS")
-    assert told == (expected and expected.format(home=tmp_path))
+    reported = supervisor._child_env(8765, "http://127.0.0.1:8765", None).get("TRAINMASTER_HOST_PATHS")
+    assert reported == (expected and expected.format(home=tmp_path))

@@ -33,7 +33,7 @@ def test_unknown_arguments_are_refused_with_the_usage(
         monkeypatch.setattr(module, name, never)
     with pytest.raises(SystemExit) as ended:
         main(words)
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert ended.value.code == 2
-    assert said.startswith("usage: python -m ")
-    assert words[-1] in said
+    assert output.startswith("usage: python -m ")
+    assert words[-1] in output

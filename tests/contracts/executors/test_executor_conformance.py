@@ -179,7 +179,7 @@ def test_all_replicas_of_the_attempt_and_no_others_are_seen(bench, behaves):
     assert holding[other.key.attempt_id] == ("0123456789abcdef" if is_shared else "")
 
 
-def test_stop_ends_it_and_says_that_we_asked(bench, behaves):
+def test_stop_ends_it_and_says_that_we_requested(bench, behaves):
     order = behaves(**FOREVER)
     bench.executor.create(order)
     bench.until(order, _is_running)

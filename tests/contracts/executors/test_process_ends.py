@@ -89,7 +89,7 @@ time.sleep(1000)
     assert (bench.output / "saved").read_text() == "all"
 
 
-def test_what_a_stopped_command_leaves_behind_is_asked_too(bench):
+def test_what_a_stopped_command_leaves_behind_is_queried_too(bench):
     order = bench.order(
         command=bench.python("""
             import os, signal, subprocess, sys, time

@@ -79,7 +79,7 @@ def test_nothing_is_created_on_the_hosts_root(isolated, tmp_path):
     assert not Path("/mnt/tm-test-set").exists()
 
 
-def test_dev_shm_has_the_size_that_was_asked_for(isolated):
+def test_dev_shm_has_the_size_that_was_requested(isolated):
     order = isolated.order(command="df -B1 --output=size /dev/shm | tail -1", shm_bytes=64 * 2**20)
     isolated.executor.create(order)
     isolated.ended(order)

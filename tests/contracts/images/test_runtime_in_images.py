@@ -75,7 +75,7 @@ def test_the_commands_code_is_the_containers(image: str, run: Any) -> None:
 
 
 @every_image
-def test_a_command_that_is_not_there_is_told_by_name(image: str, run: Any) -> None:
+def test_a_command_that_is_not_there_is_reported_by_name(image: str, run: Any) -> None:
     box = run(image, ("no-such-trainer", "--fast"))
     assert (box.code, box.exit.cause) == (127, ExitCause.COMMAND_NOT_FOUND)
     assert "no-such-trainer" in box.exit.sentence
@@ -83,7 +83,7 @@ def test_a_command_that_is_not_there_is_told_by_name(image: str, run: Any) -> No
 
 
 @with_tools
-def test_a_missing_interpreter_is_told(image: str, run: Any) -> None:
+def test_a_missing_interpreter_is_reported(image: str, run: Any) -> None:
     script = "printf '#!/opt/none/python\\n' > /tmp/s && chmod +x /tmp/s && exec \"$@\""
     box = run(image, ("sh", "-c", script, "sh", "/tmp/s"))
     # The shell inside says it; a command of its own is looked at by the runtime.
@@ -137,7 +137,7 @@ def test_who_does_not_hear_term_is_killed_after_the_grace(image: str, run: Any) 
     assert 0.9 <= time.monotonic() - began < 8
     assert (box.exit.cause, box.code) == (ExitCause.NODE_LOST, 137), box.raw_log
     assert "was killed" in box.exit.sentence
-    assert read_exit(box.message, was_asked=True).cause is ExitCause.STOPPED
+    assert read_exit(box.message, was_requested=True).cause is ExitCause.STOPPED
 
 
 @every_image
@@ -158,7 +158,7 @@ def test_it_ends_at_its_deadline(image: str, run: Any) -> None:
 
 
 @with_tools
-def test_a_child_killed_for_memory_is_told_as_that(image: str, run: Any) -> None:
+def test_a_child_killed_for_memory_is_reported_as_that(image: str, run: Any) -> None:
     if image.startswith("python"):
         text = "python3 -c 'x = bytearray(300 << 20)'; exit 1"
     else:
@@ -183,7 +183,7 @@ def test_orphans_are_reaped_and_end_with_the_command(image: str, run: Any) -> No
 
 
 @every_image
-def test_what_a_shell_cannot_do_is_told_first(image: str, run: Any) -> None:
+def test_what_a_shell_cannot_do_is_reported_first(image: str, run: Any) -> None:
     box = run(image, shell_of(image, "echo hi"))
     first = box.log.splitlines()[0]
     if image.startswith("python"):
@@ -260,7 +260,7 @@ def test_a_container_that_somebody_starts_again_runs_nothing_twice(image: str, r
 
 
 @every_image
-def test_an_output_that_cannot_be_written_is_told(image: str, run: Any) -> None:
+def test_an_output_that_cannot_be_written_is_reported(image: str, run: Any) -> None:
     box = run(image, shell_of(image, "echo hi"), options=("--tmpfs", "/data/output/.trainmaster:ro"), uid=1000)
     assert box.exit.cause is ExitCause.START_REFUSED
     assert "cannot be written" in box.exit.sentence
@@ -380,7 +380,7 @@ def test_without_python_too_a_replica_of_an_ended_attempt_is_ended(image: str, r
 
 
 @with_tools
-def test_a_long_log_is_kept_whole_and_its_tail_is_cut_to_fit(image: str, run: Any) -> None:
+def test_a_long_log_is_retained_whole_and_its_tail_is_cut_to_fit(image: str, run: Any) -> None:
     box = run(image, ("sh", "-c", 'i=0; while [ $i -lt 3000 ]; do echo "line $i \\"\\\\ ü"; i=$((i+1)); done; exit 2'))
     wanted = [f'line {n} "\\ ü' for n in range(3000)]
     assert box.log.splitlines()[-3000:] == wanted

@@ -51,23 +51,23 @@ def code(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_packed_uploaded_and_named_in_the_spec(sdk: Client, code: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     command = ["python", "train.py"]
-    job = sdk.run(code, command, name="packed", progress=lambda done, total: told.append((done, total)))
+    job = sdk.run(code, command, name="packed", progress=lambda done, total: reported.append((done, total)))
     packed = pack_folder(code)
     assert job.view.spec.code == packed.digest
     assert sdk.get_archive(packed.digest).is_complete
-    assert told[-1] == (packed.size_bytes, packed.size_bytes)
+    assert reported[-1] == (packed.size_bytes, packed.size_bytes)
 
 
 def test_an_upload_goes_on_where_an_earlier_one_stopped(sdk: Client, code: Path) -> None:
     packed = pack_folder(code)
     sdk.start_archive(packed.digest, packed.size_bytes)
     sdk.append_archive(packed.digest, 0, packed.path.read_bytes()[:50])
-    told: list[int] = []
-    view = sdk.upload_archive(packed.path, digest=packed.digest, progress=lambda done, _: told.append(done))
+    reported: list[int] = []
+    view = sdk.upload_archive(packed.path, digest=packed.digest, progress=lambda done, _: reported.append(done))
     assert view.is_complete
-    assert told[0] == 50
+    assert reported[0] == 50
 
 
 def test_a_chunk_at_the_wrong_place_is_a_conflict(sdk: Client, code: Path) -> None:
@@ -198,7 +198,7 @@ def test_volumes_and_nodes_and_the_server_itself(sdk: Client, tmp_path: Path) ->
     assert sdk.get_spec_schema()["type"] == "object"
 
 
-def test_an_argument_that_no_server_would_take_is_told_without_asking(sdk: Client) -> None:
+def test_an_argument_that_no_server_would_take_is_reported_without_asking(sdk: Client) -> None:
     with pytest.raises(InvalidRequest) as caught:
         sdk.create_user("Not A Name")
     assert "name" in str(caught.value)
@@ -224,6 +224,6 @@ async def test_the_asynchronous_client_does_the_same(async_sdk: AsyncClient, cod
 
 def test_the_archive_that_arrives_is_the_one_that_was_packed(sdk: Client, code: Path, settings: Any) -> None:
     sdk.run(code, "python train.py", name="kept")
-    (kept,) = [path for path in settings.archive_dir.rglob("*") if path.is_file() and path.stat().st_size]
-    with tarfile.open(kept) as archive:
+    (retained,) = [path for path in settings.archive_dir.rglob("*") if path.is_file() and path.stat().st_size]
+    with tarfile.open(retained) as archive:
         assert archive.getnames() == ["train.py"]

@@ -82,7 +82,7 @@ def test_a_version_goes_in_and_comes_out_whole(sdk: Client, job: str, registrar:
         sdk.get_model("default", "digits")
 
 
-def test_a_failed_registration_is_told_to_who_waits(
+def test_a_failed_registration_is_informed_to_who_waits(
     sdk: Client, job: str, registrar: Registrar, job_output: Any
 ) -> None:
     sdk.register_version("default", "digits", job)
@@ -97,8 +97,8 @@ def test_every_verb_of_the_command_line(
     run: Callable[..., Result], job: str, registrar: Registrar, tmp_path: Path
 ) -> None:
     more = ("--alias", "prod", "--label", "team=a", "--stage", "staging", "--no-wait")
-    said = run("register", "digits", "--job", job, *more)
-    assert (said.exit_code, said.stdout) == (0, "digits version 1 registering, staging\n")
+    output = run("register", "digits", "--job", job, *more)
+    assert (output.exit_code, output.stdout) == (0, "digits version 1 registering, staging\n")
     registrar.work()
     assert "prod -> 1" in run().stdout
     assert [one["version"] for one in json.loads(run("versions", "digits", "--json").stdout)] == [1]
@@ -113,8 +113,8 @@ def test_every_verb_of_the_command_line(
     assert run("protect", "digits", "1").stdout.endswith("protected\n")
     assert run("protect", "digits").stdout == "digits protected\n"
     assert run("protect", "digits", "--off").stdout == "digits not protected\n"
-    said = run("download", "digits", "prod", str(tmp_path / "out"))
-    assert (said.exit_code, str(tmp_path / "out") in said.stdout) == (0, True)
+    output = run("download", "digits", "prod", str(tmp_path / "out"))
+    assert (output.exit_code, str(tmp_path / "out") in output.stdout) == (0, True)
     (tmp_path / "out/weights.pt").write_bytes(b"my own")
     refused = run("download", "digits", "prod", str(tmp_path / "out"))
     assert (refused.exit_code != 0, "--overwrite" in refused.stderr) == (True, True)
@@ -140,9 +140,9 @@ def test_every_verb_of_the_command_line(
         (("register", "DIGITS", "--job", "nobody"), "lower-case"),
     ],
 )
-def test_what_is_wrong_is_told_without_a_traceback(
+def test_what_is_wrong_is_reported_without_a_traceback(
     run: Callable[..., Result], args: tuple[str, ...], words: str
 ) -> None:
-    said = run(*args)
-    assert said.exit_code not in (0, 70)
-    assert words in said.stderr
+    output = run(*args)
+    assert output.exit_code not in (0, 70)
+    assert words in output.stderr

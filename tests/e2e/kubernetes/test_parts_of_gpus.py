@@ -107,10 +107,10 @@ def test_a_part_tells_the_program_its_share(run: Any) -> None:
     job = run(TELL, gpus=0.25)
     assert job.wait(timeout_s=120).state == "succeeded", story_of(job)
     (line,) = [line for line in job.read_log("worker-0").splitlines() if "TRAINMASTER_GPU_FRACTION" in line]
-    told = json.loads(line[line.index("{") :])
-    assert told["TRAINMASTER_GPU_FRACTION"] == "0.25"
-    assert told["CUDA_VISIBLE_DEVICES"] == "0"
-    assert told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    reported = json.loads(line[line.index("{") :])
+    assert reported["TRAINMASTER_GPU_FRACTION"] == "0.25"
+    assert reported["CUDA_VISIBLE_DEVICES"] == "0"
+    assert reported["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
 
 
 def test_a_platform_that_was_killed_gives_the_device_back_all_the_same(
@@ -130,8 +130,8 @@ def slices(cluster: Any, node: str) -> Iterator[int]:
     """The node has two slices of an A100, as its device plugin would tell."""
 
     def tell(count: int | None) -> None:
-        told = {SLICE: None if count is None else str(count)}
-        cluster.core.patch_node_status(node, {"status": {"capacity": told, "allocatable": told}})
+        reported = {SLICE: None if count is None else str(count)}
+        cluster.core.patch_node_status(node, {"status": {"capacity": reported, "allocatable": reported}})
 
     tell(2)
     cluster.core.patch_node(node, {"metadata": {"labels": {f"{SLICE}.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}}})
@@ -144,7 +144,7 @@ def slices(cluster: Any, node: str) -> Iterator[int]:
     tell(None)
 
 
-def test_slices_are_a_model_of_their_own_that_nobody_gets_who_asked_for_the_whole(
+def test_slices_are_a_model_of_their_own_that_nobody_gets_who_requested_the_whole(
     run: Any, cluster: Any, platform: Any, eventually: Any, node: str, slices: int
 ) -> None:
     model = "a100-sxm4-40gb-mig-1g-5gb"

@@ -146,5 +146,5 @@ def test_the_smaller_share_for_its_weight_comes_first(stage: Stage) -> None:
     planner_stories.the_smaller_share_for_its_weight_comes_first(stage)
 
 
-def test_a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_told(stage: Stage) -> None:
-    planner_stories.a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_told(stage, hole_s=20)
+def test_a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_reported(stage: Stage) -> None:
+    planner_stories.a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_reported(stage, hole_s=20)

@@ -49,8 +49,8 @@ def test_an_endpoint_lives_in_pods(
     story.until_ready(1, 1, "alone")
     assert story.client.predict("sums", [[2, 3]], deployment="alone") == pytest.approx([5])
     server = ["python3", "-c", serving_story.OWN_SERVER]
-    told = story.a_server_of_ones_own_is_told_what_vertex_tells(image=PYTHON, command=server, port=9000)
-    assert told["AIP_HTTP_PORT"] == "9000"
+    reported = story.a_server_of_ones_own_is_informed_what_vertex_tells(image=PYTHON, command=server, port=9000)
+    assert reported["AIP_HTTP_PORT"] == "9000"
     story.it_is_deleted()
     story.a_batch_is_predicted(output)
     eventually(lambda: not cluster.leftovers(), within_s=120, what="nothing is left of any replica")

@@ -19,16 +19,16 @@ with collective.CommunicatorContext(
     assert (collective.get_rank(), collective.get_world_size()) == (rank, world)
     rows = np.random.default_rng(7 + rank).normal(size=(200, 4))
     data = xgb.DMatrix(rows, rows.sum(axis=1) > 0)
-    told = {}
+    reported = {}
     model = xgb.train(
         {"objective": "binary:logistic", "nthread": 1},
         data,
         num_boost_round=5,
         evals=[(data, "train")],
-        evals_result=told,
+        evals_result=reported,
         verbose_eval=False,
     )
-    print("logloss", told["train"]["logloss"][-1], flush=True)
+    print("logloss", reported["train"]["logloss"][-1], flush=True)
     Path(f"/data/output/model-{rank}.json").write_bytes(model.save_raw("json"))
 if rank == 0:
     tracker.wait_for()

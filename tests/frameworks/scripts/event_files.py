@@ -21,8 +21,8 @@ def by_tensorflow(folder: Path) -> None:
     x = np.linspace(0, 1, 24).reshape(8, 3)
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
     model.compile("sgd", "mse")
-    told = tf.keras.callbacks.TensorBoard(str(folder / "keras"), histogram_freq=1)
-    model.fit(x, x.sum(1), epochs=2, validation_split=0.25, verbose=0, callbacks=[told])
+    reported = tf.keras.callbacks.TensorBoard(str(folder / "keras"), histogram_freq=1)
+    model.fit(x, x.sum(1), epochs=2, validation_split=0.25, verbose=0, callbacks=[reported])
 
 
 def by_torch(folder: Path) -> None:

@@ -53,7 +53,7 @@ def train_with_keras():
     story = net.fit(x, y, batch_size=8, epochs=3, callbacks=callbacks, verbose=0)
     hvd.barrier()
     again = hvd.load_model(str(OUTPUT / "checkpoint.keras"))
-    kept = weights(again) == weights(net)
+    retained = weights(again) == weights(net)
     again.compile(loss="mse", optimizer=again.optimizer, jit_compile=False)
     again.fit(x, y, batch_size=16, epochs=1, verbose=0)
     return {
@@ -61,7 +61,7 @@ def train_with_keras():
         "weights": weights(net),
         "rate": float(net.optimizer.learning_rate.numpy()),
         "steps": int(net.optimizer.iterations.numpy()),
-        "kept": kept,
+        "kept": retained,
         "again": weights(again),
     }
 

@@ -51,8 +51,8 @@ def refusal(call: Any) -> str:
         call()
     except RuntimeError as error:
         cause: Any = error.__cause__
-        told = json.loads(cause.body)
-        return f"{cause.status} {told['kind']} {told['reason']}: {told['message']}"
+        reported = json.loads(cause.body)
+        return f"{cause.status} {reported['kind']} {reported['reason']}: {reported['message']}"
     return "served"
 
 

@@ -21,9 +21,9 @@ job = aiplatform.CustomJob.from_local_script(
 job.run()
 output = job.to_dict()["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
 bucket, _, path = output.removeprefix("gs://").partition("/")
-told = storage.Client().bucket(bucket).blob(f"{path}/model/workerpool0-0.json").download_as_bytes()
+reported = storage.Client().bucket(bucket).blob(f"{path}/model/workerpool0-0.json").download_as_bytes()
 transport = job.api_client.transport.kind
-seen = {"state": job.state.name, "output": output, "told": json.loads(told), "transport": transport}
+seen = {"state": job.state.name, "output": output, "told": json.loads(reported), "transport": transport}
 # What it prints as links to Google's console, of this job and of others by their names.
 seen["links"] = [
     job._dashboard_uri(),

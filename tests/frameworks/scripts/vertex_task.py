@@ -14,7 +14,7 @@ spec = json.loads(os.environ["CLUSTER_SPEC"])
 task = spec["task"]
 folder = Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
 folder.mkdir(parents=True, exist_ok=True)
-told = {
+reported = {
     "epochs": args.epochs,
     "pools": {name: len(hosts) for name, hosts in spec["cluster"].items()},
     "type": json.loads(os.environ["TF_CONFIG"])["task"]["type"] if "TF_CONFIG" in os.environ else None,
@@ -23,5 +23,5 @@ told = {
     "six": six.__name__,
     "model_dir": os.environ["AIP_MODEL_DIR"],
 }
-(folder / f"{task['type']}-{task['index']}.json").write_text(json.dumps(told))
-print("trained", told)
+(folder / f"{task['type']}-{task['index']}.json").write_text(json.dumps(reported))
+print("trained", reported)

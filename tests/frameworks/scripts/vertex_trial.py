@@ -23,5 +23,5 @@ for step, value in enumerate((0.1, args.units / 100, args.units / 200), start=1)
     reporter.report_hyperparameter_tuning_metric("accuracy", value, global_step=step)
 folder = Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
 folder.mkdir(parents=True, exist_ok=True)
-told = {**vars(args), "trial": os.environ["CLOUD_ML_TRIAL_ID"], "tag": os.environ["CLOUD_ML_HP_METRIC_TAG"]}
-(folder / "told.json").write_text(json.dumps(told))
+reported = {**vars(args), "trial": os.environ["CLOUD_ML_TRIAL_ID"], "tag": os.environ["CLOUD_ML_HP_METRIC_TAG"]}
+(folder / "told.json").write_text(json.dumps(reported))

@@ -100,16 +100,16 @@ try:
 except RuntimeError as error:
     seen["silent"] = str(error)
 
-told = aiplatform.HyperparameterTuningJob.get(search_job.resource_name)
-trials = [type(trial).to_dict(trial, use_integers_for_enums=False) for trial in told.trials]
+reported = aiplatform.HyperparameterTuningJob.get(search_job.resource_name)
+trials = [type(trial).to_dict(trial, use_integers_for_enums=False) for trial in reported.trials]
 # The textbook's way to the best one:
 best = max(
-    [trial for trial in told.trials if trial.final_measurement.metrics],
+    [trial for trial in reported.trials if trial.final_measurement.metrics],
     key=lambda trial: trial.final_measurement.metrics[0].value,
 )
 bucket = storage.Client(project="default", credentials=Credentials(token=TOKEN)).bucket("data")
-seen["state"] = told.state.name
-seen["labels"] = dict(told.labels)
+seen["state"] = reported.state.name
+seen["labels"] = dict(reported.labels)
 seen["trials"] = trials
 seen["best"] = {"id": best.id, **{one.parameter_id: one.value for one in best.parameters}}
 seen["told"] = json.loads(bucket.blob(f"search/{best.id}/model/told.json").download_as_bytes())

@@ -51,11 +51,12 @@ board = aiplatform.Tensorboard.create(display_name=f"uploads {NAME}")
 write("train", range(3))
 aiplatform.upload_tb_log(tensorboard_id=board.name, tensorboard_experiment_name=NAME, logdir=LOGS, verbosity=0)
 (run,) = runs(NAME)
-kept = run.read_time_series_data()
+retained = run.read_time_series_data()
 seen["run"] = run.display_name
-seen["loss"] = [[point.step, point.scalar.value] for point in kept["loss"].values]
-seen["weights"] = [[point.step, bool(point.tensor.value)] for point in kept["weights"].values]
-seen["blobs"] = sorted(len(point.blobs.values) for one in kept.values() for point in one.values if point.blobs.values)
+seen["loss"] = [[point.step, point.scalar.value] for point in retained["loss"].values]
+seen["weights"] = [[point.step, bool(point.tensor.value)] for point in retained["weights"].values]
+points = [point for series in retained.values() for point in series.values]
+seen["blobs"] = sorted(len(point.blobs.values) for point in points if point.blobs.values)
 bucket = storage.Client().bucket(board.gca_resource.blob_storage_path_prefix)
 seen["files"] = sum(1 for _ in bucket.list_blobs(prefix=f"tensorboard-{board.name}/{NAME}/"))
 

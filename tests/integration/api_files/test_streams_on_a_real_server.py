@@ -137,13 +137,13 @@ def lines(response: Any) -> Iterator[str]:
 def test_a_line_is_seen_soon_after_it_was_written(server: Server) -> None:
     server.log("first\n")
     with server.stream(follow=True) as response:
-        told = lines(response)
-        assert next(told) == "first"
+        reported = lines(response)
+        assert next(reported) == "first"
         delays = []
         for number in range(5):
             written = time.monotonic()
             server.log(f"line {number}\n")
-            assert next(told) == f"line {number}"
+            assert next(reported) == f"line {number}"
             delays.append(time.monotonic() - written)
     assert sorted(delays)[2] < 1.0, delays  # 0.2 s of polling, and a loaded machine
 
@@ -151,14 +151,14 @@ def test_a_line_is_seen_soon_after_it_was_written(server: Server) -> None:
 def test_the_server_going_down_ends_its_streams_at_once(server: Server) -> None:
     server.log("first\n")
     with ExitStack() as stack:
-        told = []
+        reported = []
         for _ in range(10):
             response = stack.enter_context(server.stream(follow=True))
-            told.append(lines(response))
-            assert next(told[-1]) == "first"
+            reported.append(lines(response))
+            assert next(reported[-1]) == "first"
         server.process.send_signal(signal.SIGTERM)
         # An end, and no cut in the middle: the server cuts what is left after a while, which would raise here.
-        assert [list(rest) for rest in told] == [[]] * 10
+        assert [list(rest) for rest in reported] == [[]] * 10
         assert server.process.wait(DEADLINE_S) is not None
 
 
@@ -176,11 +176,11 @@ def test_clients_that_leave_cost_nothing_afterwards(server: Server) -> None:
 def test_the_end_of_the_job_ends_the_stream(server: Server) -> None:
     server.log("first\n")
     with server.stream(follow=True) as response:
-        told = lines(response)
-        assert next(told) == "first"
+        reported = lines(response)
+        assert next(reported) == "first"
         server.log("last")
         with unit_of_work(server.sessions) as session:
             job = session.get(Job, "job-1")
             assert job is not None
             job.state = "succeeded"
-        assert list(told) == ["last"]
+        assert list(reported) == ["last"]

@@ -291,7 +291,7 @@ def test_an_engine_that_is_away_is_in_the_replicas_details_and_tried_again(plane
     assert plane.one(Replica, job_id=job).detail == ""
 
 
-def test_an_engine_that_says_when_it_will_be_ready_is_asked_again_then(plane, monkeypatch):
+def test_an_engine_that_says_when_it_will_be_ready_is_requested_again_then(plane, monkeypatch):
     def remove(attempt_id):
         raise ExecutorTryAgain("It still sends its last reports.", retry_after_s=2.0)
 

@@ -28,7 +28,7 @@ from core.wakeups import TOPIC_MODELS
 from core.db.engine import make_engine, make_sessions
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.studies import study_pass
+from scheduler.control.studies import study_loop
 from scheduler.control.studies.study_loop import StudyLoop
 
 url, folder, now, where = sys.argv[1:]
@@ -62,8 +62,8 @@ def change_study(*given, **values):
     return generation
 
 
-registered, study_pass.register_best_trial = study_pass.register_best_trial, register
-changed, study_pass.studies.change_study = study_pass.studies.change_study, change_study
+registered, study_loop.register_best_trial = study_loop.register_best_trial, register
+changed, study_loop.studies.change_study = study_loop.studies.change_study, change_study
 at = datetime.fromisoformat(now)
 control = ControlContext(
     make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), KillingWakeup(), lambda: at,

@@ -19,16 +19,16 @@ from tests.integration.control.conftest import Plane
 @pytest.fixture
 def described(plane: Plane, monkeypatch: pytest.MonkeyPatch):
     """What the planner was asked and answered, tick by tick."""
-    asked = []
+    requested = []
 
     def planned(snapshot):
         made = plan(snapshot)
-        asked.append((snapshot, made))
+        requested.append((snapshot, made))
         return made
 
     monkeypatch.setattr(tick, "plan", planned)
     plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
-    return asked
+    return requested
 
 
 def unordered(snapshot):
@@ -77,11 +77,11 @@ def test_while_nothing_but_time_changes_nothing_is_written(plane, described):
     plane.submit("two", cpu=8)
     plane.settle()
     plane.ticker.tick()
-    before, asked = len(plane.all(PlanRecord)), len(described)
+    before, requested = len(plane.all(PlanRecord)), len(described)
     for _ in range(5):
         plane.engine.advance(timedelta(seconds=11))
         plane.ticker.tick()
-    assert len(described) > asked
+    assert len(described) > requested
     assert len(plane.all(PlanRecord)) == before
 
 

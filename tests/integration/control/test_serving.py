@@ -33,7 +33,7 @@ class Lab:
         self.sick: set[str] = set()
         self.dying: set[str] = set()
         self.orders: dict[str, ReplicaOrder] = {}  # by address
-        self.asked: list[str] = []  # addresses
+        self.requested: list[str] = []  # addresses
         self.fewest_ready = 99
         plane.engine.script_for = self._scripted
         self.timers: list[datetime] = []
@@ -55,7 +55,7 @@ class Lab:
 
     def _probe(self, address: str, route: str) -> ProbeResult:
         assert route == "/health"
-        self.asked.append(address)
+        self.requested.append(address)
         is_ready = self.orders[address].env["VERSION"] not in self.sick
         return ProbeResult(
             is_ready, "ready" if is_ready else "its health route /health answers 503: the model is being read"
@@ -295,7 +295,7 @@ def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab
     assert len(lab.replicas) == 1
 
 
-def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_are_not_asked_more_often(
+def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_are_not_queried_more_often(
     lab: Lab,
 ) -> None:
     lab.create(replicas=1)
@@ -304,14 +304,14 @@ def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_a
     lab.sick = {"v2"}
     lab.revise(2)
     lab.turn()
-    lab.asked.clear()
+    lab.requested.clear()
     for _ in range(4):
         lab.timers.clear()
         lab.turn(0.2)
         (at,) = lab.timers
         assert timedelta(0) < at - lab.plane.engine.now + timedelta(seconds=0.2) < timedelta(seconds=0.3)
-    assert len(lab.asked) - lab.asked.count(ready) >= 4
-    assert lab.asked.count(ready) <= 2
+    assert len(lab.requested) - lab.requested.count(ready) >= 4
+    assert lab.requested.count(ready) <= 2
     lab.sick = set()
     lab.until([2])
     lab.timers.clear()
@@ -327,7 +327,7 @@ def test_timer_wakeups_probe_no_ready_replica_in_any_process(lab: Lab) -> None:
     lab.revise(2)
     lab.turn()
     lab.sick = {"v1", "v2"}  # the ready one reloads, for less than two seconds
-    lab.asked.clear()
+    lab.requested.clear()
     for _ in range(2):
         for _ in range(2):
             lab.restart()  # another process, which knows nothing of the times of the first one
@@ -335,8 +335,8 @@ def test_timer_wakeups_probe_no_ready_replica_in_any_process(lab: Lab) -> None:
                 lab.endpoint_loop.reconcile(lab.last_wakeup)
                 lab.plane.advance(0.25)
         lab.turn(0.0)
-    assert lab.asked.count(ready) == 2
-    assert len(lab.asked) >= 2 + 8  # the one that starts, each time
+    assert lab.requested.count(ready) == 2
+    assert len(lab.requested) >= 2 + 8  # the one that starts, each time
     assert [one.revision for one in lab.targets] == [1]
 
 
@@ -394,17 +394,17 @@ def test_undeploying_ends_all_and_a_deleted_endpoint_is_gone(lab: Lab) -> None:
     assert lab.story[-2:] == ["deployment.ended", "endpoint.deleted"]
 
 
-def test_what_is_undeployed_or_cancelled_is_not_asked(lab: Lab) -> None:
+def test_what_is_undeployed_or_cancelled_is_not_queried(lab: Lab) -> None:
     lab.create(replicas=2)
     lab.until([1, 1])
     lab.plane.want(lab.live_jobs[0], "cancel")
-    lab.asked.clear()
+    lab.requested.clear()
     lab.endpoint_loop.reconcile("endpoint-1")
-    assert len(set(lab.asked)) == 1
+    assert len(set(lab.requested)) == 1
     lab.set(state="undeploying")
-    lab.asked.clear()
+    lab.requested.clear()
     lab.endpoint_loop.reconcile("endpoint-1")
-    assert lab.asked == []
+    assert lab.requested == []
 
 
 def test_a_preempted_replica_is_no_target_until_it_runs_again(lab: Lab) -> None:

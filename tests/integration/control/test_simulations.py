@@ -232,7 +232,7 @@ def test_a_killed_process_is_reported_at_once_and_the_next_simulation_works(plan
 def test_nothing_outlives_a_scheduler_that_is_killed() -> None:
     """The process is in the middle of its work: it waits for a database that takes its time."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        asked = {
+        requested = {
             "url": f"postgresql://a@127.0.0.1:{silent.getsockname()[1]}/a",
             "ask": {"days": 1},
             "now": "2026-01-01",
@@ -246,7 +246,7 @@ def test_nothing_outlives_a_scheduler_that_is_killed() -> None:
             "print(child.pid, child.stdout.readline(), flush=True)\n"
             "time.sleep(60)\n"
         )
-        with subprocess.Popen([sys.executable, "-c", script, json.dumps(asked)], stdout=subprocess.PIPE) as starter:
+        with subprocess.Popen([sys.executable, "-c", script, json.dumps(requested)], stdout=subprocess.PIPE) as starter:
             assert starter.stdout is not None
             child = int(starter.stdout.readline().split()[0])
             assert is_alive(child)

@@ -15,7 +15,7 @@ from core.db.tables import Attempt, Checkpoint, Job, Lease, Replica
 from core.storage.spooled_reports import read_spool
 from core.tokens import attempt_token
 from executors.fake import Script
-from scheduler.control.attempts import spooled_reports as taking_kept
+from scheduler.control.attempts import spooled_reports as ingesting
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from tests.integration.control.conftest import KEY
 from tests.integration.control.study_lab import Lab
@@ -123,7 +123,7 @@ def test_an_error_in_taking_what_a_job_wrote_holds_up_no_end(plane, running, mon
     def fail(*_, **__):
         raise ValueError("of what nobody thought of")
 
-    monkeypatch.setattr(taking_kept, "ingest_report", fail)
+    monkeypatch.setattr(ingesting, "ingest_report", fail)
     plane.advance(11)
     assert plane.state(running.job_id) == "succeeded"
 
@@ -138,7 +138,7 @@ def test_the_lease_is_renewed_while_lines_without_items_are_read(plane, running,
             left.append(plane.one(Lease, name=f"attempt:{running.id}").expires_at - plane.engine.now)
             yield lines
 
-    monkeypatch.setattr(taking_kept, "read_spool", slowly)
+    monkeypatch.setattr(ingesting, "read_spool", slowly)
     plane.advance(11)
     assert len(left) == 11
     assert min(left) > timedelta(0)
@@ -148,7 +148,7 @@ def test_the_lease_is_renewed_while_lines_without_items_are_read(plane, running,
 
 @pytest.mark.parametrize(("bound", "value"), [("ATTEMPT_LINES", 3), ("ATTEMPT_BYTES", 800)])
 def test_the_spool_of_an_attempt_is_read_up_to_a_limit(plane, bound, value, monkeypatch):
-    monkeypatch.setattr(taking_kept, bound, value)
+    monkeypatch.setattr(ingesting, bound, value)
     job = plane.submit(workers=3)
     plane.settle()
     attempt = plane.one(Attempt, job_id=job)

@@ -309,11 +309,11 @@ def test_another_process_writes_nothing_while_this_one_is_at_it(lab: Lab) -> Non
 
 
 def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> None:
-    asked: list[ProposalRequest] = []
+    requested: list[ProposalRequest] = []
 
     class Slow(Proposers):
         def __call__(self, question: ProposalRequest) -> list[Proposal]:
-            asked.append(question)
+            requested.append(question)
             return propose(replace(question, algorithm=Algorithm.RANDOM))
 
     lab.create(algorithm="gp", budget={"trials": 30, "parallel": 2})
@@ -322,7 +322,7 @@ def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> N
         lab.turn()
     ahead = lab.study.prefetched_points
     assert len(ahead) == 2
-    assert all(len(question.finished) >= 8 for question in asked[-2:])
+    assert all(len(question.finished) >= 8 for question in requested[-2:])
     while lab.study.trial_count < 16:
         lab.turn()
     points = [trial.parameters for trial in lab.trials]

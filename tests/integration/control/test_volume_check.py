@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.db.engine import unit_of_work
 from core.db.tables import Volume
 from core.settings import Settings
-from scheduler.volume_check import refused_volumes
+from scheduler.executor_factory import refused_volumes
 
 
 def test_local_volumes_outside_of_the_allowed_folders_are_reported(plane, monkeypatch):

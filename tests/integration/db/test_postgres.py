@@ -114,7 +114,9 @@ def test_a_lock_that_is_not_given_in_time_is_unavailable(sessions: SessionFactor
             other.execute(text("update jobs set priority = 1"))
 
 
-def test_events_that_commit_out_of_order_are_all_told(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
+def test_events_that_commit_out_of_order_are_all_reported(
+    client: TestClient, sessions: SessionFactory, clock: Any
+) -> None:
     """The one with the smaller id commits later: whoever only asks for larger ids never sees it."""
     from api.events.service import EventBatch, EventStream
 
@@ -124,12 +126,12 @@ def test_events_that_commit_out_of_order_are_all_told(client: TestClient, sessio
         append_event(session, at=clock.now, kind="replica.note", actor="x", job_id=job_id, reason=reason)
 
     follower = EventStream(None, None, None, 0)  # type: ignore[arg-type]
-    told: list[str] = []
+    reported: list[str] = []
 
     def look() -> None:
         with unit_of_work(sessions, read_only=True) as session:
             rows = events_of_job(session, job_id, after=follower._low, limit=500)
-        told.extend(row.reason for row in rows if row.id not in follower._sent)
+        reported.extend(row.reason for row in rows if row.id not in follower._sent)
         follower._advance_low_mark(EventBatch(rows, clock.now, state="queued", is_over=False))
 
     with unit_of_work(sessions) as late:
@@ -139,7 +141,7 @@ def test_events_that_commit_out_of_order_are_all_told(client: TestClient, sessio
         look()
     look()
     look()
-    assert told == ["", "early", "late"]
+    assert reported == ["", "early", "late"]
     clock.advance(60)
     look()
     assert follower._sent == {}
@@ -154,7 +156,7 @@ def test_many_clients_at_once_lose_no_job(client: TestClient, sessions: SessionF
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "reported"),
     [
         (psycopg.errors.DiskFull, InsufficientStorage),
         (psycopg.errors.TooManyConnections, Unavailable),
@@ -162,10 +164,10 @@ def test_many_clients_at_once_lose_no_job(client: TestClient, sessions: SessionF
         (psycopg.errors.DeadlockDetected, RowsLocked),
     ],
 )
-def test_what_the_server_cannot_help_is_told_in_words(sessions: SessionFactory, raised: Any, told: Any) -> None:
+def test_what_the_server_cannot_help_is_reported_in_words(sessions: SessionFactory, raised: Any, reported: Any) -> None:
     with pytest.raises(TrainmasterError) as refused, unit_of_work(sessions) as session:
         session.execute(text(f"do $$ begin raise exception 'x' using errcode = '{raised.sqlstate}'; end $$"))
-    assert type(refused.value) is told
+    assert type(refused.value) is reported
 
 
 def test_attempts_are_locked_in_one_order_whoever_does(sessions: SessionFactory, tmp_path: Path) -> None:

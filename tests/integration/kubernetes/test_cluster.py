@@ -183,7 +183,7 @@ def test_a_namespace_is_made_when_it_is_needed_and_grows_as_lax_as_its_jobs_need
         admin.delete(path("namespaces", name=f"{instance}-vision"))
 
 
-def test_a_namespace_that_we_may_not_make_is_asked_for_in_words(admin, namespace, instance, tmp_path):
+def test_a_namespace_that_we_may_not_make_is_requested_in_words(admin, namespace, instance, tmp_path):
     limited = Limited(admin, f"{instance}", namespace, "rbac.yaml")
     cluster = KubernetesClient(limited.kubeconfig(tmp_path))
     try:

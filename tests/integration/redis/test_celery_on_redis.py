@@ -139,7 +139,7 @@ class Plant:
         deadline = time.monotonic() + DEADLINE_S
         while not holds():
             if time.monotonic() > deadline:
-                pytest.fail(f"waited in vain for {what}\n{self.told()}")
+                pytest.fail(f"waited in vain for {what}\n{self.reported()}")
             time.sleep(0.05)
 
     def attempts(self, job: str) -> list[str]:
@@ -153,7 +153,7 @@ class Plant:
     def output(self, job: str) -> Path:
         return self.home / "output" / "default" / job.removeprefix("job-")
 
-    def told(self) -> str:
+    def reported(self) -> str:
         with unit_of_work(self.sessions, read_only=True) as session:
             events: Any = session.execute(select(Event.at, Event.kind, Event.reason).order_by(Event.id)).all()
         return "\n".join([*map(str, events), self._log("worker")[-4000:], self._log("beat")[-2000:]])
@@ -260,9 +260,9 @@ def test_a_job_goes_on_over_the_death_of_its_worker_and_ends_once(plant: Plant) 
     assert plant.story(job).count("job.succeeded") == 1
 
 
-def test_a_worker_that_is_asked_to_end_while_it_begins_does_so(plant: Plant) -> None:
+def test_a_worker_that_is_queried_to_end_while_it_begins_does_so(plant: Plant) -> None:
     worker = plant.start_worker()  # it has said so, and does not yet hear signals as a worker does
     worker.terminate()
     assert worker.wait(DEADLINE_S) == 0
-    assert '"scheduler.stopped"' in plant.told()
+    assert '"scheduler.stopped"' in plant.reported()
     assert not plant.errors()

@@ -47,6 +47,6 @@ def test_curves_and_pictures_are_drawn_by_a_page_and_workers_that_cannot_get_out
             assert asking.evaluate(_ASK, f"{api.url}/api/v1/live") == "it was kept in"
         # Containers that start beside it change the machine's networks, and Chromium then asks anew for what it was
         # loading.
-        told = ("/api/v1/live", "ERR_NETWORK_CHANGED")
-        assert [wrong for wrong in wrongs if not any(one in wrong for one in told)] == []
+        reported = ("/api/v1/live", "ERR_NETWORK_CHANGED")
+        assert [wrong for wrong in wrongs if not any(one in wrong for one in reported)] == []
         browser.close()

@@ -21,7 +21,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_jobs_show_side_by_side_in_a_page_that_is_kept_apart(serve: Any) -> None:
+def test_jobs_show_side_by_side_in_a_page_that_is_separate(serve: Any) -> None:
     api = serve()
     link = api.link("one", "job-two")
     assert api.shown(link, "one/logs") == [1.0, 0.5]
@@ -39,13 +39,13 @@ def test_jobs_show_side_by_side_in_a_page_that_is_kept_apart(serve: Any) -> None
     assert "set-cookie" not in page.headers
     assert page.headers["referrer-policy"] == "no-referrer"
     # TensorBoard's page asks by POST, and with a header of its own.
-    asked = api.ask(
+    requested = api.ask(
         "OPTIONS",
         f"{link}data/plugin/timeseries/timeSeries",
         headers={"Origin": "null", "Access-Control-Request-Headers": "x-tensorboard-feature-flags"},
     )
-    assert asked.headers["access-control-allow-headers"] == "x-tensorboard-feature-flags"
-    assert asked.headers["access-control-allow-origin"] == "null"
+    assert requested.headers["access-control-allow-headers"] == "x-tensorboard-feature-flags"
+    assert requested.headers["access-control-allow-origin"] == "null"
     wanted = '[{"plugin": "scalars", "tag": "loss"}]'
     series = api.ask("POST", f"{link}data/plugin/timeseries/timeSeries", files={"requests": (None, wanted)})
     assert {run for one in series.json() for run in one["runToSeries"]} == {"one/logs", "two/logs"}
@@ -54,16 +54,16 @@ def test_jobs_show_side_by_side_in_a_page_that_is_kept_apart(serve: Any) -> None
     assert len(api.children()) == 1
 
 
-def test_an_address_is_good_as_long_as_the_token_that_asked_for_it(serve: Any) -> None:
+def test_an_address_is_good_as_long_as_the_token_that_requested_it(serve: Any) -> None:
     api = serve()
     made = api.ask("POST", "/api/v1/tokens", json={"name": "x", "scopes": ["read"]}, headers=api.as_admin()).json()
-    asked = api.ask(
+    requested = api.ask(
         "POST",
         "/api/v1/tensorboards",
         json={"jobs": ["one"]},
         headers={"Authorization": f"Bearer {made['token']}"},
     )
-    link = asked.json()["path"]
+    link = requested.json()["path"]
     assert api.ask("GET", link.rstrip("/")).headers["location"] == link
     assert api.shown(link, "one/logs") == [1.0, 0.5]
     assert api.ask("DELETE", f"/api/v1/tokens/{made['id']}", headers=api.as_admin()).status_code < 300

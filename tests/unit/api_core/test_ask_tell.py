@@ -25,7 +25,7 @@ from scheduler.tuning.proposers import Proposers
 from tests.unit.api_core.test_studies_api import OWN, SPEC, URL, create
 
 
-def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
+def test_a_study_of_which_every_point_was_requested_and_reported_has_ended(
     client: TestClient, study_loop: StudyLoop, sessions: SessionFactory
 ) -> None:
     few = {"x": {"type": "integer", "min": 1, "max": 2}}
@@ -44,11 +44,11 @@ def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
     assert (ended["state"], ended["reason"]) == ("succeeded", "Every point of the space was tried.")
 
 
-def test_points_are_asked_for_and_told(client: TestClient, study_loop: StudyLoop, sessions: SessionFactory) -> None:
+def test_points_are_requested_and_reported(client: TestClient, study_loop: StudyLoop, sessions: SessionFactory) -> None:
     study = create(client, OWN)["id"]
     study_loop.reconcile(study)
-    asked = client.post(f"{URL}/{study}/suggestions", json={"count": 5}).json()
-    assert [trial["number"] for trial in asked["trials"]] == [1, 2]
+    requested = client.post(f"{URL}/{study}/suggestions", json={"count": 5}).json()
+    assert [trial["number"] for trial in requested["trials"]] == [1, 2]
     full = client.post(f"{URL}/{study}/suggestions").json()
     assert full["trials"] == []
     assert "maximum of parallel trials" in full["reason"]
@@ -57,7 +57,7 @@ def test_points_are_asked_for_and_told(client: TestClient, study_loop: StudyLoop
     assert client.post(f"{URL}/{study}/suggestions").json()["reason"] == "The study has succeeded. All is done."
     with unit_of_work(sessions) as session:
         session.execute(update(Study).values(state="running", reason=""))
-    assert (asked["is_over"], full["is_over"]) == (False, False)
+    assert (requested["is_over"], full["is_over"]) == (False, False)
     done = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
     assert (done.status_code, done.json()["state"]) == (200, "succeeded")
     again = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
@@ -93,13 +93,13 @@ def test_a_paused_study_has_more_points_later(client: TestClient, study_loop: St
     study = create(client, OWN)["id"]
     study_loop.reconcile(study)
     client.post(f"{URL}/{study}/pause").raise_for_status()
-    asked = client.post(f"{URL}/{study}/suggestions").json()
-    assert (asked["trials"], asked["is_over"]) == ([], False)
+    requested = client.post(f"{URL}/{study}/suggestions").json()
+    assert (requested["trials"], requested["is_over"]) == ([], False)
     client.post(f"{URL}/{study}/stop").raise_for_status()
     assert client.post(f"{URL}/{study}/suggestions").json()["is_over"] is True
 
 
-def test_a_study_with_a_template_is_not_asked(client: TestClient) -> None:
+def test_a_study_with_a_template_is_not_queried(client: TestClient) -> None:
     create(client, SPEC)
     assert client.post(f"{URL}/search/suggestions").status_code == 409
 
@@ -108,12 +108,12 @@ class Asking:
     """Proposals as they are; meanwhile, once, somebody asks for a point."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
-        self.ask, self.asked = ask, 0
+        self.ask, self.requested = ask, 0
         self.answers: list[Any] = []
 
     def __call__(self, question: ProposalRequest) -> list[Proposal]:
-        self.asked += 1
-        if self.asked == 2:
+        self.requested += 1
+        if self.requested == 2:
             self.answers.append(self.ask())
         return propose(question)
 
@@ -148,17 +148,17 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     assert again[2:] == prepared
     assert not [one for one in again[:2] if one in prepared]
     # For each result two are drawn, whoever asked for how many meanwhile; without a result, a few are given away first.
-    asked = asking.asked
+    requested = asking.requested
     ask = {"count": 1}
     for _ in range(2):
         assert client.post(f"{URL}/{study}/suggestions", json=ask).json()["trials"][0]["parameters"] in [
             one["parameters"] for one in again
         ]
         study_loop.reconcile(study)
-    assert asking.asked == asked
+    assert asking.requested == requested
     client.post(f"{URL}/{study}/trials/2/complete", json={"result": {"score": 2.0}}).raise_for_status()
     study_loop.reconcile(study)
-    assert asking.asked == asked + 1
+    assert asking.requested == requested + 1
     with unit_of_work(sessions) as session:
         last = session.get_one(Study, study).prefetched_points
     assert (len(last), [one for one in last[:2] if one in again], last[2:]) == (16, [], again[2:])
@@ -214,13 +214,15 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     ]
     points = {trial["number"]: trial["parameters"]["x"] for trial in trials}
     assert len(set(points.values())) == 5
-    told = [
+    reported = [
         trial
         for answer in (one, fresh, fewer)
         if isinstance(answer, SuggestionAnswer)
         for trial in answer.suggestions.trials
     ]
-    assert {trial.number: trial.parameters["x"] for trial in told} == {number: points[number] for number in (3, 4, 5)}
+    assert {trial.number: trial.parameters["x"] for trial in reported} == {
+        number: points[number] for number in (3, 4, 5)
+    }
     assert [trial["number"] for trial in used["trials"]] == [1, 2]
 
 
@@ -259,8 +261,8 @@ def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, stu
     assert ask("c") == [4]
     assert ask("d") == []
     client.post(f"{URL}/{study}/pause").raise_for_status()
-    told = client.get(f"{URL}/{study}/trials").json()["items"]
-    assert [trial["client"] for trial in told] == ["a", "b", "a", "c"]
+    reported = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert [trial["client"] for trial in reported] == ["a", "b", "a", "c"]
 
 
 def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
@@ -275,8 +277,8 @@ def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
     assert (alive.status_code, alive.json()["state"]) == (200, "running")
     clock.advance(201)
     study_loop.reconcile(study)
-    lost, kept = client.get(f"{URL}/{study}/trials").json()["items"]
-    assert (lost["state"], kept["state"]) == ("failed", "running")
+    lost, retained = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert (lost["state"], retained["state"]) == ("failed", "running")
     assert lost["reason"].startswith("Lost: ")
     assert "600 s" in lost["reason"]
     late = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1}})

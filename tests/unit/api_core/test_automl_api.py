@@ -65,34 +65,34 @@ def test_a_table_becomes_a_study_whose_winner_is_registered(client: TestClient, 
 def test_a_plan_creates_nothing(client: TestClient, data: Path) -> None:
     answer = client.post(URL, json={"data": "data/pets", "dry_run": True})
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert (told["kind"], told["families"], told["id"]) == ("images", ["baseline", "cnn"], None)
-    assert told["notes"] == ["2 classes of images: cats, dogs."]
+    reported = answer.json()
+    assert (reported["kind"], reported["families"], reported["id"]) == ("images", ["baseline", "cnn"], None)
+    assert reported["notes"] == ["2 classes of images: cats, dogs."]
     assert client.get("/api/v1/studies").json()["items"] == []
 
 
-def test_a_column_that_numbers_the_rows_is_told_and_may_be_kept(client: TestClient, data: Path) -> None:
+def test_a_column_that_numbers_the_rows_is_reported_and_may_be_retained(client: TestClient, data: Path) -> None:
     rows = [f"{100 - place},{row}" for place, row in enumerate(ROWS)]
     (data / "people.csv").write_text("\n".join(["id,city,age,bought", *rows]) + "\n")
-    asked = {"data": "data/people.csv", "target": "bought", "dry_run": True}
+    requested = {"data": "data/people.csv", "target": "bought", "dry_run": True}
 
     def notes(**changes: Any) -> list[str]:
-        told = client.post(URL, json={**asked, **changes}).json()["notes"]
-        return [note for note in told if note.startswith("Column ") and "leaked" not in note]
+        reported = client.post(URL, json={**requested, **changes}).json()["notes"]
+        return [note for note in reported if note.startswith("Column ") and "leaked" not in note]
 
     why = "it numbers the rows, which does not generalise to new rows. To use it as a feature, keep it"
     assert notes() == [f"Column {name} is left out: {why} (`--keep {name}`)." for name in ("id", "age")]
-    kept = "Column age numbers the rows; it is used as `keep` names it."
-    assert notes(keep=["age"]) == [f"Column id is left out: {why} (`--keep id`).", kept]
-    made = client.post(URL, json={**asked, "keep": ["age"], "dry_run": False}).json()
+    retained = "Column age numbers the rows; it is used as `keep` names it."
+    assert notes(keep=["age"]) == [f"Column id is left out: {why} (`--keep id`).", retained]
+    made = client.post(URL, json={**requested, "keep": ["age"], "dry_run": False}).json()
     spec = client.get(f"/api/v1/studies/{made['id']}").json()["spec"]
     assert json.loads(spec["template"]["env"]["AUTOML_OPTIONS"])["keep"] == ["age"]
 
 
 def test_images_in_folders_may_say_what_their_classes_are_called(client: TestClient, data: Path) -> None:
-    told = client.post(URL, json={"data": "data/pets", "target": "label", "dry_run": True}).json()
-    assert (told["kind"], told["task"], told["target"]) == ("images", "classification", "label")
-    assert "The class of an image is the name of its folder; label is the name of the target." in told["notes"]
+    reported = client.post(URL, json={"data": "data/pets", "target": "label", "dry_run": True}).json()
+    assert (reported["kind"], reported["task"], reported["target"]) == ("images", "classification", "label")
+    assert "The class of an image is the name of its folder; label is the name of the target." in reported["notes"]
 
 
 @pytest.mark.parametrize("place", ["data/photos", "data/photos/labels.csv"])
@@ -102,15 +102,15 @@ def test_a_table_may_say_the_classes_of_images_beside_it(client: TestClient, dat
     for number in range(24):
         (data / "photos" / "all" / f"{number}.png").touch()
     (data / "photos" / "labels.csv").write_text("\n".join(["image,label", *rows]) + "\n")
-    told = client.post(URL, json={"data": place, "target": "label"}).json()
-    assert (told["kind"], told["families"]) == ("images", ["baseline", "cnn"])
-    assert told["notes"] == ["2 classes of images by the column label of labels.csv: cat, dog."]
-    spec = client.get(f"/api/v1/studies/{told['id']}").json()["spec"]
+    reported = client.post(URL, json={"data": place, "target": "label"}).json()
+    assert (reported["kind"], reported["families"]) == ("images", ["baseline", "cnn"])
+    assert reported["notes"] == ["2 classes of images by the column label of labels.csv: cat, dog."]
+    spec = client.get(f"/api/v1/studies/{reported['id']}").json()["spec"]
     options = json.loads(spec["template"]["env"]["AUTOML_OPTIONS"])
     assert (spec["template"]["input"], options["file"], options["target"]) == ("data/photos", "labels.csv", "label")
-    asked = {"data": place, "target": "label", "dry_run": True}
-    assert client.post(URL, json={**asked, "kind": "tabular"}).json()["kind"] == "tabular"  # who says so means it
-    refused = client.post(URL, json={**asked, "target": "labell"})
+    requested = {"data": place, "target": "label", "dry_run": True}
+    assert client.post(URL, json={**requested, "kind": "tabular"}).json()["kind"] == "tabular"  # who says so means it
+    refused = client.post(URL, json={**requested, "target": "labell"})
     assert (refused.status_code, refused.json()["field"]) == (422, "target")
     assert "Did you mean 'label'?" in refused.json()["detail"]
 
@@ -147,18 +147,18 @@ def test_what_cannot_be_learnt_is_refused_with_its_field(
     body = {"data": "data/buyers.csv", "target": "bought", **changes}
     answer = client.post(URL, json={key: item for key, item in body.items() if item is not None})
     assert answer.status_code in (404, 422), answer.text
-    told = answer.json()
-    assert told["field"] == field, told
-    assert words in told["detail"], told
+    reported = answer.json()
+    assert reported["field"] == field, reported
+    assert words in reported["detail"], reported
     assert client.get("/api/v1/studies").json()["items"] == []
 
 
-def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestClient, data: Path) -> None:
+def test_words_among_the_numbers_of_a_target_are_reported_or_refused(client: TestClient, data: Path) -> None:
     body = {"data": "data/buyers.csv", "target": "price", "task": "regression", "dry_run": True}
     rows = [f"{'Rome' if place % 2 else 'Paris'},{place}.5" for place in range(99)]
     (data / "buyers.csv").write_text("\n".join(["city,price", *rows, "Rome,sold"]) + "\n")
-    told = client.post(URL, json=body).json()
-    assert "1 rows are left out: their price is not a number, such as 'sold'." in told["notes"]
+    reported = client.post(URL, json=body).json()
+    assert "1 rows are left out: their price is not a number, such as 'sold'." in reported["notes"]
     (data / "buyers.csv").write_text("\n".join(["city,price", *rows, *["Rome,sold"] * 3]) + "\n")
     refused = client.post(URL, json=body)
     assert (refused.status_code, refused.json()["field"]) == (422, "task")
@@ -305,7 +305,7 @@ def test_the_same_key_makes_no_second_study(client: TestClient, data: Path) -> N
 @pytest.mark.parametrize(
     ("low", "baseline", "is_doubted"), [(0.48, 0.5, True), (0.5, 0.5, True), (0.51, 0.5, False), (0.48, None, False)]
 )
-def test_a_winner_that_is_not_surely_better_than_the_baseline_is_told(
+def test_a_winner_that_is_not_surely_better_than_the_baseline_is_reported(
     client: TestClient,
     data: Path,
     sessions: SessionFactory,
@@ -317,34 +317,34 @@ def test_a_winner_that_is_not_surely_better_than_the_baseline_is_told(
 ) -> None:
     study = client.post(URL, json={"data": "data/buyers.csv", "target": "bought"}).json()["id"]
     job = submit(name="winner")
-    told = {"accuracy": 0.62, "accuracy_low": low, "accuracy_high": 0.8, "rows": 16.0}
+    reported = {"accuracy": 0.62, "accuracy_low": low, "accuracy_high": 0.8, "rows": 16.0}
     if baseline is not None:
-        told["accuracy_baseline"] = baseline
+        reported["accuracy_baseline"] = baseline
     with unit_of_work(sessions) as session:
         session.get_one(Study, study).best_trial = {"trial": 1, "job": job, "version": "none"}
-        figures = {f"test_{name}": Points([1], [0], [value]) for name, value in told.items()}
+        figures = {f"test_{name}": Points([1], [0], [value]) for name, value in reported.items()}
         add_metrics(session, StreamKey(job, 1, "worker", 0), figures, now=clock.now)
     test = client.get(f"{URL}/{study}").json()["test"]
     assert (test["baseline"], test["metrics"]) == (baseline, {"accuracy": 0.62})
     assert test["hint"].startswith("Not significantly better than the baseline") is is_doubted
 
 
-def test_of_a_test_without_an_interval_it_is_told_why(
+def test_of_a_test_without_an_interval_it_is_reported_why(
     client: TestClient, data: Path, sessions: SessionFactory, submit: Any, clock: Any
 ) -> None:
     study = client.post(URL, json={"data": "data/buyers.csv", "target": "bought"}).json()["id"]
     job = submit(name="winner")
 
-    def test_of(**told: float) -> dict[str, Any]:
+    def test_of(**reported: float) -> dict[str, Any]:
         with unit_of_work(sessions) as session:
             session.get_one(Study, study).best_trial = {"trial": 1, "job": job, "version": "none"}
-            figures = {f"test_{name}": Points([1], [0], [value]) for name, value in told.items()}
+            figures = {f"test_{name}": Points([1], [0], [value]) for name, value in reported.items()}
             add_metrics(session, StreamKey(job, 1, "worker", 0), figures, now=clock.now)
         found: dict[str, Any] = client.get(f"{URL}/{study}").json()["test"]
         return found
 
-    for told in ({"accuracy": 1.0, "rows": 24.0}, {"accuracy_low": 1.0, "accuracy_high": 1.0}):
-        test = test_of(**told)
+    for reported in ({"accuracy": 1.0, "rows": 24.0}, {"accuracy_low": 1.0, "accuracy_high": 1.0}):
+        test = test_of(**reported)
         assert (test["low"], test["high"]) == (None, None)
         assert test["hint"].startswith("There is no 95 % confidence interval")
     assert test_of(accuracy_baseline=1.0)["hint"].startswith("Not better than the baseline")
@@ -352,12 +352,12 @@ def test_of_a_test_without_an_interval_it_is_told_why(
 
 def test_a_class_of_which_the_test_leaves_too_few_is_refused_before_any_trial(client: TestClient, data: Path) -> None:
     (data / "buyers.csv").write_text("\n".join(["city,age,bought", *ROWS, *["Rome,1,maybe"] * 3]) + "\n")
-    asked = {"data": "data/buyers.csv", "target": "bought", "dry_run": True}
-    assert client.post(URL, json=asked).status_code == 200
-    refused = client.post(URL, json={**asked, "test_fraction": 0.5})
+    requested = {"data": "data/buyers.csv", "target": "bought", "dry_run": True}
+    assert client.post(URL, json=requested).status_code == 200
+    refused = client.post(URL, json={**requested, "test_fraction": 0.5})
     assert (refused.status_code, refused.json()["field"]) == (422, "test_fraction")
     assert "too few are left of maybe (1); each class needs 2 more" in refused.json()["detail"]
-    many = client.post(URL, json={**asked, "test_fraction": 0.5, "max_rows": 30})
+    many = client.post(URL, json={**requested, "test_fraction": 0.5, "max_rows": 30})
     assert many.status_code == 200  # of a sample nothing is known before it is drawn
 
 
@@ -373,8 +373,8 @@ def test_what_leaks_the_target_stands_on_the_leaderboard(client: TestClient, dat
     ]
     numbers = [f"{n % 7},{n}.5,{n}.50" for n in range(60)]
     (data / "prices.csv").write_text("\n".join(["age,paid,price", *numbers]) + "\n")
-    told = client.post(URL, json={"data": "data/prices.csv", "target": "price", "dry_run": True}).json()["notes"]
-    assert [note.split()[1] for note in told if "leaked" in note] == ["paid"]
+    reported = client.post(URL, json={"data": "data/prices.csv", "target": "price", "dry_run": True}).json()["notes"]
+    assert [note.split()[1] for note in reported if "leaked" in note] == ["paid"]
 
 
 def test_what_is_called_parquet_and_is_none_is_refused(client: TestClient, data: Path) -> None:
@@ -402,9 +402,9 @@ def test_what_no_node_could_hold_is_refused_unless_nodes_are_to_come(
     for more in ({}, {"dry_run": True}):
         refused = client.post(URL, json={**body, **more})
         assert (refused.status_code, refused.json()["field"]) == (422, "resources.gpus")
-        (told,) = refused.json()["errors"]
-        assert told["message"] == "no trial could ever start: no node has 64 GPUs"
-        assert told["hint"] == "create it with `wait_for_nodes` if such a node is to come"
+        (reported,) = refused.json()["errors"]
+        assert reported["message"] == "no trial could ever start: no node has 64 GPUs"
+        assert reported["hint"] == "create it with `wait_for_nodes` if such a node is to come"
     assert client.post(URL, json={**body, "wait_for_nodes": True}).status_code == 201
     again = client.post(URL, json=body, headers=key)
     assert (again.status_code, again.json()["id"]) == (201, made["id"])

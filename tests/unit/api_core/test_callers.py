@@ -14,7 +14,7 @@ from core.db.tables import Membership, Project, Token, User
 from core.ids import new_id
 
 
-def test_nothing_is_told_without_a_token(stranger: TestClient) -> None:
+def test_nothing_is_reported_without_a_token(stranger: TestClient) -> None:
     answer = stranger.get("/api/v1/me")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
     assert answer.headers["www-authenticate"] == "Bearer"

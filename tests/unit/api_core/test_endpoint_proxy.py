@@ -30,7 +30,7 @@ class Replica:
 
     def __init__(self, answer: Callable[[socket.socket], None]) -> None:
         self.bodies: list[bytes] = []
-        self.asked = threading.Semaphore(0)
+        self.requested = threading.Semaphore(0)
         self._answer = answer
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -58,7 +58,7 @@ class Replica:
                     body += stream.read(count)
                     stream.readline()
                 self.bodies.append(body)
-            self.asked.release()
+            self.requested.release()
             self._answer(connection)
 
     def close(self) -> None:
@@ -92,9 +92,9 @@ def live(app: FastAPI, client: TestClient, admin_token: str) -> Iterator[httpx.C
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     headers = {"Authorization": f"Bearer {admin_token}"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, trust_env=False) as asked:
-        asked.server = server  # type: ignore[attr-defined]
-        yield asked
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, trust_env=False) as requested:
+        requested.server = server  # type: ignore[attr-defined]
+        yield requested
     server.should_exit = True
     thread.join(timeout=30)
 
@@ -151,7 +151,7 @@ def test_a_replica_that_breaks_off_in_the_middle_is_no_whole_answer(
     until(lambda: metric(client, "trainmaster_endpoint_broken_answers_total", **place) == 1)
 
 
-def test_a_replica_that_dies_before_it_answers_is_told_as_such_and_not_asked_again(
+def test_a_replica_that_dies_before_it_answers_is_reported_as_such_and_not_requested_again(
     live: httpx.Client, client: TestClient, replica: Any
 ) -> None:
     model = replica(lambda connection: connection.shutdown(socket.SHUT_RDWR))
@@ -177,7 +177,7 @@ def test_who_goes_away_frees_the_replica(live: httpx.Client, client: TestClient,
         token = live.headers["authorization"]
         head = f"POST {URL}/sums:predict HTTP/1.1\r\nHost: a\r\nAuthorization: {token}\r\nContent-Length: 2\r\n\r\n{{}}"
         asking.sendall(head.encode())
-        assert model.asked.acquire(timeout=60)
+        assert model.requested.acquire(timeout=60)
         assert metric(client, "trainmaster_endpoint_requests_in_flight", project="default", endpoint="sums") == 1
     assert is_closed.wait(60)
     place = {"project": "default", "endpoint": "sums"}
@@ -251,9 +251,9 @@ def test_a_body_that_does_not_come_is_not_the_models_fault(
         token = live.headers["authorization"]
         head = f"POST {URL}/sums:predict HTTP/1.1\r\nHost: a\r\nAuthorization: {token}\r\nContent-Length: 9\r\n\r\n{{"
         asking.sendall(head.encode())
-        said = asking.recv(65536)
-    assert said.startswith(b"HTTP/1.1 408")
-    assert b"request_too_slow" in said
+        output = asking.recv(65536)
+    assert output.startswith(b"HTTP/1.1 408")
+    assert b"request_too_slow" in output
 
 
 def test_one_slow_endpoint_leaves_room_for_the_others(
@@ -275,7 +275,7 @@ def test_one_slow_endpoint_leaves_room_for_the_others(
     for one in asking:
         one.start()
     for _ in asking:
-        assert model.asked.acquire(timeout=60)
+        assert model.requested.acquire(timeout=60)
     refused = live.post(f"{URL}/sums:predict", content=b"{}")
     assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "unavailable", "1")
     assert "'sums' has 2 open requests" in refused.json()["detail"]

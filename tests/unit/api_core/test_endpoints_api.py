@@ -191,8 +191,8 @@ def test_what_was_given_up_is_news_until_somebody_says_anew_what_is_to_serve(
     (newest,) = first["items"]
     assert (newest["what"], newest["revision"], newest["reason"]) == ("deployment.rolled_back", 1, "the old one")
     rest = client.get(f"{URL}/sums/history", params={"cursor": first["next_cursor"]}).json()["items"]
-    told = [(one["what"], one["revision"], one["reason"]) for one in rest]
-    assert told == [
+    reported = [(one["what"], one["revision"], one["reason"]) for one in rest]
+    assert reported == [
         ("deployment.deployed", 3, ""), ("deployment.deployed", 2, "nightly"), ("deployment.deployed", 1, ""),
         ("endpoint.created", None, ""),
     ]  # fmt: skip
@@ -243,7 +243,7 @@ def test_a_replica_that_refuses_is_passed_by(
         assert client.post(f"{URL}/sums:predict", json={"instances": [[1]]}).status_code == 200
 
 
-def test_where_all_that_were_ready_a_moment_ago_are_gone_those_in_their_place_are_asked(
+def test_where_all_that_were_ready_a_moment_ago_are_gone_those_in_their_place_are_queried(
     client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any, model: str, clock: Any
 ) -> None:
     deployment = endpoint["deployments"][0]["id"]
@@ -301,7 +301,7 @@ def test_a_batch_prediction_is_a_job(client: TestClient, endpoint: dict[str, Any
     assert (wrong.status_code, wrong.json()["field"]) == (422, "input")
 
 
-def test_a_batch_prediction_asked_for_again_with_its_key_is_the_same_job(
+def test_a_batch_prediction_requested_again_with_its_key_is_the_same_job(
     client: TestClient, endpoint: dict[str, Any]
 ) -> None:
     assert endpoint["name"] == "sums"
@@ -344,18 +344,18 @@ def test_files_that_the_server_would_refuse_are_refused_at_once(
             (folder / name).touch()
     body = {"model": "output/default/odd"}
     batch = {**body, "input": "output/default/m/model.skops"}
-    for url, asked in ((DEPLOYED, body), ("/api/v1/projects/default/batch-predictions", batch)):
-        answer = client.post(url, json=asked)
-        told = answer.json()
-        assert answer.status_code == (422 if field else 201 if asked is batch else 200), answer.text
-        assert (told.get("field"), word in told.get("detail", "")) == (field, True)
+    for url, requested in ((DEPLOYED, body), ("/api/v1/projects/default/batch-predictions", batch)):
+        answer = client.post(url, json=requested)
+        reported = answer.json()
+        assert answer.status_code == (422 if field else 201 if requested is batch else 200), answer.text
+        assert (reported.get("field"), word in reported.get("detail", "")) == (field, True)
     own = client.post(DEPLOYED, json={**body, "command": ["python", "server.py"]})
     assert own.status_code == 200, own.text  # what somebody's own server reads is not known
     if field == "trust_code":
         assert client.post(DEPLOYED, json={**body, "trust_code": True}).status_code == 200
 
 
-def test_of_a_list_of_names_that_is_too_long_nothing_is_said(
+def test_of_a_list_of_names_that_is_too_long_nothing_is_reported(
     client: TestClient, endpoint: dict[str, Any], settings: Settings
 ) -> None:
     assert endpoint["name"] == "sums"

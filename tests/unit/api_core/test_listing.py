@@ -322,11 +322,11 @@ def test_a_job_that_starts_tells_what_its_replicas_wait_for(
     client: TestClient, submit: Any, sessions: SessionFactory
 ) -> None:
     job = submit()
-    told = {"code": "starting", "sentence": "worker-0: Image nosuch:1 cannot be pulled.", "numbers": {}}
+    reported = {"code": "starting", "sentence": "worker-0: Image nosuch:1 cannot be pulled.", "numbers": {}}
     for state, reason, shown in (
         ("starting", None, None),
-        ("starting", told, told),
-        ("running", told, None),
+        ("starting", reported, reported),
+        ("running", reported, None),
     ):
         with unit_of_work(sessions) as session:
             session.execute(update(Job).where(Job.id == job).values(state=state, wait_reason=reason))

@@ -36,8 +36,8 @@ def series(name: str, first: int = 0, count: int = 3, **more: Any) -> dict[str, 
     return {"name": name, "steps": steps, "values": [step / 2 for step in steps], **more}
 
 
-def send(worker: TestClient, *told: dict[str, Any], index: int = 0, **more: Any) -> dict[str, Any]:
-    body = {"role": "worker", "index": index, "series": list(told), **more}
+def send(worker: TestClient, *reported: dict[str, Any], index: int = 0, **more: Any) -> dict[str, Any]:
+    body = {"role": "worker", "index": index, "series": list(reported), **more}
     answer = worker.post("/api/v1/runtime/metrics", json=body)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -99,8 +99,8 @@ def test_few_points_are_shown_as_they_are_and_many_as_buckets_that_keep_peaks(
 def test_what_json_has_no_number_for_is_taken_and_shown_as_text(
     client: TestClient, job: str, worker: TestClient
 ) -> None:
-    told = {"name": "loss", "steps": [0, 1, 2, 3], "values": ["NaN", "Infinity", "-Infinity", 1]}
-    assert send(worker, told)["faults"] == []
+    reported = {"name": "loss", "steps": [0, 1, 2, 3], "values": ["NaN", "Infinity", "-Infinity", 1]}
+    assert send(worker, reported)["faults"] == []
     (one,) = chart(client, job)
     assert one["points"]["values"] == ["NaN", "Infinity", "-Infinity", 1.0]
     # Of many points a bucket says how many were no number.
@@ -133,7 +133,7 @@ def test_a_compressed_batch_is_read_and_a_bomb_is_refused(client: TestClient, jo
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("reported", "word"),
     [
         ({"name": "a", "steps": [1, 2], "values": [1]}, "differ in length"),
         ({"name": "a", "steps": [2**60], "values": [1]}, "2^53"),
@@ -144,20 +144,20 @@ def test_a_compressed_batch_is_read_and_a_bomb_is_refused(client: TestClient, jo
         ({"name": "x" * 500, "steps": [1], "values": [1]}, "characters"),
     ],
 )
-def test_a_series_that_cannot_be_used_is_told_and_the_others_are_taken(
-    worker: TestClient, told: dict[str, Any], word: str
+def test_a_series_that_cannot_be_used_is_reported_and_the_others_are_taken(
+    worker: TestClient, reported: dict[str, Any], word: str
 ) -> None:
-    answer = send(worker, told, series("good"))
+    answer = send(worker, reported, series("good"))
     assert answer["points"] == 3
     assert word in answer["faults"][0]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [{"name": "a", "steps": ["x"], "values": [1]}, {"name": "a", "steps": [1], "values": ["x"]}, {"name": 7}, 5],
 )
-def test_what_is_no_series_is_refused_by_the_field(worker: TestClient, told: Any) -> None:
-    answer = worker.post("/api/v1/runtime/metrics", json={"role": "worker", "index": 0, "series": [told]})
+def test_what_is_no_series_is_refused_by_the_field(worker: TestClient, reported: Any) -> None:
+    answer = worker.post("/api/v1/runtime/metrics", json={"role": "worker", "index": 0, "series": [reported]})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
 
 
@@ -213,8 +213,10 @@ def test_a_window_that_makes_no_sense_is_refused(client: TestClient, job: str, p
 
 
 def report(worker: TestClient, *items: tuple[str, dict[str, Any]], generation: int = 1, first: int = 1) -> Any:
-    told = [{"seq": first + number, "at": AT, "kind": kind, "data": data} for number, (kind, data) in enumerate(items)]
-    body = {"role": "worker", "index": 0, "generation": generation, "items": told}
+    reported = [
+        {"seq": first + number, "at": AT, "kind": kind, "data": data} for number, (kind, data) in enumerate(items)
+    ]
+    body = {"role": "worker", "index": 0, "generation": generation, "items": reported}
     return worker.post("/api/v1/runtime/report", json=body)
 
 
@@ -231,33 +233,33 @@ def test_progress_and_items_of_metrics_become_series(client: TestClient, job: st
     assert found["accuracy"]["steps"] == [0, 1, 2]
 
 
-def test_what_came_on_each_road_is_kept_beside_the_progress_and_shown_to_nobody(
+def test_what_came_on_each_road_is_retained_beside_the_progress_and_shown_to_nobody(
     client: TestClient, job: str, worker: TestClient, sessions: SessionFactory
 ) -> None:
     log = {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7, "more": "x" * 1000}
     data: list[dict[str, Any]] = [{"step": 2, "steps": 4}, {"roads": {"log": log}}, {"roads": 7}]
-    told = [("progress", one) for one in data]
-    assert report(worker, *told).json() == {"acked": 3}
+    reported = [("progress", one) for one in data]
+    assert report(worker, *reported).json() == {"acked": 3}
     shown = client.get(f"/api/v1/jobs/{job}").json()["progress"]
     assert shown["fraction"] == 0.5
     assert not any(name.startswith("_") for name in shown)
     with unit_of_work(sessions, read_only=True) as session:
-        kept = [progress[KEY] for progress in session.scalars(select(Replica.progress)) if KEY in progress]
-    assert kept == [{"log": {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7}}]
+        retained = [progress[KEY] for progress in session.scalars(select(Replica.progress)) if KEY in progress]
+    assert retained == [{"log": {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7}}]
 
 
-def test_nonsense_in_an_item_of_metrics_is_told_in_the_history_once(
+def test_nonsense_in_an_item_of_metrics_is_reported_in_the_history_once(
     client: TestClient, job: str, worker: TestClient
 ) -> None:
     for number in range(3):
         bad = ("metrics", {"series": [{"name": "a\nb", "steps": [1], "values": [1]}]})
         assert report(worker, bad, ("metrics", {"series": "x"}), first=1 + 2 * number).status_code == 200
-    told = [
+    reported = [
         event["reason"]
         for event in client.get(f"/api/v1/jobs/{job}/events").json()["items"]
         if event["kind"] == "replica.report_refused"
     ]
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def events_of(text: str) -> list[tuple[str, str, Any]]:
@@ -277,14 +279,14 @@ def test_a_stream_tells_what_came_after_the_chart_and_resumes_at_any_event(
     send(worker, series("loss", first=10, count=2), series("late", count=1))
     set_job(job, state="succeeded")
     url = f"/api/v1/jobs/{job}/metrics/stream"
-    told = events_of(client.get(url, params={"after": cursor}).text)
-    assert [kind for kind, *_ in told] == ["points", "points", "end"]
-    assert {data["name"]: data["points"]["steps"] for kind, _, data in told if kind == "points"} == {
+    reported = events_of(client.get(url, params={"after": cursor}).text)
+    assert [kind for kind, *_ in reported] == ["points", "points", "end"]
+    assert {data["name"]: data["points"]["steps"] for kind, _, data in reported if kind == "points"} == {
         "loss": [10, 11],
         "late": [0],
     }
-    again = events_of(client.get(url, headers={"Last-Event-ID": told[0][1]}).text)
-    assert [data.get("name") for _, _, data in again] == [told[1][2]["name"], None]
+    again = events_of(client.get(url, headers={"Last-Event-ID": reported[0][1]}).text)
+    assert [data.get("name") for _, _, data in again] == [reported[1][2]["name"], None]
     assert events_of(client.get(url).text) == [("end", "", {})]  # from now on: nothing any more
     assert client.get(url, headers={"Last-Event-ID": "x;y"}).status_code == 422
 
@@ -296,7 +298,7 @@ def test_resources_say_which_gpus_idle_and_which_rank_is_far_from_the_others(
     worker = reporter(start(job))
     for index, percent in enumerate((95.0, 2.0, 93.0)):
         times = [1000.0 + 5 * number for number in range(20)]
-        told = [
+        reported = [
             {"name": name, "steps": list(range(20)), "values": [value] * 20, "times_s": times}
             for name, value in (
                 ("system/gpu.0/utilisation_percent", percent),
@@ -306,7 +308,7 @@ def test_resources_say_which_gpus_idle_and_which_rank_is_far_from_the_others(
                 ("system/memory_bytes", 1e9),
             )
         ]
-        send(worker, *told, index=index)
+        send(worker, *reported, index=index)
     summary = client.get(f"/api/v1/jobs/{job}/resources").json()
     assert [one["gpus"][0]["is_idle"] for one in summary["replicas"]] == [False, True, False]
     assert summary["replicas"][0]["cpu_percent"] == 150.0

@@ -470,7 +470,7 @@ def test_errors_are_as_mlflows_clients_read_them(script: Any, stranger: TestClie
     )
 
 
-def test_what_clients_before_mlflow_3_tell_of_a_model_is_kept_in_bounds(script: Any) -> None:
+def test_what_clients_before_mlflow_3_tell_of_a_model_is_retained_in_bounds(script: Any) -> None:
     job = script()
     for number in range(20):
         job.post(

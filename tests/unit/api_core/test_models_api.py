@@ -276,7 +276,7 @@ def test_aliases_move_in_one_step_with_history(registry: Registry, sessions: Ses
         assert kinds == ["model.alias_moved", "model.alias_moved", "model.alias_removed"]
 
 
-def test_stages_are_told_with_who_and_why(registry: Registry) -> None:
+def test_stages_are_reported_with_who_and_why(registry: Registry) -> None:
     registry.register()
     moved = registry.client.post(f"{URL}/digits/versions/1/stage", json={"stage": "production", "reason": "it is good"})
     assert moved.json()["stage"] == "production"
@@ -376,7 +376,7 @@ def test_force_deletes_all_and_frees_the_name(registry: Registry, settings: Sett
         ("readme.txt", b"", ""),
     ],
 )
-def test_what_a_version_is_is_told(registry: Registry, name: str, content: bytes, form: str) -> None:
+def test_what_a_version_is_is_reported(registry: Registry, name: str, content: bytes, form: str) -> None:
     (registry.output / "own").mkdir()
     (registry.output / "own" / name).write_bytes(content)
     assert registry.register(path="own")["format"] == form
@@ -438,7 +438,7 @@ def test_who_uses_a_version_gets_it_whole_or_a_word(registry: Registry, sessions
         versions.ready(session, project, "digits", 2)
 
 
-def test_of_the_versions_that_an_endpoint_had_those_that_serve_now_are_told_apart(
+def test_of_the_versions_that_an_endpoint_had_those_that_serve_now_are_distinguished(
     registry: Registry, sessions: SessionFactory
 ) -> None:
     holder, url = "endpoint sums, deployed model default", "/api/v1/projects/default/endpoints"
@@ -483,16 +483,18 @@ def test_a_batch_prediction_goes_on_only_where_its_own_model_began(registry: Reg
         )
 
     job = ask("digits@2").json()
-    told = {"model": job["spec"]["env"]["AIP_MODEL_NAME"], "model_digest": job["spec"]["env"]["AIP_MODEL_DIGEST"]}
-    assert told == {"model": "digits@2", "model_digest": digest}
+    reported = {"model": job["spec"]["env"]["AIP_MODEL_NAME"], "model_digest": job["spec"]["env"]["AIP_MODEL_DIGEST"]}
+    assert reported == {"model": "digits@2", "model_digest": digest}
     output.mkdir(parents=True, exist_ok=True)
-    (output / "batch.json").write_text(json.dumps({**told, "shard_size": 10_000, "csv_rows": "object"}))
+    (output / "batch.json").write_text(json.dumps({**reported, "shard_size": 10_000, "csv_rows": "object"}))
     assert ask("digits@2", batch_size=1).status_code == 201
     for model in ("digits@1", f"output/default/{registry.job}/model"):
         refused = ask(model)
         assert (refused.status_code, refused.json()["field"]) == (409, "output")
-        said = f"output/default/answers has predictions of model digits@2, but this is {model}; choose another output"
-        assert said in refused.json()["detail"]
+        printed = (
+            f"output/default/answers has predictions of model digits@2, but this is {model}; choose another output"
+        )
+        assert printed in refused.json()["detail"]
     other = ask("digits@2", shard_size=5)
     assert (other.status_code, other.json()["field"]) == (409, "shard_size")
     assert "made with --shard-size 10000, not 5" in other.json()["detail"]

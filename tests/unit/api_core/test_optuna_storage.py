@@ -162,7 +162,7 @@ def test_a_user_names_the_project_and_needs_its_rights(url: str, as_user: Callab
     assert "scope write" in code_of(lambda: reader.create_new_study(*make))[1]
 
 
-def test_what_is_wrong_with_a_call_is_told(url: str, client: TestClient) -> None:
+def test_what_is_wrong_with_a_call_is_reported(url: str, client: TestClient) -> None:
     token = client.headers["authorization"].removeprefix("Bearer ")
     assert "name the project" in code_of(ours.storage(url=url, token=token).get_all_studies)[1]
     assert "no project" in code_of(ours.storage(url=url, token=token, project="none").get_all_studies)[1]
@@ -212,16 +212,16 @@ def test_what_a_kill_left_of_a_deleted_project_is_swept_and_nothing_else(
 ) -> None:
     make = [optuna.study.StudyDirection.MINIMIZE], "gone"
     assert client.post("/api/v1/projects", json={"name": "speech"}).status_code == 201
-    storage, kept = job_storage(project="speech"), job_storage()
+    storage, retained = job_storage(project="speech"), job_storage()
     storage.create_new_study(*make)
-    kept.create_new_study(*make)
+    retained.create_new_study(*make)
     assert sweep_tables(sessions, settings) == 0
     with unit_of_work(sessions) as session:  # the commit of its deletion, after which nothing else was done
         session.execute(update(Project).where(Project.name == "speech").values(deleted_at=clock.now))
     assert "project" in code_of(storage.get_all_studies)[1]
     assert sweep_tables(sessions, settings) == 1
     assert sweep_tables(sessions, settings) == 0
-    assert [study.study_name for study in kept.get_all_studies()] == ["gone"]
+    assert [study.study_name for study in retained.get_all_studies()] == ["gone"]
 
 
 # --- the client ------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_call_that_may_have_been_done_is_not_sent_again(
     assert len(storage.get_all_trials(study_id)) == 1
 
 
-def test_a_storage_that_cannot_be_opened_is_told_as_away(
+def test_a_storage_that_cannot_be_opened_is_reported_as_away(
     job_storage: Callable[..., BaseStorage], app: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_project_id: str) -> Any:

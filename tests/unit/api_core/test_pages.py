@@ -152,7 +152,7 @@ def test_other_addresses_stay_not_found(stranger: TestClient, build: Path) -> No
         assert stranger.get(path).status_code == 404, path
 
 
-def test_who_is_led_to_an_address_that_there_is_not_is_told_so_on_a_page(stranger: TestClient, build: Path) -> None:
+def test_who_is_led_to_an_address_that_there_is_not_is_informed_so_on_a_page(stranger: TestClient, build: Path) -> None:
     by_a_browser = {"Sec-Fetch-Mode": "navigate", "Accept": "text/html"}
     page = stranger.get("/nothing", headers=by_a_browser)
     assert page.status_code == 404
@@ -162,7 +162,7 @@ def test_who_is_led_to_an_address_that_there_is_not_is_told_so_on_a_page(strange
         assert stranger.get(path, headers=by_a_browser).json()["status"] == 404
 
 
-def test_parts_of_the_build_are_kept_for_ever_and_sent_as_small_as_the_browser_takes(
+def test_parts_of_the_build_are_cached_for_ever_and_sent_as_small_as_the_browser_takes(
     stranger: TestClient, build: Path
 ) -> None:
     for accepted, encoding in (("br, gzip", "br"), ("gzip;q=1.0", "gzip"), ("identity", None)):
@@ -304,7 +304,7 @@ def test_metrics_are_for_admins_and_for_no_one_behind_a_proxy(
         assert there.get("/metrics", headers=client.headers).status_code == 200
 
 
-def test_two_processes_counters_are_told_apart_by_whoever_asks_now_one_and_now_the_other(
+def test_two_processes_counters_are_distinguished_by_whoever_asks_now_one_and_now_the_other(
     app: FastAPI, client: TestClient, settings: Settings, submit: Any
 ) -> None:
     submit()

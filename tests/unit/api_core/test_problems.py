@@ -41,7 +41,7 @@ def test_a_wrong_method_says_which_is_right(client: TestClient) -> None:
     ("method", "path", "allowed"),
     [("PUT", "/api/v1/jobs", "GET, POST"), ("PATCH", "/api/v1/jobs/x", "DELETE, GET"), ("POST", "/api/v1/me", "GET")],
 )
-def test_all_methods_of_the_path_are_told(client: TestClient, method: str, path: str, allowed: str) -> None:
+def test_all_methods_of_the_path_are_reported(client: TestClient, method: str, path: str, allowed: str) -> None:
     answer = client.request(method, path)
     assert answer.headers["allow"] == allowed
     assert problem(answer).detail.endswith(f"use {allowed}.")
@@ -85,7 +85,7 @@ def test_a_body_without_its_content_type_is_a_clear_problem(client: TestClient) 
     assert "there is no Content-Type" in problem(client.send(bare)).detail
 
 
-def test_a_job_without_its_spec_around_it_is_told_where_its_fields_go(client: TestClient) -> None:
+def test_a_job_without_its_spec_around_it_is_informed_where_its_fields_go(client: TestClient) -> None:
     found = problem(client.post("/api/v1/jobs", json={"name": "digits", "command": "true", "workers": 2}))
     assert (found.status, found.field) == (422, "spec")
     assert found.detail.startswith("spec: is missing; put the fields of the job (name, command, workers) under it")
@@ -123,7 +123,7 @@ def test_a_strange_name_in_the_path_is_not_found_or_refused(client: TestClient, 
 @pytest.mark.parametrize(
     ("version", "status"), [("0.0.9", 426), ("0.1.0", 200), ("1.4", 200), ("none", 200), ("9" * 50, 200)]
 )
-def test_a_client_that_is_too_old_is_told_how_to_renew(client: TestClient, version: str, status: int) -> None:
+def test_a_client_that_is_too_old_is_informed_how_to_renew(client: TestClient, version: str, status: int) -> None:
     answer = client.get("/api/v1/me", headers={"Trainmaster-Client": version})
     assert answer.status_code == status
     if status == 426:

@@ -11,14 +11,14 @@ from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 
 from api.http.protocol_errors import ProtocolRoute
-from api.protocols.gcs.route import StorageRoute
+from api.protocols.gcs.answers import StorageRoute
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.json import UnstorableValue, dump_json
 from core.domain.errors import NotFound, StaleWrite, Unavailable
 
 
-def asked(route: type[ProtocolRoute], error: Exception) -> Any:
+def requested(route: type[ProtocolRoute], error: Exception) -> Any:
     router = APIRouter(route_class=route)
 
     @router.get("/it")
@@ -38,19 +38,19 @@ def asked(route: type[ProtocolRoute], error: Exception) -> Any:
         (VertexRoute, {"status": "ABORTED"}),
     ],
 )
-def test_who_was_too_slow_is_told_so_and_not_of_a_wrong_value(route, words):
-    answer = asked(route, StaleWrite("the run has moved"))
+def test_who_was_too_slow_is_informed_so_and_not_of_a_wrong_value(route, words):
+    answer = requested(route, StaleWrite("the run has moved"))
     assert answer.status_code == 409
-    told = answer.json()
-    error = told.get("error", told)
+    reported = answer.json()
+    error = reported.get("error", reported)
     assert words.items() <= {**error, **error.get("errors", [{}])[0]}.items()
     assert "try again" in error["message"]
 
 
 @pytest.mark.parametrize("route", [StorageRoute, MlflowRoute, VertexRoute])
 def test_an_error_keeps_its_sentence_and_when_to_come_again(route):
-    assert "No such thing" in asked(route, NotFound("No such thing here.")).text
-    answer = asked(route, Unavailable("The database is away.", retry_after_s=2.2))
+    assert "No such thing" in requested(route, NotFound("No such thing here.")).text
+    answer = requested(route, Unavailable("The database is away.", retry_after_s=2.2))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "3")
 
 
@@ -64,10 +64,10 @@ def test_an_error_keeps_its_sentence_and_when_to_come_again(route):
 )
 def test_a_bug_of_ours_has_that_systems_shape_and_no_traceback(route, words):
     with structlog.testing.capture_logs() as logs:
-        answer = asked(route, ValueError("a secret of the code"))
+        answer = requested(route, ValueError("a secret of the code"))
     assert (answer.status_code, answer.headers["content-type"]) == (500, "application/json")
-    told = answer.json()
-    error = told.get("error", told)
+    reported = answer.json()
+    error = reported.get("error", reported)
     assert words.items() <= {**error, **error.get("errors", [{}])[0]}.items()
     assert "The platform failed unexpectedly" in error["message"]
     assert "secret" not in answer.text
@@ -76,8 +76,8 @@ def test_a_bug_of_ours_has_that_systems_shape_and_no_traceback(route, words):
 
 
 @pytest.mark.parametrize("route", [StorageRoute, MlflowRoute, VertexRoute])
-def test_a_full_disk_is_told_in_that_systems_shape(route):
-    answer = asked(route, OSError(errno.ENOSPC, "No space left on device"))
+def test_a_full_disk_is_reported_in_that_systems_shape(route):
+    answer = requested(route, OSError(errno.ENOSPC, "No space left on device"))
     assert "disk is full" in answer.text
     assert answer.status_code < 500 or answer.status_code == 507
 
@@ -87,7 +87,7 @@ def test_a_number_that_no_database_keeps_is_the_clients_to_mend(value):
     with pytest.raises(UnstorableValue) as caught:
         dump_json({"metadata": {"steps": [1, value]}})
     assert caught.value.field == "metadata.steps.1"
-    assert asked(VertexRoute, caught.value).json()["error"]["status"] == "INVALID_ARGUMENT"
+    assert requested(VertexRoute, caught.value).json()["error"]["status"] == "INVALID_ARGUMENT"
 
 
 def test_what_is_nested_too_deep_to_be_written_names_the_place():

@@ -114,7 +114,7 @@ def test_what_an_earlier_start_left_in_its_spool_brings_checkpoints_only(
         assert session.execute(select(Checkpoint.step)).scalars().all() == [9]
 
 
-def test_a_checkpoint_is_kept_and_told_of(worker: TestClient, sessions: SessionFactory) -> None:
+def test_a_checkpoint_is_retained_and_informed_of(worker: TestClient, sessions: SessionFactory) -> None:
     data = {"path": "checkpoints/step-100", "step": 100, "metrics": {"loss": 0.5}, "size_bytes": 1234}
     send(worker, item(1, "checkpoint", **data))
     with unit_of_work(sessions, read_only=True) as session:
@@ -154,7 +154,7 @@ def test_a_checkpoint_written_again_is_one_checkpoint(worker: TestClient, sessio
         item(1, "progress", step=1e300),
     ],
 )
-def test_nonsense_is_told_in_the_history_and_holds_nothing_up(
+def test_nonsense_is_reported_in_the_history_and_holds_nothing_up(
     worker: TestClient, sessions: SessionFactory, bad: dict[str, Any]
 ) -> None:
     answer = send(worker, bad, item(2, "progress", step=5))
@@ -265,7 +265,7 @@ def test_the_replicas_of_a_deleted_job_report_no_more(
         ("running", 2, 90, 410),  # another one has taken its place
     ],
 )
-def test_one_that_its_gang_goes_on_without_is_told_to_end(
+def test_one_that_its_gang_goes_on_without_is_informed_to_end(
     worker: TestClient, sessions: SessionFactory, clock: Any, state: str, row_generation: int, seconds: int, status: int
 ) -> None:
     ended_at = None if state == "running" else clock.now

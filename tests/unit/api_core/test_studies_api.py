@@ -226,8 +226,8 @@ def test_the_front_of_several_metrics_and_a_start_from_another_study(
     for number, (loss, speed) in enumerate([(1, 1), (2, 2), (3, 1), (4, 0)], start=1):
         study_loop.reconcile(study)
         client.post(f"{URL}/{study}/suggestions").raise_for_status()
-        told = {"result": {"loss": loss, "speed": speed}}
-        client.post(f"{URL}/{study}/trials/{number}/complete", json=told).raise_for_status()
+        reported = {"result": {"loss": loss, "speed": speed}}
+        client.post(f"{URL}/{study}/trials/{number}/complete", json=reported).raise_for_status()
     best = client.get(f"{URL}/{study}/best").json()
     assert [trial["number"] for trial in best["trials"]] == [1, 2]
     assert client.get(URL).json()["items"][0]["front_size"] == 2
@@ -241,7 +241,7 @@ def test_the_front_of_several_metrics_and_a_start_from_another_study(
     assert len(client.post(f"{URL}/again/suggestions").json()["trials"]) == 1
 
 
-def test_who_has_its_name_and_goes_on_is_told(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
+def test_who_has_its_name_and_goes_on_is_reported(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
     first = create(client, SPEC)
     assert first["namesakes"] == []
     clock.now += timedelta(seconds=1)
@@ -254,7 +254,7 @@ def test_who_has_its_name_and_goes_on_is_told(client: TestClient, sessions: Sess
     assert client.get(f"{URL}/search").json()["namesakes"] == []
 
 
-def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, study_loop: StudyLoop) -> None:
+def test_which_algorithm_auto_is_is_reported_with_the_reason(client: TestClient, study_loop: StudyLoop) -> None:
     made = create(client, {**OWN, "algorithm": "auto", "budget": {"trials": 500}})
     assert (made["algorithm"], made["algorithm_chosen"]) == ("auto", None)
     study_loop.reconcile(made["id"])
@@ -266,13 +266,13 @@ def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, stu
     assert client.get(f"{URL}/chosen").json()["algorithm_chosen"] is None
 
 
-def test_mistakes_of_the_template_and_of_studies_to_start_from_are_told_together(client: TestClient) -> None:
+def test_mistakes_of_the_template_and_of_studies_to_start_from_are_reported_together(client: TestClient) -> None:
     spec = {**SPEC, "warm_start": ["nobody", "nowhere"], "template": {"command": "train", "input": "nowhere/x"}}
     for dry_run in (True, False):
         answer = client.post(URL, json={"spec": spec, "dry_run": dry_run})
         assert answer.status_code == 422
-        told = [one["path"] for one in answer.json()["errors"]]
-        assert told == ["warm_start[0]", "warm_start[1]", "template.input"]
+        reported = [one["path"] for one in answer.json()["errors"]]
+        assert reported == ["warm_start[0]", "warm_start[1]", "template.input"]
 
 
 def test_the_same_key_makes_no_second_study(client: TestClient) -> None:
@@ -387,7 +387,7 @@ _STATES = ("running", "paused", "stopping", "succeeded", "failed", "cancelled")
 
 
 @pytest.mark.parametrize(
-    ("verb", "told"),
+    ("verb", "reported"),
     [
         ("pause", ("paused", "paused already", "is being stopped", *(f"ended ({one})." for one in _STATES[3:]))),
         ("resume", ("it runs already", "running", "then extend it", *["extend it to have more trials"] * 3)),
@@ -397,10 +397,10 @@ _STATES = ("running", "paused", "stopping", "succeeded", "failed", "cancelled")
     ],
 )
 def test_each_verb_in_each_state_moves_the_study_or_says_why_not(
-    client: TestClient, sessions: SessionFactory, verb: str, told: tuple[str, ...]
+    client: TestClient, sessions: SessionFactory, verb: str, reported: tuple[str, ...]
 ) -> None:
     body = {"extend": {"trials": 2}, "clone": {"changes": {"budget": {"trials": 2}}}}.get(verb)
-    for state, words in zip(_STATES, told, strict=True):
+    for state, words in zip(_STATES, reported, strict=True):
         made = create(client, OWN)["id"]
         with unit_of_work(sessions) as session:
             session.execute(update(Study).where(Study.id == made).values(state=state))

@@ -48,25 +48,25 @@ def search(client: TestClient) -> str:
 @pytest.fixture(autouse=True)
 def scheduler(monkeypatch: pytest.MonkeyPatch, sessions: SessionFactory, clock: Any) -> list[Mapping[str, Any]]:
     """Answers as the control loop does; holds what it was asked."""
-    asked: list[Mapping[str, Any]] = []
+    requested: list[Mapping[str, Any]] = []
 
     async def answer(
         platform: AppContext, caller: Caller, kind: QuestionKind, ask: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        asked.append(ask)
+        requested.append(ask)
         with platform.write() as work:
-            questions.put(work.session, f"question-{len(asked)}", caller.user_id, ask, work.now, kind)
+            questions.put(work.session, f"question-{len(requested)}", caller.user_id, ask, work.now, kind)
         Forecaster(
             ControlContext(sessions, FakeExecutor(FakeEngine()), platform.wakeup, clock, "test", b"k" * 32)
         ).answer()
         with platform.read() as work:
-            found = questions.answer_to(work.session, f"question-{len(asked)}")
+            found = questions.answer_to(work.session, f"question-{len(requested)}")
         assert found is not None
         assert "error" not in found
         return found
 
     monkeypatch.setattr(asking, "answer", answer)
-    return asked
+    return requested
 
 
 def add_trials(sessions: SessionFactory, study: str, count: int, clock: Any, **values: Any) -> None:
@@ -96,8 +96,8 @@ def test_trials_whose_jobs_are_in_the_queue_are_counted(
     add_trials(sessions, search, 3, clock, state="running", ended_at=None)
     with unit_of_work(sessions) as session:
         session.execute(update(Trial).where(Trial.number == 2).values(job_id=job.json()["id"]))
-    told = client.get(f"{URL}/{search}").json()
-    assert (told["trials"], told["waiting"]) == ({"running": 3}, 1)
+    reported = client.get(f"{URL}/{search}").json()
+    assert (reported["trials"], reported["waiting"]) == ({"running": 3}, 1)
 
 
 def test_nothing_is_known_of_a_study_without_trials(client: TestClient, search: str) -> None:
@@ -138,15 +138,20 @@ def test_columns_have_nulls_where_a_trial_has_nothing_and_then_tell_only_what_is
     assert client.get(f"{URL}/{search}/columns", params={"since": "yesterday"}).status_code == 422
 
 
-def test_what_matters_is_found_and_asked_once_for_each_number_of_results(
+def test_what_matters_is_found_and_queried_once_for_each_number_of_results(
     client: TestClient, search: str, sessions: SessionFactory, clock: Any, scheduler: list[Any]
 ) -> None:
     add_trials(sessions, search, 60, clock)
-    told = client.get(f"{URL}/{search}/importance").json()
-    names = [one["name"] for one in told["parameters"]]
-    assert (names[0], sorted(names), told["trials"], told["metric"]) == ("lr", ["depth", "kind", "lr"], 48, "score")
-    assert sum(one["importance"] for one in told["parameters"]) == pytest.approx(1)
-    assert [one["trials"] for one in told["parameters"] if one["name"] == "depth"] == [16]
+    reported = client.get(f"{URL}/{search}/importance").json()
+    names = [one["name"] for one in reported["parameters"]]
+    assert (names[0], sorted(names), reported["trials"], reported["metric"]) == (
+        "lr",
+        ["depth", "kind", "lr"],
+        48,
+        "score",
+    )
+    assert sum(one["importance"] for one in reported["parameters"]) == pytest.approx(1)
+    assert [one["trials"] for one in reported["parameters"] if one["name"] == "depth"] == [16]
     client.get(f"{URL}/search/importance").raise_for_status()
     assert len(scheduler) == 1
     assert client.get(f"{URL}/{search}/importance", params={"metric": "loss"}).status_code == 422
@@ -163,9 +168,9 @@ def test_curves_are_those_of_the_best_and_the_newest(
     client: TestClient, search: str, sessions: SessionFactory, clock: Any
 ) -> None:
     add_trials(sessions, search, 30, clock, curve={"steps": [1, 2], "values": [0.1, 0.2]})
-    told = client.get(f"{URL}/{search}/curves", params={"limit": 6}).json()
-    numbers = [one["number"] for one in told["curves"]]
-    assert (len(numbers), told["total"]) == (6, 30)
+    reported = client.get(f"{URL}/{search}/curves", params={"limit": 6}).json()
+    numbers = [one["number"] for one in reported["curves"]]
+    assert (len(numbers), reported["total"]) == (6, 30)
     assert client.get(f"{URL}/{search}/best").json()["trials"][0]["number"] in numbers
     assert 30 in numbers
     assert client.get(f"{URL}/{search}/curves", params={"limit": 1000}).status_code == 422

@@ -88,7 +88,7 @@ def test_requests_with_one_key_at_the_same_moment_make_one_job(client: TestClien
     assert count(sessions, Job) == 1
 
 
-def test_a_key_whose_job_was_deleted_is_told_so(client: TestClient) -> None:
+def test_a_key_whose_job_was_deleted_is_informed_so(client: TestClient) -> None:
     job = submit(client, key="a").json()
     client.post(f"/api/v1/jobs/{job['id']}/cancel")
     client.delete(f"/api/v1/jobs/{job['id']}")
@@ -108,18 +108,18 @@ def test_a_spec_may_come_as_yaml(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"spec": SPEC, "spec_text": "name: x"}])
-def test_exactly_one_form_of_the_spec_is_asked_for(client: TestClient, body: dict[str, Any]) -> None:
+def test_exactly_one_form_of_the_spec_is_requested(client: TestClient, body: dict[str, Any]) -> None:
     answer = client.post("/api/v1/jobs", json=body)
     assert (answer.status_code, answer.json()["field"]) == (422, "spec")
 
 
-def test_every_mistake_of_a_spec_is_told_at_once(client: TestClient) -> None:
+def test_every_mistake_of_a_spec_is_reported_at_once(client: TestClient) -> None:
     answer = client.post("/api/v1/jobs", json={"spec": {"name": "No Name!", "command": "x", "prioritty": 3}})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")
     assert {error["path"] for error in answer.json()["errors"]} == {"name", "prioritty"}
 
 
-def test_every_missing_place_is_told_at_once(client: TestClient) -> None:
+def test_every_missing_place_is_reported_at_once(client: TestClient) -> None:
     answer = submit(
         client, input="dta/digits", output="nowhere/x", mounts=[{"volume": "data", "path": "not/there", "at": "/mnt/a"}]
     )
@@ -164,7 +164,7 @@ def test_a_secret_that_the_project_lacks_is_named(client: TestClient) -> None:
     assert "WANDB_KEY" in answer.json()["detail"]
 
 
-def test_a_project_that_nobody_told_of_is_not_found(as_user: Callable[..., TestClient]) -> None:
+def test_a_project_that_nobody_informed_of_is_not_found(as_user: Callable[..., TestClient]) -> None:
     answer = submit(as_user("eve", role=None))
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 

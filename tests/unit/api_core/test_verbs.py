@@ -145,7 +145,7 @@ def test_a_deleted_job_is_found_no_more_and_its_rows_stay(
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_output_goes_only_when_asked(client: TestClient, submit: Any, settings: Settings, files: bool) -> None:
+def test_output_goes_only_when_queried(client: TestClient, submit: Any, settings: Settings, files: bool) -> None:
     job_id = submit()
     folder = settings.home / "output" / "default" / job_id
     folder.mkdir(parents=True)
@@ -185,7 +185,9 @@ def test_a_clone_without_a_name_does_not_take_its_originals(client: TestClient, 
     assert long == "a" * 56 + "-2"
 
 
-def test_a_clone_writes_to_the_output_of_its_original_only_where_it_is_told_so(client: TestClient, submit: Any) -> None:
+def test_a_clone_writes_to_the_output_of_its_original_only_where_it_is_informed_so(
+    client: TestClient, submit: Any
+) -> None:
     job_id = submit(output="output/default/digits")
     assert client.get(f"/api/v1/jobs/{job_id}").json()["output"] == "output/default/digits"
     clone = post(client, job_id, "clone").json()
@@ -253,7 +255,9 @@ def test_a_viewer_changes_nothing(submit: Any, as_user: Callable[..., TestClient
     assert viewer.delete(f"/api/v1/jobs/{job_id}").status_code == 403
 
 
-def test_who_may_not_know_of_a_job_is_told_that_there_is_none(submit: Any, as_user: Callable[..., TestClient]) -> None:
+def test_who_may_not_know_of_a_job_is_informed_that_there_is_none(
+    submit: Any, as_user: Callable[..., TestClient]
+) -> None:
     job_id = submit()
     eve = as_user("eve", role=None)
     assert eve.get(f"/api/v1/jobs/{job_id}").status_code == 404

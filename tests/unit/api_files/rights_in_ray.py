@@ -9,10 +9,10 @@ from tests.unit.api_files.rights import MEMBER, OUT, PEOPLE, VIEWER, Case, case
 
 
 def _zipped() -> bytes:
-    kept = io.BytesIO()
-    with zipfile.ZipFile(kept, "w") as archive:
+    retained = io.BytesIO()
+    with zipfile.ZipFile(retained, "w") as archive:
         archive.writestr("train.py", "pass")
-    return kept.getvalue()
+    return retained.getvalue()
 
 
 # Whoever asks first is told of a project that is none to them: a client shows what comes with a 403.

@@ -63,12 +63,12 @@ def furnish_studies(session: Session, now: datetime) -> None:
                 state=state, trial_count=1, prefetched_points=[ready], created_at=now, started_at=now, updated_at=now,
             )
         )  # fmt: skip
-    told = {"location": "us-central1", "displayName": "x", "labels": {}, "body": {}}
+    reported = {"location": "us-central1", "displayName": "x", "labels": {}, "body": {}}
     for name, state in (("tuning", "running"), ("tuned", "succeeded"), ("cut", "cancelled")):
         session.add(
             Study(
                 id=f"study-{name}", project_id="project-vision", user_id="user-member", name=name,
-                spec={**spec, "vertex": told}, seed=1, state=state, created_at=now, started_at=now, updated_at=now,
+                spec={**spec, "vertex": reported}, seed=1, state=state, created_at=now, started_at=now, updated_at=now,
                 deleted_at=now if name == "cut" else None,
             )
         )  # fmt: skip

@@ -209,19 +209,20 @@ def test_a_platform_admin_sees_everybodys_tokens(house: Any) -> None:
     assert house.call("root", "GET", "/tokens", params={"all_users": True, "user": "nobody"}).status_code == 422
 
 
-def test_a_token_without_a_scope_is_not_told_to_do_what_needs_it(house: Any) -> None:
+def test_a_token_without_a_scope_is_not_informed_to_do_what_needs_it(house: Any) -> None:
     reader = house.call("member", "POST", "/tokens", json={"name": "laptop", "scopes": ["read"]}).json()["token"]
     refused = house.call(reader, "POST", "/tokens", json={"name": "x"}).json()["detail"]
     assert refused == "This needs a token of scope write; yours has read. Log in with another token."
 
 
-def test_a_wrong_name_is_told_in_words(house: Any) -> None:
-    told = house.call("owner", "PUT", "/projects/vision/secrets/my-key", json={"value": "x"})
-    assert (told.status_code, told.json()["field"]) == (422, "name")
+def test_a_wrong_name_is_reported_in_words(house: Any) -> None:
+    reported = house.call("owner", "PUT", "/projects/vision/secrets/my-key", json={"value": "x"})
+    assert (reported.status_code, reported.json()["field"]) == (422, "name")
     assert (
-        "'my-key' is not a variable name: letters, digits and '_', not starting with a digit" in told.json()["detail"]
+        "'my-key' is not a variable name: letters, digits and '_', not starting with a digit"
+        in reported.json()["detail"]
     )
-    assert "^[" not in told.text
+    assert "^[" not in reported.text
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ def test_a_volume_elsewhere_needs_no_root(house: Any) -> None:
         ({"kind": "local", "root": "/tmp", "config": {"path": "tmp"}}, "config.path"),
     ],
 )
-def test_what_containers_need_to_mount_it_is_asked_at_once(house: Any, body: dict[str, Any], field: str) -> None:
+def test_what_containers_need_to_mount_it_is_queried_at_once(house: Any, body: dict[str, Any], field: str) -> None:
     answer = house.call("root", "POST", "/volumes", json={"name": "v", **body})
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
@@ -330,7 +331,7 @@ def test_an_unknown_kind_of_volume_names_the_known_ones(house: Any) -> None:
     assert "local, nfs, pvc or csi" in answer.json()["detail"] + str(answer.json()["errors"])
 
 
-def test_a_volumes_config_is_kept_as_it_was_given(house: Any) -> None:
+def test_a_volumes_config_is_retained_as_it_was_given(house: Any) -> None:
     config = {"driver": "csi.example.org", "attributes": {"bucket": "sets"}, "secret": "keys"}
     house.call("root", "POST", "/volumes", json={"name": "bucket", "kind": "csi", "config": config})
     assert house.call("root", "GET", "/volumes/bucket").json()["config"] == config
@@ -397,8 +398,8 @@ def quarantine(house: Any, **more: Any) -> dict[str, Any]:
     """Put node-a into quarantine as the control loop does."""
     at = house.now
     cause = {"job_id": "job-0", "job": "secret-name", "at": at.isoformat(), "error": "uncorrectable ECC error"}
-    kept = {"error": "uncorrectable ECC error in job secret-name", "causes": [cause]}
-    values = {"quarantine": kept, "quarantined_at": at, "quarantine_count": 2, **more}
+    retained = {"error": "uncorrectable ECC error in job secret-name", "causes": [cause]}
+    values = {"quarantine": retained, "quarantined_at": at, "quarantine_count": 2, **more}
     with unit_of_work(house.sessions) as session:
         session.execute(update(Node).where(Node.name == "node-a").values(**values))
     return cause
@@ -419,19 +420,24 @@ def test_a_quarantine_is_shown_with_its_jobs_and_released_and_the_history_tells(
         assert (row.trusted_since, row.quarantine_count) == (house.now, 0)
 
 
-def test_a_quarantine_names_no_job_to_whom_it_is_not_for(house: Any) -> None:
+def test_a_quarantine_names_no_job_to_anyone_it_is_not_for(house: Any) -> None:
     quarantine(house)
-    told = house.call("stranger", "GET", "/nodes").text
-    assert "uncorrectable ECC error in a job of another project" in told
-    assert "secret-name" not in told
-    assert "job-0" not in told
+    reported = house.call("stranger", "GET", "/nodes").text
+    assert "uncorrectable ECC error in a job of another project" in reported
+    assert "secret-name" not in reported
+    assert "job-0" not in reported
 
 
 def test_a_suspicion_is_shown_and_dismissed(house: Any) -> None:
     cause = quarantine(house, quarantined_at=None, quarantine=None)
-    kept = {"sentence": "…", "why_not": "it is the last node", "until": "2026-11-22T14:00:00+00:00", "causes": [cause]}
+    retained = {
+        "sentence": "…",
+        "why_not": "it is the last node",
+        "until": "2026-11-22T14:00:00+00:00",
+        "causes": [cause],
+    }
     with unit_of_work(house.sessions) as session:
-        session.execute(update(Node).where(Node.name == "node-a").values(suspicion=kept))
+        session.execute(update(Node).where(Node.name == "node-a").values(suspicion=retained))
     found = house.call("root", "GET", "/nodes/node-a").json()["suspicion"]
     assert (found["why"], found["why_not"]) == ("uncorrectable ECC error in job secret-name", "it is the last node")
     assert house.call("root", "POST", "/nodes/node-a/release").json()["suspicion"] is None
@@ -501,7 +507,7 @@ def test_the_schema_of_the_spec_is_served(house: Any) -> None:
     )
 
 
-def test_checkpoints_told_and_found_are_one_list(house: Any) -> None:
+def test_checkpoints_reported_and_found_are_one_list(house: Any) -> None:
     from core.db.tables import Checkpoint
 
     folder = house.output / "vision/job-1/checkpoints"

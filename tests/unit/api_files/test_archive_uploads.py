@@ -65,7 +65,7 @@ def test_bytes_of_another_content_are_refused_and_dropped(house: Any) -> None:
 
 
 @pytest.mark.parametrize(("size", "status"), [(0, 422), (2**20 + 1, 413), (2**70, 422)])
-def test_a_size_that_cannot_be_taken_is_told_before_a_byte_is_sent(house: Any, size: int, status: int) -> None:
+def test_a_size_that_cannot_be_taken_is_reported_before_a_byte_is_sent(house: Any, size: int, status: int) -> None:
     assert start(house, size=size).status_code == status
 
 
@@ -74,7 +74,7 @@ def test_a_digest_is_a_digest(house: Any, digest: str) -> None:
     assert start(house, digest=digest).status_code == 422
 
 
-def test_sending_without_announcing_is_told_what_to_do(house: Any) -> None:
+def test_sending_without_announcing_is_informed_what_to_do(house: Any) -> None:
     answer = put(house, 0, DATA)
     assert answer.status_code == 404
     assert "POST /api/v1/archives" in answer.json()["detail"]

@@ -32,8 +32,8 @@ def safetensors(tensors: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
         offsets = [len(data), len(data) + len(packed)]
         header[name] = {"dtype": "F32", "shape": [len(rows), len(rows[0])], "data_offsets": offsets}
         data += packed
-    told = json.dumps(header).encode()
-    return struct.pack("<Q", len(told)) + told + data
+    reported = json.dumps(header).encode()
+    return struct.pack("<Q", len(reported)) + reported + data
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_of_more_than_can_be_listed_the_newest_are(house: Any, put: Any, monkeyp
     assert [item["step"] for item in get(house)["items"]] == [5, 4, 3]
 
 
-def test_metrics_at_its_step_are_those_that_the_job_told_then(house: Any, put: Any) -> None:
+def test_metrics_at_its_step_are_those_that_the_job_reported_then(house: Any, put: Any) -> None:
     put("checkpoints/step-20.pt", b"x")
     put("checkpoints/step-30.pt", b"x")
     with unit_of_work(house.sessions) as session:
@@ -132,15 +132,15 @@ def test_what_was_refused_is_not_looked_into_again_until_it_changes(
     assert len(looks) == 2
 
 
-def test_figures_are_kept_until_the_file_changes(house: Any, put: Any) -> None:
+def test_figures_are_retained_until_the_file_changes(house: Any, put: Any) -> None:
     path = put("checkpoints/a.safetensors", {"w": [[1, -3]], "bad": [[float("nan"), float("inf")]]})
     first = {item["name"]: item for item in get(house, "/statistics", path=path)["items"]}
     assert (first["w"]["minimum"], first["w"]["maximum"], first["w"]["mean"]) == (-3, 1, -1)
     assert first["w"]["norm"] == pytest.approx(10**0.5)
     assert sum(first["w"]["histogram"]["counts"]) == 2
     assert (first["bad"]["nan_count"], first["bad"]["infinite_count"], first["bad"]["mean"]) == (1, 1, None)
-    kept = list((house.settings.home / "inspection").iterdir())
-    assert len(kept) == 1
+    retained = list((house.settings.home / "inspection").iterdir())
+    assert len(retained) == 1
     assert get(house, "/statistics", path=path, tensor="w")["items"] == [first["w"]]
     put(path, {"w": [[5, 5]]})
     assert get(house, "/statistics", path=path)["items"][0]["mean"] == 5
@@ -187,7 +187,7 @@ def test_a_difference_with_another_job_needs_the_right_to_see_that(house: Any, p
         ("checkpoints", None, 404),
     ],
 )
-def test_what_cannot_be_looked_into_is_told_in_a_sentence(
+def test_what_cannot_be_looked_into_is_reported_in_a_sentence(
     house: Any, put: Any, path: str, content: bytes | None, status: int
 ) -> None:
     if content is not None:
@@ -221,7 +221,7 @@ def test_a_folder_comes_as_a_tar_and_a_file_as_it_is(house: Any, put: Any) -> No
     assert (part.status_code, part.content) == (206, b"234")
 
 
-def test_who_is_kept_or_in_use_is_not_deleted(house: Any, put: Any) -> None:
+def test_who_is_retained_or_in_use_is_not_deleted(house: Any, put: Any) -> None:
     path = put("checkpoints/a.pt", b"x")
     used = put("checkpoints/b.pt", b"x")
     with unit_of_work(house.sessions) as session:
@@ -244,7 +244,7 @@ def test_who_is_kept_or_in_use_is_not_deleted(house: Any, put: Any) -> None:
     assert [item["path"] for item in get(house)["items"]] == [used]
 
 
-def test_a_folder_that_is_kept_carries_a_mark_for_who_removes_old_ones(house: Any, put: Any) -> None:
+def test_a_folder_that_is_retained_carries_a_mark_for_who_removes_old_ones(house: Any, put: Any) -> None:
     put("checkpoints/step-1/.complete", b"")
     mark = house.output / "vision/job-1/checkpoints/step-1/.kept"
     where = {"path": "checkpoints/step-1"}
@@ -261,8 +261,14 @@ def test_a_retention_must_say_something(house: Any) -> None:
         assert (refused.status_code, refused.json()["field"]) == (422, field)
     body = {"last": 2, "best": 1, "metric": "loss", "every": 100}
     assert house.call("member", "PUT", f"{INSIDE}/retention", json=body).status_code == 200
-    told = get(house, "/retention")
-    assert (told["last"], told["best"], told["metric"], told["every"], told["user"]) == (2, 1, "loss", 100, "member")
+    reported = get(house, "/retention")
+    assert (reported["last"], reported["best"], reported["metric"], reported["every"], reported["user"]) == (
+        2,
+        1,
+        "loss",
+        100,
+        "member",
+    )
     assert house.call("member", "DELETE", f"{INSIDE}/retention").status_code == 204
     assert get(house, "/retention")["last"] is None
 

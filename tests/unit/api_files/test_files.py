@@ -42,13 +42,13 @@ def test_a_job_that_has_not_started_has_an_empty_folder(house: Any) -> None:
     assert answer.status_code == 404
 
 
-def test_a_link_is_told_as_one(house: Any, folder: Path) -> None:
+def test_a_link_is_reported_as_one(house: Any, folder: Path) -> None:
     (folder / "loop").symlink_to(".")
     (folder / "real").mkdir()
     listed = house.call("member", "GET", "/jobs/job-1/files").json()["items"]
-    told = {entry["path"]: (entry["is_dir"], entry["is_link"]) for entry in listed}
-    assert told["loop"] == (True, True)
-    assert told["real"] == (True, False)
+    reported = {entry["path"]: (entry["is_dir"], entry["is_link"]) for entry in listed}
+    assert reported["loop"] == (True, True)
+    assert reported["real"] == (True, False)
 
 
 def test_links_that_leave_the_output_are_neither_listed_nor_read(house: Any, folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_page_of_a_job_cannot_act_as_a_page_of_the_platform(house: Any, folder
     assert "sandbox" in answer.headers["content-security-policy"]
 
 
-def test_an_unreadable_thing_is_told_in_one_sentence(house: Any, folder: Path) -> None:
+def test_an_unreadable_thing_is_reported_in_one_sentence(house: Any, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     for path in ("pipe", "sub", ""):
         answer = house.call("viewer", "GET", CONTENT, params={"path": path})

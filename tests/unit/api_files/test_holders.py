@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def test_holders_are_told_whole_to_members_and_without_names_to_others(house: Any) -> None:
+def test_holders_are_reported_whole_to_members_and_without_names_to_others(house: Any) -> None:
     own = house.call("viewer", "GET", "/holders").json()["items"]
     assert [(item["job"], item["role"], item["index"], item["gpus"]) for item in own] == [
         ("digits", "worker", 0, ["0"]),

@@ -77,7 +77,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path)
 
 
-async def told(stream: LogStream) -> AsyncIterator[tuple[str, Any]]:
+async def reported(stream: LogStream) -> AsyncIterator[tuple[str, Any]]:
     async for chunk in stream.events():
         for block in chunk.decode().split("\n\n"):
             fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line and line[0] != ":")
@@ -92,7 +92,7 @@ async def play(
     """Everything that was told; what ``script`` has for an event is done when it is told."""
     seen = []
     with anyio.fail_after(20):
-        async for event in told(stream):
+        async for event in reported(stream):
             seen.append(event)
             script.get(event, lambda: None)()
     return seen

@@ -51,11 +51,11 @@ def test_the_newest_attempt_is_streamed_in_order_of_time_and_ends(written: Any) 
     answer = stream(written)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-store"
-    told = events(answer.text)
-    assert [kind for kind, _, _ in told] == ["state", "line", "line", "line", "line", "end"]
+    reported = events(answer.text)
+    assert [kind for kind, _, _ in reported] == ["state", "line", "line", "line", "line", "end"]
     assert lines(answer.text) == ["a", "b", "c", "d"]
-    assert told[-1][2]["state"] == "running"
-    first = LogLine.model_validate(told[1][2])
+    assert reported[-1][2]["state"] == "running"
+    first = LogLine.model_validate(reported[1][2])
     assert (first.attempt, first.role, first.index, first.rank, first.local_rank) == (2, "worker", 0, 0, None)
     assert first.at is not None
     assert first.at.second == 2
@@ -63,10 +63,10 @@ def test_the_newest_attempt_is_streamed_in_order_of_time_and_ends(written: Any) 
 
 def test_lines_in_batches_are_the_same_and_go_on_from_the_same_places(written: Any) -> None:
     one_by_one = [(place, data) for kind, place, data in events(stream(written).text) if kind == "line"]
-    told = events(stream(written, batch=True).text)
-    assert [kind for kind, _, _ in told] == ["state", "lines", "end"]
-    assert told[1][2] == [data for _, data in one_by_one]
-    assert told[1][1] == one_by_one[-1][0]
+    reported = events(stream(written, batch=True).text)
+    assert [kind for kind, _, _ in reported] == ["state", "lines", "end"]
+    assert reported[1][2] == [data for _, data in one_by_one]
+    assert reported[1][1] == one_by_one[-1][0]
     rest = events(stream(written, batch=True, headers={"Last-Event-ID": str(one_by_one[1][0])}).text)
     assert [data["text"] for data in rest[1][2]] == ["c", "d"]
 
@@ -80,19 +80,19 @@ def test_a_line_tells_its_rank_once_and_what_looks_like_one_stays(house: Any) ->
     )
     house.log("job-1", 1, "worker-1", stamped(1, "[rank 5] my own words"))
 
-    def told(job: str, **query: Any) -> list[tuple[Any, Any, str]]:
+    def reported(job: str, **query: Any) -> list[tuple[Any, Any, str]]:
         text = house.call("viewer", "GET", f"/jobs/{job}/logs/stream", params=query).text
         return [(d["rank"], d["local_rank"], d["text"]) for kind, _, d in events(text) if kind == "line"]
 
-    assert told("job-2") == [
+    assert reported("job-2") == [
         (None, None, "trainmaster: says the runtime"),
         (3, 1, "[rank 9] my own words"),
         (None, None, "[rank 7] no rank here"),
     ]
-    assert told("job-2", search="^.rank 9. my") == [(3, 1, "[rank 9] my own words")]
-    assert told("job-1") == [(1, None, "[rank 5] my own words")]
-    assert told("job-1", rank=1) == told("job-1")
-    assert told("job-1", rank=5) == []
+    assert reported("job-2", search="^.rank 9. my") == [(3, 1, "[rank 9] my own words")]
+    assert reported("job-1") == [(1, None, "[rank 5] my own words")]
+    assert reported("job-1", rank=1) == reported("job-1")
+    assert reported("job-1", rank=5) == []
 
 
 def test_the_stream_tells_of_an_end_what_everybody_may_know(house: Any) -> None:
@@ -100,9 +100,9 @@ def test_the_stream_tells_of_an_end_what_everybody_may_know(house: Any) -> None:
     with unit_of_work(house.sessions) as session:
         job = house.add_job(session, "job-3", state="failed")
         job.exit = {**end, "signature": "abc", "has_progressed": False, "streak": 2}
-    told = events(house.call("viewer", "GET", "/jobs/job-3/logs/stream").text)
-    assert [kind for kind, _, _ in told] == ["state", "end"]
-    for _, _, data in told:
+    reported = events(house.call("viewer", "GET", "/jobs/job-3/logs/stream").text)
+    assert [kind for kind, _, _ in reported] == ["state", "end"]
+    for _, _, data in reported:
         assert data == {"state": "failed", "attempt_count": 1, "exit": end}
 
 
@@ -112,11 +112,11 @@ def test_an_attempt_can_be_named(written: Any) -> None:
 
 
 def test_a_broken_stream_goes_on_after_the_last_id(written: Any) -> None:
-    told = [(event_id, data["text"]) for kind, event_id, data in events(stream(written).text) if kind == "line"]
-    for number, (event_id, _) in enumerate(told):
+    reported = [(event_id, data["text"]) for kind, event_id, data in events(stream(written).text) if kind == "line"]
+    for number, (event_id, _) in enumerate(reported):
         assert event_id is not None
         rest = lines(stream(written, headers={"Last-Event-ID": event_id}).text)
-        assert rest == [text for _, text in told[number + 1 :]]
+        assert rest == [text for _, text in reported[number + 1 :]]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_lines_are_chosen(written: Any, query: dict[str, Any], found: list[str])
         ({"tail_lines": -1}, "tail_lines"),
     ],
 )
-def test_mistakes_are_told_before_the_stream_begins(written: Any, query: dict[str, Any], field: str) -> None:
+def test_mistakes_are_reported_before_the_stream_begins(written: Any, query: dict[str, Any], field: str) -> None:
     answer = stream(written, **query)
     assert answer.status_code == 422
     assert answer.json()["field"] == field
@@ -186,7 +186,7 @@ def test_a_job_without_output_on_a_volume_that_is_away_says_so(written: Any) -> 
     assert "Volume output is not there now" in answer.json()["detail"]
 
 
-def test_ranks_are_those_that_the_processes_are_told() -> None:
+def test_ranks_are_those_that_the_processes_are_reported() -> None:
     spec = parse_spec(
         {
             "name": "x",

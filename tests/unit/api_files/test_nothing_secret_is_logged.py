@@ -50,16 +50,16 @@ def test_no_token_and_no_secret_reaches_a_log_or_an_answer(
     # A bug in the middle of it: its traceback must not show what the variables hold.
     monkeypatch.setattr("core.secrets._box", fail)
     broken = house.call("owner", "PUT", "/projects/vision/secrets/KEY", json={"value": VALUE})
-    monkeypatch.setattr("api.tokens.service.view_of", fail)
+    monkeypatch.setattr("api.tokens._view_of", fail)
     also_broken = house.call(made, "POST", "/tokens", json={"name": "y"})
     assert (broken.status_code, also_broken.status_code) == (500, 500)
 
     out, err = capfd.readouterr()
-    told = "\n".join([out, err, loud.text, *(a.text for a in answers), broken.text, also_broken.text])
+    reported = "\n".join([out, err, loud.text, *(a.text for a in answers), broken.text, also_broken.text])
     assert "a bug" in out + err + loud.text, "the failure itself must be logged"
     attempt = house.auth("attempt")["Authorization"].removeprefix("Bearer ")
     for secret in (VALUE, made, attempt, "tm_owner", "tm_unknown-token-of-nobody", "k" * 40):
-        assert secret not in told, f"{secret[:6]}… was told: {_around(told, secret)}"
+        assert secret not in reported, f"{secret[:6]}… was told: {_around(reported, secret)}"
 
 
 def _around(text: str, part: str) -> str:

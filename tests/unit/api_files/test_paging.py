@@ -151,7 +151,7 @@ def test_no_answer_is_a_bare_list_and_every_page_is_strict(full: Any) -> None:
     assert len(pages) >= 16
 
 
-def test_members_of_a_launch_are_listed_and_told_one_by_one(full: Any) -> None:
+def test_members_of_a_launch_are_listed_and_reported_one_by_one(full: Any) -> None:
     (first, *_) = items_of(full, "/jobs/job-1/attempts/1/replicas")
     attempt = full.call("root", "GET", "/jobs/job-1/attempts/1").json()
     assert attempt["replicas"][0] == first

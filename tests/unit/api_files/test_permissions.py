@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from api.app import routers
 from api.app.factory import create_app
-from api.pages.routes import PAGE_PATHS
+from api.pages import PAGE_PATHS
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
@@ -192,7 +192,7 @@ def all_routes() -> set[str]:
     found = set()
     for noun in (*routers.NOUNS, *routers.ROOTS):
         prefix = "" if noun in routers.ROOTS else routers.PREFIX
-        for path, methods in _routes_of(importlib.import_module(f"api.{noun}.routes").router.routes):
+        for path, methods in _routes_of(importlib.import_module(f"api.{noun}").router.routes):
             found |= {f"{method} {prefix}{path}" for method in methods}
     app = create_app(Settings(secret_key=SecretStr("k" * 40)), wakeup=NoWakeup())
     for route in app.routes:
@@ -323,12 +323,14 @@ class PlannerBell:
                 "nodes": 0,
                 "then": "",
             }
-            told = {
+            reported = {
                 QuestionKind.FORECAST: forecast,
                 QuestionKind.EXPLANATION: why,
                 QuestionKind.STUDY: {"trials": 0, "reason": "Not known."},
             }
-            questions.answer(session, {one.id: told[one.kind] for one in questions.unanswered(session, now, 10)}, now)
+            questions.answer(
+                session, {one.id: reported[one.kind] for one in questions.unanswered(session, now, 10)}, now
+            )
 
 
 @contextmanager
@@ -363,7 +365,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         artifacts.mkdir(parents=True)
         (artifacts / "plot.png").write_bytes(b"1")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("api.pages.routes.BUILD", pages)
+            patch.setattr("api.pages.BUILD", pages)
             yield house
 
 

@@ -8,10 +8,10 @@ from api.policy.service import warnings_of
 from core.domain.sharing.policy import Policy, QueueOrder
 
 
-def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be() -> None:
-    told = " ".join(warnings_of(Policy(time_slice_s=7200.0)))
-    assert "stays while it is on the same level as the waiting jobs" in told
-    assert "rotation=2h, lets equal jobs take turns" in told
+def test_time_slices_that_are_no_turns_among_equals_are_reported_with_what_would_be() -> None:
+    reported = " ".join(warnings_of(Policy(time_slice_s=7200.0)))
+    assert "stays while it is on the same level as the waiting jobs" in reported
+    assert "rotation=2h, lets equal jobs take turns" in reported
     by_age = " ".join(warnings_of(Policy(time_slice_s=60.0, order=QueueOrder.FIFO)))
     assert "time_slice does not rotate jobs" in by_age
     assert "rotation=15m, lets" in by_age  # not as short as the slice: restarts would take more than a tenth of it
@@ -30,6 +30,6 @@ def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be(
         (Policy(rotation_s=7200.0, starvation_s=3600.0), "rotation is not shorter than starvation"),
     ],
 )
-def test_turns_among_equals_that_are_probably_not_meant_so_are_told(policy: Policy, warning: str | None) -> None:
+def test_turns_among_equals_that_are_probably_not_meant_so_are_reported(policy: Policy, warning: str | None) -> None:
     found = warnings_of(policy)
     assert not found if warning is None else any(warning in sentence for sentence in found)

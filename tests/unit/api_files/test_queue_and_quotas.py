@@ -90,7 +90,7 @@ def test_others_jobs_have_a_place_and_nothing_else(lab: Any) -> None:
     assert own.json()["items"][1]["start"]["sentence"] == ""
 
 
-def test_an_expected_start_is_told_where_it_was_worked_out_and_not_made_up_elsewhere(lab: Any) -> None:
+def test_an_expected_start_is_informed_where_it_was_worked_out_and_not_made_up_elsewhere(lab: Any) -> None:
     first, second, third, _ = lab.call("root", "GET", "/queue").json()["items"]
     assert first["start"]["early_at"] == "2026-11-21T07:05:00Z"
     assert first["start"]["likely_at"] == "2026-11-21T07:10:00Z"
@@ -187,7 +187,7 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "told"),
+    ("body", "field", "reported"),
     [
         ({"limit": {"gpu": 4}}, "limit.gpu", "jobs, cpu, memory, gpus, or gpus/<model>"),
         ({"limit": {"gpus": -1}}, "limit.gpus", "negative"),
@@ -212,26 +212,26 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
     ],
 )  # fmt: skip
 def test_a_quota_that_makes_no_sense_is_refused_in_words(
-    house: Any, body: dict[str, Any], field: str, told: str
+    house: Any, body: dict[str, Any], field: str, reported: str
 ) -> None:
     before = house.call("root", "GET", "/projects/vision/quota").json()
     answer = house.call("root", "PATCH", "/projects/vision/quota", json=body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["field"] == field
-    assert told in answer.json()["detail"]
+    assert reported in answer.json()["detail"]
     assert house.call("root", "GET", "/projects/vision/quota").json() == before
 
 
-def test_all_mistakes_of_a_quota_are_told_at_once(house: Any) -> None:
+def test_all_mistakes_of_a_quota_are_reported_at_once(house: Any) -> None:
     before = house.call("root", "GET", "/projects/vision/quota").json()
     given = {
         "limit": {"gpu": 4, "cpu": -1, "jobs": 3},
         "users": {"member": {"memory": 512}, "who-knows": {"cpu": 1}},
         "max_priority": "hihg",
     }
-    told = house.call("root", "PATCH", "/projects/vision/quota", json=given).json()
-    assert told["detail"] == "5 parts of the quota cannot be as given, so nothing is changed."
-    assert [one["path"] for one in told["errors"]] == [
+    reported = house.call("root", "PATCH", "/projects/vision/quota", json=given).json()
+    assert reported["detail"] == "5 parts of the quota cannot be as given, so nothing is changed."
+    assert [one["path"] for one in reported["errors"]] == [
         "limit.gpu", "limit.cpu", "users.who-knows", "users.member.memory", "max_priority",
     ]  # fmt: skip
     assert house.call("root", "GET", "/projects/vision/quota").json() == before
@@ -252,7 +252,7 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         ({"limit": {"gpus/B200": 4}}, "No node has the GPU model b200; the nodes have h200."),
         ({"guaranteed": {"gpus": 5}}, "gpus: 5 GPUs are guaranteed to vision, but all nodes together have 4 GPUs."),
@@ -273,15 +273,15 @@ def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
         ({"user_guaranteed": {"member": {"gpus": 2}}}, "add up to 2 GPUs, but the project is guaranteed nothing"),
     ],
 )
-def test_what_is_probably_not_meant_is_warned_of(house: Any, body: dict[str, Any], told: str) -> None:
+def test_what_is_probably_not_meant_is_warned_of(house: Any, body: dict[str, Any], reported: str) -> None:
     assert (
         house.call("root", "PATCH", "/projects/other/quota", json={"guaranteed": {"gpus": 2}}).json()["warnings"] == []
     )
     warnings = house.call("root", "PATCH", "/projects/vision/quota", json=body).json()["warnings"]
-    assert any(told in warning for warning in warnings), warnings
+    assert any(reported in warning for warning in warnings), warnings
 
 
-def test_a_gpu_model_is_kept_by_the_nodes_own_name_and_one_that_may_be_several_is_refused(house: Any) -> None:
+def test_a_gpu_model_is_retained_by_the_nodes_own_name_and_one_that_may_be_several_is_refused(house: Any) -> None:
     with unit_of_work(house.sessions) as session:
         for size in ("40gb", "80gb"):
             allocatable = {"cpu_milli": 1, "memory_bytes": 1, "gpus": {f"a100-sxm4-{size}": 8}}
@@ -331,7 +331,7 @@ def test_settings_are_written_as_they_are_shown(house: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "told"),
+    ("given", "field", "reported"),
     [
         ({"tim_slice": "1h"}, "settings.tim_slice", "Did you mean time_slice?"),
         ({"time_slice": "soon"}, "settings.time_slice", "not a duration"),
@@ -346,28 +346,28 @@ def test_settings_are_written_as_they_are_shown(house: Any) -> None:
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_in_words(
-    house: Any, given: dict[str, Any], field: str, told: str
+    house: Any, given: dict[str, Any], field: str, reported: str
 ) -> None:
     answer = house.call("root", "PATCH", "/policy", json={"settings": given})
     assert answer.status_code == 422, answer.text
     assert answer.json()["field"] == field
-    assert told in answer.json()["detail"]
+    assert reported in answer.json()["detail"]
     assert house.call("root", "GET", "/policy").json()["updated_at"] is None
 
 
-def test_all_mistakes_of_the_settings_are_told_at_once(house: Any) -> None:
+def test_all_mistakes_of_the_settings_are_reported_at_once(house: Any) -> None:
     given = {"order": "random", "grace": "2h", "tim_slice": "1h", "usage_weight": 0.5}
-    told = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
-    assert told["detail"] == "3 of the settings are invalid, so none was changed."
-    assert [one["path"] for one in told["errors"]] == ["settings.order", "settings.grace", "settings.tim_slice"]
-    assert "at most 3600 seconds" in told["errors"][1]["message"]
+    reported = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
+    assert reported["detail"] == "3 of the settings are invalid, so none was changed."
+    assert [one["path"] for one in reported["errors"]] == ["settings.order", "settings.grace", "settings.tim_slice"]
+    assert "at most 3600 seconds" in reported["errors"][1]["message"]
     assert house.call("root", "GET", "/policy").json()["updated_at"] is None
 
 
 def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
-    kept = {"order": "fifo", "grace_s": "long", "gravity": 9.81}
+    retained = {"order": "fifo", "grace_s": "long", "gravity": 9.81}
     with unit_of_work(house.sessions) as session:
-        session.add(PolicyRow(name="policy", settings=kept, generation=4, updated_at=house.now, updated_by="root"))
+        session.add(PolicyRow(name="policy", settings=retained, generation=4, updated_at=house.now, updated_by="root"))
     seen = house.call("root", "GET", "/policy").json()
     texts = {setting["name"]: setting["text"] for setting in seen["settings"]}
     assert (texts["order"], texts["grace"]) == ("fifo", "30s")
@@ -430,7 +430,7 @@ def test_a_reservation_is_deleted_by_its_name_where_only_one_has_it(house: Any) 
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "field", "told"),
+    ("body", "status", "field", "reported"),
     [
         (ask(nodes=["node-x"]), 422, "nodes", "there is no node 'node-x'"),
         (ask(nodes=None), 422, "nodes", "not both"),
@@ -449,12 +449,12 @@ def test_a_reservation_is_deleted_by_its_name_where_only_one_has_it(house: Any) 
     ],
 )
 def test_a_reservation_that_makes_no_sense_is_refused_in_words(
-    house: Any, body: dict[str, Any], status: int, field: str, told: str
+    house: Any, body: dict[str, Any], status: int, field: str, reported: str
 ) -> None:
     answer = house.call("root", "POST", "/reservations", json=body)
     assert answer.status_code == status, answer.text
     assert answer.json()["field"] == field
-    assert told in answer.json()["detail"]
+    assert reported in answer.json()["detail"]
 
 
 def test_what_a_deleted_project_had_of_the_planner_goes_with_it(house: Any) -> None:
@@ -509,7 +509,9 @@ def test_who_is_stopped_by_a_reservation_and_nodes_that_are_shut_are_warned_of(h
     ]
 
 
-def test_a_reservation_ahead_tells_who_is_kept_out_until_then_and_names_nobody_who_has_ended_or_stays(lab: Any) -> None:
+def test_a_reservation_ahead_tells_who_is_held_back_until_then_and_names_nobody_who_has_ended_or_stays(
+    lab: Any,
+) -> None:
     def warnings(name: str) -> list[str]:
         body = ask(name=name, project="other", begins_at="2026-11-23T07:00:00Z", ends_at="2026-11-24T07:00:00Z")
         found: list[str] = lab.call("root", "POST", "/reservations", json=body).json()["warnings"]
@@ -520,16 +522,16 @@ def test_a_reservation_ahead_tells_who_is_kept_out_until_then_and_names_nobody_w
         digits = session.scalars(select(Job).where(Job.name == "digits")).one()
         digits_id, digits.max_run_time_s = digits.id, 3 * 86_400.0
         session.get_one(Job, "job-late").max_run_time_s = 600.0
-    kept_out = (
+    held_back = (
         "Until it begins, jobs of other projects start there only if their max_run_time ends by then; "
         "2 waiting jobs have none."
     )
     may_be_stopped = "Jobs of other projects that run there may be stopped when it begins: digits."
-    assert warnings("a") == [may_be_stopped, kept_out]
+    assert warnings("a") == [may_be_stopped, held_back]
     with unit_of_work(lab.sessions) as session:
         session.get_one(Job, digits_id).max_run_time_s = 1200.0
-    assert warnings("b") == [kept_out]
+    assert warnings("b") == [held_back]
     with unit_of_work(lab.sessions) as session:
         digits = session.get_one(Job, digits_id)
         digits.max_run_time_s, digits.spec = None, {**digits.spec, "preemptible": False}
-    assert warnings("c") == [kept_out]
+    assert warnings("c") == [held_back]

@@ -76,7 +76,7 @@ def test_strange_addresses_are_answered_and_lead_nowhere(house: House, looked: A
         assert not looked
 
 
-def test_an_address_ends_with_the_rights_of_who_asked_and_after_a_day(house: House, looked: Any) -> None:
+def test_an_address_ends_with_the_rights_of_who_requested_and_after_a_day(house: House, looked: Any) -> None:
     path, other = link(house, "viewer", "job-1"), link(house, "member", "job-1")
     assert house.client.get(path).status_code == 200
     with unit_of_work(house.sessions) as session:
@@ -102,7 +102,7 @@ def test_an_address_ends_with_one_of_its_jobs(house: House, looked: Any) -> None
     assert house.client.get(path).status_code == 404
 
 
-def test_what_cannot_be_asked_for(house: House, looked: Any) -> None:
+def test_what_cannot_be_requested(house: House, looked: Any) -> None:
     for body, status in (({"jobs": []}, 422), ({"jobs": ["job-x"]}, 404), ({"jobs": ["j"] * 51}, 422), ({}, 422)):
         assert house.call("member", "POST", "/tensorboards", json=body).status_code == status
     assert house.call("stranger", "POST", "/tensorboards", json={"jobs": ["job-1"]}).status_code == 404

@@ -19,7 +19,7 @@ def found(step: int | None, at: datetime) -> CheckpointFiles:
     return CheckpointFiles("checkpoints/x.pt", "torch", step, 7, at, is_dir=False, parts=("checkpoints/x.pt",))
 
 
-def test_the_attempt_that_ran_then_wrote_it_and_told_the_steps_metrics() -> None:
+def test_the_attempt_that_ran_then_wrote_it_and_reported_the_steps_metrics() -> None:
     first = _view_of(found(10, BEGAN + MINUTE / 2), LAUNCHES)
     assert (first.attempt_number, first.metrics) == (1, {"loss": 0.5})
     second = _view_of(found(19, BEGAN + 3 * MINUTE), LAUNCHES)

@@ -40,9 +40,9 @@ def submitted(house: Any, client: TestClient | None = None, **machine: Any) -> d
         "containerSpec": {"imageUri": "us-docker.pkg.dev/vertex-ai/training/x:1", "command": ["true"]},
     }
     body = {"displayName": "x", "jobSpec": {"workerPoolSpecs": [pool]}}
-    told = (client or house.client).post(CUSTOM_JOBS, json=body, headers=house.auth("member"))
-    assert told.status_code == 200, told.text
-    job = told.json()["name"].rpartition("/")[2]
+    reported = (client or house.client).post(CUSTOM_JOBS, json=body, headers=house.auth("member"))
+    assert reported.status_code == 200, reported.text
+    job = reported.json()["name"].rpartition("/")[2]
     role: dict[str, Any] = house.call("member", "GET", f"/jobs/{job}").json()["spec"]["roles"]["chief"]
     return role
 
@@ -163,7 +163,7 @@ def test_what_is_no_table_is_refused_by_the_entry(house: Any, table: Any, field:
     assert house.call("root", "GET", "/vertex-table").json()["generation"] == 0
 
 
-def test_all_mistakes_are_told_at_once_and_nothing_is_stored(house: Any) -> None:
+def test_all_mistakes_are_reported_at_once_and_nothing_is_stored(house: Any) -> None:
     answer = put(house, {"machines": {"a": {"cpu": "x"}, "b": {"cpu": 1}}, "images": {"c": 3}}, 0).json()
     assert [error["path"] for error in answer["errors"]] == ["table.machines.a.cpu", "table.images.c"]
     assert "nothing is changed" in answer["detail"]
@@ -191,7 +191,7 @@ def test_all_mistakes_are_told_at_once_and_nothing_is_stored(house: Any) -> None
         ({"buckets": {"staging": "dat"}}, "neither a volume nor a project dat."),
     ],
 )
-def test_what_is_probably_not_meant_is_told(house: Any, table: Any, words: str) -> None:
+def test_what_is_probably_not_meant_is_reported(house: Any, table: Any, words: str) -> None:
     (warning,) = stored(house, table)["warnings"]
     assert words in warning
 
@@ -203,11 +203,11 @@ def test_a_table_that_is_meant_has_no_warnings(house: Any) -> None:
 def test_a_machine_is_tried_without_a_job(house: Any) -> None:
     stored(house, {**TABLE, "locations": {"eu-*": {"zone": "b"}}})
     query = "machine_type=n1-standard-4&accelerator=NVIDIA_TESLA_T4&count=2&location=us-central1"
-    told = house.call("viewer", "GET", f"/vertex-table/machine?{query}").json()
-    assert told["resources"] == {"cpu": 3, "memory": "5Gi", "gpus": 2, "gpu_type": ["H200"]}
-    assert told["node_selector"] == {"zone": "a"}
-    assert [entry["name"] for entry in told["entries"]] == ["n1-standard-*", "NVIDIA_TESLA_T4"]
-    assert told["warnings"] == []
+    reported = house.call("viewer", "GET", f"/vertex-table/machine?{query}").json()
+    assert reported["resources"] == {"cpu": 3, "memory": "5Gi", "gpus": 2, "gpu_type": ["H200"]}
+    assert reported["node_selector"] == {"zone": "a"}
+    assert [entry["name"] for entry in reported["entries"]] == ["n1-standard-*", "NVIDIA_TESLA_T4"]
+    assert reported["warnings"] == []
     more = house.call("viewer", "GET", f"/vertex-table/machine?{query.replace('count=2', 'count=5')}").json()
     assert (
         "requests 3 CPUs, 5.0 GiB of memory, 5 GPUs (H200), but no node with zone=a has as much." in more["warnings"][0]
@@ -221,7 +221,7 @@ def test_a_machine_is_tried_without_a_job(house: Any) -> None:
 
 
 def test_a_table_of_another_version_can_be_read_and_mended(house: Any) -> None:
-    kept = [
+    retained = [
         ["machines", "a", {"cpu": 1}],
         ["machines", "b", {"cores": 1}],
         ["sizes", "c", 1],
@@ -229,7 +229,9 @@ def test_a_table_of_another_version_can_be_read_and_mended(house: Any) -> None:
         ["trusts_pickles", "", False],
     ]
     with unit_of_work(house.sessions) as session:
-        session.add(VertexTableRow(name="vertex", entries=kept, generation=4, updated_at=house.now, updated_by="root"))
+        session.add(
+            VertexTableRow(name="vertex", entries=retained, generation=4, updated_at=house.now, updated_by="root")
+        )
     seen = house.call("root", "GET", "/vertex-table").json()
     assert (seen["generation"], seen["table"]) == (4, {"machines": {"a": {"cpu": 1}}, "trusts_pickles": False})
     assert len([warning for warning in seen["warnings"] if "another version stored it" in warning]) == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from api.protocols.ray.repack import repack
+from api.protocols.ray.packages import repack
 from core.domain.errors import InvalidRequest
 from core.settings import Settings
 from tests.unit.api_ray.conftest import API, zipped
@@ -87,7 +87,7 @@ def test_what_unpacks_to_too_much_is_not_read() -> None:
 
 
 def test_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.protocols.ray.repack.FILE_LIMIT", 2)
+    monkeypatch.setattr("api.protocols.ray.packages.FILE_LIMIT", 2)
     with pytest.raises(InvalidRequest, match="more than 2 files"):
         repacked(zipped({"a": "", "b": "", "c": ""}))
 

@@ -503,7 +503,7 @@ def test_unsupported_requests_are_refused_with_method_and_path(client: TestClien
     assert message.startswith("GET featurestores is not served by this platform; served are customJobs")
 
 
-def test_a_running_job_names_the_page_of_every_replica_where_it_is_asked_to(
+def test_a_running_job_names_the_page_of_every_replica_where_it_is_queried_to(
     client: TestClient, set_job: Any, settings: Settings
 ) -> None:
     def pool(replicas: int) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_a_pipeline_ends_with_its_model(
     assert client.get("/api/v1/projects/default/models/my-model/versions/best").json()["state"] == "ready"
 
 
-def test_models_are_listed_in_the_order_that_is_asked_for(
+def test_models_are_listed_in_the_order_that_is_requested(
     client: TestClient, settings: Settings, set_job: Any, registrar: Registrar, clock: Any
 ) -> None:
     for name in ("b", "c", "a"):

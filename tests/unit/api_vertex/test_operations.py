@@ -96,7 +96,7 @@ def test_who_waits_gets_the_operation_as_it_is_when_it_is_done_or_time_is_over(
         ("tensorboards", {"displayName": "x"}),
     ],
 )
-def test_what_was_done_at_once_can_be_asked_for_again(client: TestClient, path: str, body: Any) -> None:
+def test_what_was_done_at_once_can_be_requested_again(client: TestClient, path: str, body: Any) -> None:
     made = client.post(f"{PARENT}/{path}", json=body).json()
     again = client.get(f"/ui/{made['name']}").json()
     assert (again["name"], again["done"]) == (made["name"], True)

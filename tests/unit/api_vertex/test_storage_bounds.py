@@ -39,10 +39,10 @@ class Disk:
 
     def __init__(self) -> None:
         self.free = 2**40
-        self.asked = 0
+        self.requested = 0
 
     def __call__(self, fd: int) -> Any:
-        self.asked += 1
+        self.requested += 1
         return SimpleNamespace(f_bavail=self.free, f_frsize=1)
 
 
@@ -151,7 +151,7 @@ def test_room_is_looked_for_again_while_much_comes(tmp_path: Path, disk: Disk, m
     meter.announce(None)
     for _ in range(9):
         meter.count(50)
-    assert disk.asked == 5
+    assert disk.requested == 5
     disk.free = 10
     with pytest.raises(InsufficientStorage, match="Bucket data has no room"):
         meter.count(50)

@@ -11,9 +11,8 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from api.protocols.gcs.field_mask import read_selection, select
-from api.protocols.gcs.object_metadata import demand_served
-from api.protocols.gcs.parameters import ABSENT, demand_known
+from api.protocols.gcs.answers import read_selection, select
+from api.protocols.gcs.parameters import ABSENT, demand_known, demand_served
 from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest
 from core.settings import Settings

@@ -151,8 +151,8 @@ def test_one_answer_holds_only_so_much(client: TestClient, board: str, monkeypat
     values = [point(step, step + 1) for step in range(100)]
     written = [data(name, *values) for name in (loss, acc, third)]
     made(client, f"{board}/experiments/e/runs/r:write", timeSeriesData=written)
-    for asked in ("-1", "1000000000", "41"):
-        answer = client.get(f"/v1/{loss}:read?maxDataPoints={asked}").json()["timeSeriesData"]["values"]
+    for requested in ("-1", "1000000000", "41"):
+        answer = client.get(f"/v1/{loss}:read?maxDataPoints={requested}").json()["timeSeriesData"]["values"]
         assert (len(answer), answer[0]["step"], answer[-1]["step"]) == (40, "0", "99")
     assert "maxDataPoints" in error_of(client.get(f"/v1/{loss}:read?maxDataPoints=-2"), 400, "INVALID_ARGUMENT")
     assert [len(one) for one in read(client, board, loss, acc, third)] == [10, 10, 10]

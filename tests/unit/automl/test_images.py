@@ -100,9 +100,9 @@ def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, c
     folder = draw(tmp_path / "data")
     (folder / "above" / "broken.png").write_bytes(b"no image")
     images.run(options(folder, is_final=True))
-    said = capsys.readouterr().out
-    assert "1 of 41 images cannot be read, such as above/broken.png; they are left out." in said
-    assert "Tested on 8 rows that no trial has used." in said
+    printed = capsys.readouterr().out
+    assert "1 of 41 images cannot be read, such as above/broken.png; they are left out." in printed
+    assert "Tested on 8 rows that no trial has used." in printed
     model = load_model(str(tmp_path / "output" / "model"))
     file = base64.b64encode((folder / "above" / "0.png").read_bytes()).decode()
     gray = np.zeros((16, 16))
@@ -112,7 +112,7 @@ def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, c
     assert sum(named["scores"].values()) == pytest.approx(1, abs=1e-4)
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
     assert report["images"] == {"fit": 26, "validation": 6, "test": 8}
-    assert "test_accuracy_baseline=0.5" in said
+    assert "test_accuracy_baseline=0.5" in printed
     assert report["test"]["test_accuracy"] >= 0.75
     for bad, words in (
         ({"b64": "!!"}, "not a readable image"),
@@ -144,9 +144,9 @@ def test_the_last_metrics_of_the_final_run_are_those_of_the_best_network(
 
 def test_training_ends_before_the_time_limit_and_keeps_the_best_network(tmp_path: Path, capsys: Any) -> None:
     images.run(options(draw(tmp_path / "data"), seconds=1e-3, is_final=True))
-    said = capsys.readouterr().out
-    assert "The time limit ends training after 1 of 40 epochs; the network of epoch 1 is used." in said
-    assert "step=2" not in said
+    printed = capsys.readouterr().out
+    assert "The time limit ends training after 1 of 40 epochs; the network of epoch 1 is used." in printed
+    assert "step=2" not in printed
     assert (tmp_path / "output" / "model" / "model.pt").exists()
 
 

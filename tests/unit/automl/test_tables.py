@@ -187,7 +187,7 @@ def test_a_row_number_is_no_feature_unless_forced_and_requests_may_omit_it(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("task", "cells", "is_told"),
+    ("task", "cells", "is_reported"),
     [
         ("classification", ["A", "B"], True),
         ("classification", ["A", ""], False),  # empty but for one value: no feature
@@ -198,14 +198,14 @@ def test_a_row_number_is_no_feature_unless_forced_and_requests_may_omit_it(tmp_p
     ],
 )
 def test_a_column_that_mirrors_the_target_is_reported_as_a_leak(
-    tmp_path: Path, task: str, cells: list[str], is_told: bool
+    tmp_path: Path, task: str, cells: list[str], is_reported: bool
 ) -> None:
     rows = [[index * 7 % 11, cells[index % len(cells)], 1 + index % 2] for index in range(40)]
     folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
     metric = "accuracy" if task == "classification" else "rmse"
     _, notes = tabular.read_kinds(tabular.load(options(folder, task=task, metric=metric)))
     given = [note for note in notes if "leaked the target" in note]
-    assert [note.split(" looks")[0] for note in given] == (["Column copy"] if is_told else [])
+    assert [note.split(" looks")[0] for note in given] == (["Column copy"] if is_reported else [])
 
 
 def test_a_leak_is_an_event_that_the_leaderboard_recognises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,10 +272,10 @@ def test_the_reason_for_a_missing_interval_is_logged(tmp_path: Path, capsys: Any
     folder = write(tmp_path / "data", [[x, "yes" if y > 60 else "no"] for x, y in rows], ["x", "bought"])
     given = options(folder, metric="f1_macro", is_final=True, keep=["x"], parameters={"family": "forest"})
     tabular.run(given)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())["test"]
     assert report["test_f1_macro"] == 1
-    assert "There is no 95 % interval for f1_macro" in said
+    assert "There is no 95 % interval for f1_macro" in printed
     assert "test_f1_macro_low" not in report
 
 
@@ -323,9 +323,9 @@ def test_a_trial_tells_the_mean_over_its_folds(tmp_path: Path, capsys: Any, fami
 def test_a_trial_whose_time_is_over_tells_the_mean_of_the_folds_that_it_did(tmp_path: Path, capsys: Any) -> None:
     folder = write(tmp_path / "data", people(), HEADER)
     tabular.run(options(folder, parameters={"family": "baseline"}, folds=4, seconds=1e-3))
-    said = capsys.readouterr().out
-    assert "The time limit ends validation after 1 folds; their mean is used." in said
-    assert [line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("accuracy=")] == ["step=1"]
+    printed = capsys.readouterr().out
+    assert "The time limit ends validation after 1 folds; their mean is used." in printed
+    assert [line.rsplit(" ", 1)[1] for line in printed.splitlines() if line.startswith("accuracy=")] == ["step=1"]
     tabular.run(options(folder, parameters={"family": "baseline"}, folds=4, seconds=1e6))
     assert "step=4" in capsys.readouterr().out
 
@@ -336,8 +336,8 @@ def test_the_final_run_tests_saves_and_what_it_saves_is_served_without_trusting_
 ) -> None:
     folder = write(tmp_path / "data", people(), HEADER)
     tabular.run(options(folder, is_final=True, parameters={"family": family}))
-    said = capsys.readouterr().out
-    assert "Tested on 24 rows that no trial has used." in said
+    printed = capsys.readouterr().out
+    assert "Tested on 24 rows that no trial has used." in printed
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
     assert report["rows"] == {"trials": 96, "test": 24, "in_all": 120}
     assert report["test"]["test_rows"] == 24

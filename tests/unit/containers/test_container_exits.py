@@ -38,12 +38,12 @@ def test_a_cause_of_a_newer_runtime_is_unknown():
     assert read_exit(json.dumps({**RECORD, "cause": "evaporated"}).encode()).cause is ExitCause.UNKNOWN
 
 
-def test_a_termination_that_we_asked_for_is_a_stop():
+def test_a_termination_that_we_requested_is_a_stop():
     record = json.dumps({**RECORD, "cause": "node_lost", "exit_code": 143}).encode()
     assert read_exit(record).cause is ExitCause.NODE_LOST
-    assert read_exit(record, was_asked=True).cause is ExitCause.STOPPED
+    assert read_exit(record, was_requested=True).cause is ExitCause.STOPPED
     # What ended by itself before the stop came keeps its own end.
-    assert read_exit(json.dumps(RECORD).encode(), was_asked=True).cause is ExitCause.EXITED
+    assert read_exit(json.dumps(RECORD).encode(), was_requested=True).cause is ExitCause.EXITED
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_horovods_interface_is_named_on_the_loopback_alone(gang):
     assert "HOROVOD_GLOO_IFACE" not in gang({"workers": 2}).env("worker")
 
 
-def test_torch_never_shares_its_store_and_a_user_who_does_is_told(gang):
+def test_torch_never_shares_its_store_and_a_user_who_does_is_reported(gang):
     assert gang({"workers": 2, "ps": 1}).env("ps")["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     rendered = gang({"env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 0}})("worker")
     assert rendered.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "0"
@@ -347,7 +347,7 @@ def test_other_folders_move_every_path(gang):
     assert "--work_dir=/w --data_dir=/d --output_dir=/o --log_dir=/o" in rendered.command
 
 
-def test_the_layout_is_told_by_role(gang):
+def test_the_layout_is_reported_by_role(gang):
     layout = json.loads(gang({"workers": 2, "ps": 1, "gpus": 1}).env("worker")["TRAINMASTER_LAYOUT"])
     assert layout == {"roles": {"worker": ["worker-0:2222", "worker-1:2222"], "ps": ["ps-0:2223"]}, "gpus": ["0"]}
 
@@ -466,5 +466,5 @@ def test_a_server_of_the_users_own_gets_neither_our_token_nor_a_run_that_it_does
     assert "MLFLOW_TRACKING_TOKEN" not in by_secret.env
 
 
-def test_without_a_token_nothing_is_said_of_mlflow(gang):
+def test_without_a_token_nothing_is_reported_of_mlflow(gang):
     assert not [name for name in gang({}, api_url="http://api:8765").env("worker") if name.startswith("MLFLOW_")]

@@ -37,7 +37,7 @@ def admins(sessions: SessionFactory) -> set[str]:
         return set(session.execute(query).scalars())
 
 
-def test_the_first_admin_gets_a_token_once_and_another_when_asked(tmp_path: Path) -> None:
+def test_the_first_admin_gets_a_token_once_and_another_when_queried(tmp_path: Path) -> None:
     first = bootstrap(tmp_path).stdout.strip()
     again = bootstrap(tmp_path)
     second = bootstrap(tmp_path, "--new-token").stdout.strip()

@@ -78,7 +78,7 @@ def test_nodes_of_the_first_form_keep_all_and_have_no_labels_of_admins(tmp_path:
     engine.dispose()
 
 
-def test_endpoints_of_one_name_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+def test_endpoints_of_one_name_are_distinguished_by_their_ids(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.sqlite3'}"
     upgrade(url, "0022")
     raw = sqlite3.connect(tmp_path / "a.sqlite3")  # without the keys of projects and users

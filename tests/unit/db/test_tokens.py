@@ -39,7 +39,7 @@ def test_what_we_did_not_sign_is_nobodys(token: str) -> None:
     assert verify_attempt_token(KEY, token) is None
 
 
-def test_user_tokens_are_fresh_and_only_their_digest_is_told() -> None:
+def test_user_tokens_are_fresh_and_only_their_digest_is_reported() -> None:
     first, second = new_user_token(), new_user_token()
     assert first != second
     assert first.startswith("tm_")

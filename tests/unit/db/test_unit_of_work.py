@@ -111,7 +111,7 @@ def test_a_locked_file_is_unavailable_not_a_bug(
     engine.dispose()
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path, sqlite_template: Path) -> None:
+def test_a_full_disk_is_reported_as_such(tmp_path: Path, sqlite_template: Path) -> None:
     path = tmp_path / "full.sqlite3"
     path.write_bytes(sqlite_template.read_bytes())
     engine = make_engine(f"sqlite:///{path}")

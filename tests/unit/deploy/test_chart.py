@@ -123,7 +123,7 @@ def test_no_two_releases_share_an_instance() -> None:
     assert env_of_the_scheduler(render(instance="mine"))["TRAINMASTER_INSTANCE"] == "mine"
 
 
-def test_the_region_that_jobs_are_told_is_a_value() -> None:
+def test_the_region_that_jobs_are_reported_is_a_value() -> None:
     assert env_of_the_scheduler(render())["TRAINMASTER_REGION"] == "local"
     assert env_of_the_scheduler(render(jobs={"region": "eu-1"}))["TRAINMASTER_REGION"] == "eu-1"
 

@@ -11,16 +11,16 @@ import pytest
 
 IMAGES = Path(__file__).parents[3] / "worker_images"
 # A package and what stands behind it: "numpy>=2", "${PACKAGE}==${TENSORFLOW_VERSION}".
-ASKED = re.compile(r'"([\w${}-]+)((?:[=<>~!]=?)[^"]+)"')
+REQUEST = re.compile(r'"([\w${}-]+)((?:[=<>~!]=?)[^"]+)"')
 
 
 @pytest.mark.parametrize(("image", "least"), [("torch", 1), ("tensorflow", 3)])
-def test_every_package_is_asked_for_at_one_version(image: str, least: int) -> None:
+def test_every_package_is_requested_at_one_version(image: str, least: int) -> None:
     text = (IMAGES / image / "Dockerfile").read_text()
     versions = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
-    asked = ASKED.findall(text)
-    assert len(asked) >= least
-    for package, behind in asked:
+    requested = REQUEST.findall(text)
+    assert len(requested) >= least
+    for package, behind in requested:
         names = re.findall(r"\$\{(\w+)\}", behind)
         assert re.fullmatch(r"==(\$\{\w+\}\+?)+", behind), f"{package}{behind} is no one version"
         stated = [versions[name] for name in names if name in versions]

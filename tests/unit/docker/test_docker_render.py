@@ -90,7 +90,7 @@ def test_a_part_of_a_gpu_is_the_whole_device_to_the_engine():
     assert body["Env"] == []
 
 
-def test_gpus_are_asked_for_by_what_they_are_called():
+def test_gpus_are_requested_by_what_they_are_called():
     body = render_container(replace(ORDER, gpus=("GPU-a", "GPU-b")), "i", RULES)
     assert body["Env"] == []
     assert body["HostConfig"]["DeviceRequests"] == [

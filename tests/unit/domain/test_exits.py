@@ -62,13 +62,15 @@ def test_the_runtimes_own_lines_are_not_taken_for_the_programs_last_word():
 
 def test_a_server_that_is_not_there_is_no_matter_of_where_one_submits_from():
     verdict = classify(end("python: can't open file '/data/server.py': [Errno 2] No such file or directory"))
-    told = for_server(verdict)
-    assert "put it into the model's folder and deploy with the command `python $AIP_STORAGE_URI/FILE`" in told.sentence
-    assert "submit from" not in told.sentence
-    assert told == replace(verdict, sentence=told.sentence)
+    reported = for_server(verdict)
+    assert (
+        "put it into the model's folder and deploy with the command `python $AIP_STORAGE_URI/FILE`" in reported.sentence
+    )
+    assert "submit from" not in reported.sentence
+    assert reported == replace(verdict, sentence=reported.sentence)
 
 
-def test_a_script_for_keras_2_under_keras_3_is_told():
+def test_a_script_for_keras_2_under_keras_3_is_reported():
     verdict = classify(
         end(TRACEBACK.format(line="AttributeError: module 'keras.utils' has no attribute 'experimental'"))
     )
@@ -206,7 +208,7 @@ def test_what_a_ps_says_of_a_worker_is_not_why_it_ended_itself():
     assert "its last line was: ps-0: ps 0: no worker was there" in verdict.sentence
 
 
-def test_a_kill_from_outside_is_transient_and_memory_of_the_kernel_is_told_apart():
+def test_a_kill_from_outside_is_transient_and_memory_of_the_kernel_is_distinguished():
     killed = classify(end(code=137, cause=ExitCause.SIGNALLED))
     assert killed.kind is ExitKind.TRANSIENT
     assert "SIGKILL" in killed.sentence

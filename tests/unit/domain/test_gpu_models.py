@@ -26,7 +26,7 @@ def test_a_model_has_one_spelling(name: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "model"),
+    ("requested", "model"),
     [
         ("A100", "a100-sxm4-80gb"),
         ("a100", "A100"),
@@ -44,12 +44,12 @@ def test_a_model_has_one_spelling(name: str, model: str) -> None:
         ("A100 MIG", "a100-sxm4-40gb-mig-3g-20gb"),
     ],
 )
-def test_a_family_in_any_spelling_accepts_its_models(asked: str, model: str) -> None:
-    assert accepts(asked, model)
+def test_a_family_in_any_spelling_accepts_its_models(requested: str, model: str) -> None:
+    assert accepts(requested, model)
 
 
 @pytest.mark.parametrize(
-    ("asked", "model"),
+    ("requested", "model"),
     [
         ("h100", "h1000"),
         ("a10", "a100-sxm4-80gb"),
@@ -69,8 +69,8 @@ def test_a_family_in_any_spelling_accepts_its_models(asked: str, model: str) -> 
         ("a100-mig", "a100-sxm4-40gb"),
     ],
 )
-def test_parts_are_whole_and_in_order(asked: str, model: str) -> None:
-    assert not accepts(asked, model)
+def test_parts_are_whole_and_in_order(requested: str, model: str) -> None:
+    assert not accepts(requested, model)
 
 
 def test_the_order_is_the_users_and_then_that_of_what_is_there() -> None:

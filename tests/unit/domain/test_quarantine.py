@@ -46,7 +46,7 @@ def test_suspicious_ends_count_by_different_jobs_within_the_window() -> None:
     assert set(decide(two, quarantine_failures=2).quarantines) == {"n0"}
 
 
-def test_the_newest_causes_are_kept_and_never_fewer_than_the_policy_asks_for() -> None:
+def test_the_newest_causes_are_retained_and_never_fewer_than_the_policy_asks_for() -> None:
     many = [failed("n0", f"job-{ago}", ago) for ago in range(59, 0, -1)]
     assert decide(many).quarantines["n0"].causes == tuple(many[-20:])
     assert decide(many, quarantine_failures=30).quarantines["n0"].causes == tuple(many[-30:])

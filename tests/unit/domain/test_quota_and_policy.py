@@ -62,9 +62,9 @@ def test_a_quota_is_counted_in_the_planners_units() -> None:
     ],
 )
 def test_a_quota_that_makes_no_sense_is_refused_with_the_field(wrong: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as reported:
         parse_quota(wrong)
-    assert told.value.field == field
+    assert reported.value.field == field
 
 
 def test_a_policy_comes_back_as_it_was_written() -> None:
@@ -94,9 +94,9 @@ def test_a_policy_comes_back_as_it_was_written() -> None:
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_with_the_field(wrong: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as reported:
         parse_policy(wrong)
-    assert told.value.field == field
+    assert reported.value.field == field
 
 
 @given(st.dictionaries(st.text(max_size=12), st.recursive(st.none() | st.integers() | st.text(), st.lists), max_size=3))

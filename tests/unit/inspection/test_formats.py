@@ -50,7 +50,7 @@ def test_the_same_kernel_in_every_format(made: Any, path: str, form: str, kernel
         ("tiny.h5", "optimizer_weights/adam/tiny_dense_kernel_momentum"),
     ],
 )
-def test_the_optimizers_state_is_told_from_the_weights(made: Any, path: str, moment: str) -> None:
+def test_the_optimizers_state_is_distinguished_from_the_weights(made: Any, path: str, moment: str) -> None:
     made(path)
     assert made.tensor(moment).is_optimizer
     assert len(made.values(moment)) == 6

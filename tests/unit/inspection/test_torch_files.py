@@ -33,7 +33,9 @@ def training_state() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_a_training_state_with_its_optimizer_told_from_the_weights(look: Any, tmp_path: Path, is_zip: bool) -> None:
+def test_a_training_state_with_its_optimizer_distinguished_from_the_weights(
+    look: Any, tmp_path: Path, is_zip: bool
+) -> None:
     state = training_state()
     torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=is_zip)
     inside = look("a.pt")

@@ -30,7 +30,7 @@ class Answer:
 
 
 @dataclass
-class Asked:
+class RecordedRequests:
     method: str
     path: str
     query: dict[str, str]
@@ -42,9 +42,9 @@ class Server:
     """Says what a test tells it to, in the order of :meth:`say`; then what :attr:`otherwise` makes."""
 
     def __init__(self) -> None:
-        self.received: list[Asked] = []
+        self.received: list[RecordedRequests] = []
         self.answers: deque[Answer] = deque()
-        self.otherwise: Callable[[Asked], Answer] = lambda _: Answer(500, {"message": "nothing was told"})
+        self.otherwise: Callable[[RecordedRequests], Answer] = lambda _: Answer(500, {"message": "nothing was told"})
         self.is_closing = threading.Event()
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -64,7 +64,7 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
 
-    def answer(self, received: Asked) -> Answer:
+    def answer(self, received: RecordedRequests) -> Answer:
         with self._lock:
             self.received.append(received)
             return self.answers.popleft() if self.answers else self.otherwise(received)
@@ -86,7 +86,7 @@ class Server:
                 parts = urlsplit(self.path)
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-                received = Asked(
+                received = RecordedRequests(
                     self.command, parts.path, query, dict(self.headers), json.loads(body) if body else None
                 )
                 answer = server.answer(received)

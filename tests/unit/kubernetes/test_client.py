@@ -63,7 +63,7 @@ def test_paths_are_those_of_the_api():
         (status(418, "", "tea"), RuntimeError),
     ],
 )
-def test_each_answer_has_its_error_and_is_not_asked_for_twice(server, cluster, answer, error):
+def test_each_answer_has_its_error_and_is_not_requested_twice(server, cluster, answer, error):
     server.say(answer)
     with pytest.raises(error) as raised:
         cluster.post(path("pods", "jobs"), POD)

@@ -283,7 +283,7 @@ def test_the_same_pod_always_shows_the_same_end():
 # Stopped and deleted
 
 
-def test_a_stop_that_was_asked_for_is_no_loss():
+def test_a_stop_that_was_requested_is_no_loss():
     record = json.dumps({**RECORD, "cause": "node_lost"})
     requested = '{"grace_s": 30.0}'
     assert (

@@ -178,7 +178,7 @@ def test_the_limit_of_a_log_reaches_the_runtime():
     assert json.loads(base64.b64decode(secret["data"]["order.json"]))["log_limit_bytes"] == 2**20
 
 
-def test_limits_are_the_users_and_gpus_are_asked_for_as_limits_too():
+def test_limits_are_the_users_and_gpus_are_requested_as_limits_too():
     order = replace(
         ORDER,
         request=ResourceRequest(2000, 2**30, 2),

@@ -54,7 +54,7 @@ def holding(server, cluster):
         cache.reflector.stop()
 
 
-def asked_of(server, method):
+def requested_of(server, method):
     return [item for item in server.received if item.method == method]
 
 
@@ -78,7 +78,7 @@ def test_the_last_one_deletes_exactly_the_version_that_it_saw(holding, server):
     reservations = holding(reservation("5", MINE))
     script(server, [reservation("6")], [Answer(200, {"kind": "Status"})])
     reservations.release(AttemptId("att-1"))
-    (deleted,) = asked_of(server, "DELETE")
+    (deleted,) = requested_of(server, "DELETE")
     assert deleted.body["preconditions"] == {"uid": "uid-1", "resourceVersion": "6"}
 
 
@@ -86,19 +86,19 @@ def test_a_device_that_another_attempt_holds_stays(holding, server):
     reservations = holding(reservation("5", MINE, THEIRS))
     script(server, [reservation("6", THEIRS)], [])
     reservations.release(AttemptId("att-1"))
-    assert asked_of(server, "DELETE") == []
+    assert requested_of(server, "DELETE") == []
 
 
 def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(holding, server):
     reservations = holding(reservation("5", MINE))
     script(server, [reservation("6"), reservation("7", THEIRS)], [CONFLICT])
     reservations.release(AttemptId("att-1"))
-    assert len(asked_of(server, "DELETE")) == 1
+    assert len(requested_of(server, "DELETE")) == 1
 
 
 def test_the_sweep_takes_off_old_marks_of_attempts_that_are_gone_alone(holding, server):
     reservations = holding(reservation("5", MINE, THEIRS))
     script(server, [reservation("6", MINE)], [])
     reservations.sweep([AttemptId("att-1")])
-    (patched,) = asked_of(server, "PATCH")
+    (patched,) = requested_of(server, "PATCH")
     assert patched.body == {"metadata": {"annotations": {THEIRS: None}}}

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 import pytest
-from trainmaster_runtime.metrics import nvml
+from trainmaster_runtime.metrics import sampler
 
 
 class Library:
@@ -85,7 +85,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 def test_all_that_a_gpu_tells_is_sampled_and_what_it_does_not_is_left_out(library: Library) -> None:
-    gpus = nvml.NvmlSampler(None)
+    gpus = sampler.NvmlSampler(None)
     assert gpus.sample() == {
         "gpu.0/utilisation_percent": 41.0,
         "gpu.0/memory_bytes": 2.0**34,
@@ -107,7 +107,7 @@ def test_all_that_a_gpu_tells_is_sampled_and_what_it_does_not_is_left_out(librar
     ("visible", "use"), [("1", 42.0), ("GPU-b", 42.0), ("0", 41.0), ("9", None), ("GPU-x", None), ("", None)]
 )
 def test_only_the_replicas_own_gpus_are_looked_at(library: Library, visible: str, use: float | None) -> None:
-    assert nvml.NvmlSampler(visible).sample().get("gpu.0/utilisation_percent") == use
+    assert sampler.NvmlSampler(visible).sample().get("gpu.0/utilisation_percent") == use
 
 
 def test_without_the_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_without_the_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no such file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    gpus = nvml.NvmlSampler(None)
+    gpus = sampler.NvmlSampler(None)
     assert gpus.sample() == {}
     assert not gpus
     gpus.close()

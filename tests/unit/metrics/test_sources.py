@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime.metrics.collector import Collector, SeriesBuffer
+from trainmaster_runtime.metrics.collector import Collector, SeriesBuffer, SourceCounts
 from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler
-from trainmaster_runtime.metrics.source_counts import SourceCounts
-from trainmaster_runtime.metrics.tfevents import Decoder
-from trainmaster_runtime.metrics.tfrecord import Broken, masked_crc, read_records
+from trainmaster_runtime.metrics.tfevents import Broken, Decoder, masked_crc, read_records
 
 # --- an event file, as its writers make it
 

@@ -51,18 +51,18 @@ def given_away(mix: _Mix, seed: int, *, is_judged: bool) -> float:
     cluster = ClusterIndex(nodes())
     capacity = Capacity.free(cluster)
     ledger = Ledger(capacity)
-    requests = [request(*asked) for _, *asked in mix]
+    requests = [request(*requested) for _, *requested in mix]
     weights = [weight for weight, *_ in mix]
     if is_judged:
         capacity.set_workload(
             partial(WorkloadProfile.of, Counter(dict(zip(requests, weights, strict=True))).items(), cluster)
         )
     gpus = sum(node.allocatable.gpu_count for node in cluster.nodes) * WHOLE
-    chance, asked, given = Random(seed), 0, 0
-    while asked < 1.3 * gpus:
+    chance, requested, given = Random(seed), 0, 0
+    while requested < 1.3 * gpus:
         one = chance.choices(requests, weights)[0]
         milli = WHOLE * one.gpu_count + one.gpu_milli
-        asked += milli
+        requested += milli
         draft = place(demand_of(Gang((GangRole("worker", 1, one),)), cluster), capacity, SearchBudget())
         if draft is not None:
             ledger.start(draft, NEVER)

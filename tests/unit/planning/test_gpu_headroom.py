@@ -233,8 +233,8 @@ def test_parts_of_gpus_keep_their_part(left: tuple[int, ...], fits: int) -> None
     made = planned([free, replace(SMALL, free=Amounts(0, 0))], job("me", asks(4)), running=(TAKEN,))
     assert len(made.starts) == bool(fits)
     if left:
-        told = "1.5 free GPUs" if len(left) == 1 else "2 free GPUs"
-        assert told in made.waits[JobId("me")].sentence
+        reported = "1.5 free GPUs" if len(left) == 1 else "2 free GPUs"
+        assert reported in made.waits[JobId("me")].sentence
 
 
 def test_typical_is_what_three_in_four_of_the_gpus_get_along_with() -> None:
@@ -346,6 +346,6 @@ def test_elastic_jobs_do_not_grow_into_the_headroom() -> None:
 
 def test_what_would_start_now_is_what_is_spare() -> None:
     nodes = (HALF, replace(SMALL, free=Amounts(2_000, 64 * GIB)))
-    asked = forecast(Snapshot(NOW, nodes, (), (TAKEN,)), job("me", asks(8)))
-    less = [option for option in asked.options if option.code is AlternativeCode.LESS_CPU]
+    requested = forecast(Snapshot(NOW, nodes, (), (TAKEN,)), job("me", asks(8)))
+    less = [option for option in requested.options if option.code is AlternativeCode.LESS_CPU]
     assert [option.value for option in less] == [4]

@@ -174,10 +174,10 @@ def test_a_quota_says_what_is_allowed_what_is_held_and_what_is_needed() -> None:
     accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 16_000})),)
     nodes = [node("n0"), node("n1", free=2), node("n2")]
     running = [runs("a", 8, "n0"), runs("b", 6, "n1")]
-    told = reason(nodes, [job("me", gang(4))], running, accounts=accounts)
-    assert told.code is ReasonCode.QUOTA
-    assert told.sentence.startswith("project vision may use 16 GPUs at once and has 14; this job needs 4")
-    assert told.numbers == {
+    reported = reason(nodes, [job("me", gang(4))], running, accounts=accounts)
+    assert reported.code is ReasonCode.QUOTA
+    assert reported.sentence.startswith("project vision may use 16 GPUs at once and has 14; this job needs 4")
+    assert reported.numbers == {
         "project": "vision", "resource": "gpu_milli", "limit": 16_000, "held": 14_000, "needed": 4000, "is_never": False
     }  # fmt: skip
     assert "jobs" not in reason(nodes, [job("me", gang(32))], running, accounts=accounts).sentence
@@ -185,15 +185,15 @@ def test_a_quota_says_what_is_allowed_what_is_held_and_what_is_needed() -> None:
 
 def test_a_quota_that_a_job_exceeds_by_itself_says_that_it_never_starts_and_what_to_do() -> None:
     accounts = (Account("vision", quota=Quota(user_limit={"memory_bytes": 2**27}, limit={"jobs": 0})),)
-    told = reason([node("n0")], [job("me", gang(1))], accounts=accounts)
-    assert told.numbers["is_never"]
-    assert "project vision may run no job" in told.sentence
+    reported = reason([node("n0")], [job("me", gang(1))], accounts=accounts)
+    assert reported.numbers["is_never"]
+    assert "project vision may run no job" in reported.sentence
     accounts = (Account("vision", quota=Quota(user_limits={"ann": {"gpu_milli/H100": 2000}})),)
-    told = reason([node("n0")], [job("me", gang(4))], accounts=accounts)
-    assert told.sentence.startswith(
+    reported = reason([node("n0")], [job("me", gang(4))], accounts=accounts)
+    assert reported.sentence.startswith(
         "needs 4 GPUs of H100 by itself, and user ann may use 2 GPUs of H100 of project vision"
     )
-    assert "larger quota" in told.sentence
+    assert "larger quota" in reported.sentence
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_with_limits_on_all_its_models_it_says_never_only_where_none_can_be_give
         runs("r0", 12, "h0", gpu_models=("h100-80gb-hbm3",)),
         runs("r1", 12, "a0", gpu_models=("a100-sxm4-80gb",)),
     ]
-    told = reason(nodes, [job("me", gang(8, "H100", "A100"))], running, accounts=(Account("vision", quota=quota),))
-    assert (told.numbers["resource"], told.numbers["is_never"]) == (limit, is_never)
-    assert ("never" in told.sentence) == is_never
+    reported = reason(nodes, [job("me", gang(8, "H100", "A100"))], running, accounts=(Account("vision", quota=quota),))
+    assert (reported.numbers["resource"], reported.numbers["is_never"]) == (limit, is_never)
+    assert ("never" in reported.sentence) == is_never
 
 
 def test_a_role_that_can_never_start_says_so_beside_one_that_waits() -> None:
@@ -233,8 +233,8 @@ def test_a_role_that_can_never_start_says_so_beside_one_that_waits() -> None:
         GangRole("chief", 1, ResourceRequest(100, 2**27, 4, ("L4", "T4"))),
         GangRole("worker", 1, ResourceRequest(100, 2**27, 8, ("H100", "A100"))),
     )
-    told = reason(nodes, [job("me", Gang(roles))], running, accounts=(Account("vision", quota=quota),))
-    assert told.numbers["is_never"]
+    reported = reason(nodes, [job("me", Gang(roles))], running, accounts=(Account("vision", quota=quota),))
+    assert reported.numbers["is_never"]
 
 
 def test_a_job_goes_to_another_model_that_it_accepts_when_its_quota_of_the_first_is_used_up() -> None:
@@ -260,7 +260,7 @@ def test_fifty_thousand_jobs_over_one_quota_share_a_reason_for_each_user_and_sha
     one = gang(1)
     queued = [job(f"j{n}", one, user=f"u{n % 5}") for n in range(50_000)]
     waits = planned([node("n0")], queued, accounts=accounts).waits
-    assert len({id(told) for told in waits.values()}) == 5
+    assert len({id(reported) for reported in waits.values()}) == 5
 
 
 # ---- bookings ----
@@ -268,10 +268,10 @@ def test_fifty_thousand_jobs_over_one_quota_share_a_reason_for_each_user_and_sha
 
 def test_a_booking_says_who_has_the_node_and_until_when() -> None:
     booking = Booking("b", "demo", "nlp", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=2))
-    told = reason([node("n0")], [job("me", gang(8))], bookings=(booking,))
-    assert told.code is ReasonCode.BOOKED
-    assert "n0 is reserved for project nlp (demo) until about 14:00 UTC" in told.sentence
-    assert told.numbers["until"] == "2026-11-21T14:00:00+00:00"
+    reported = reason([node("n0")], [job("me", gang(8))], bookings=(booking,))
+    assert reported.code is ReasonCode.BOOKED
+    assert "n0 is reserved for project nlp (demo) until about 14:00 UTC" in reported.sentence
+    assert reported.numbers["until"] == "2026-11-21T14:00:00+00:00"
 
 
 def test_a_blocked_gang_gets_no_reservation_on_nodes_that_will_be_booked_for_others() -> None:
@@ -280,8 +280,8 @@ def test_a_blocked_gang_gets_no_reservation_on_nodes_that_will_be_booked_for_oth
         runs("a", 8, "n0", expected_end=NOW + timedelta(minutes=10)),
         runs("b", 8, "n1", expected_end=NOW + timedelta(hours=3)),
     ]
-    told = reason([node("n0", free=0), node("n1", free=0)], [job("me", gang(8))], running, bookings=(booking,))
-    assert told.numbers["on"] == ["n1"]
+    reported = reason([node("n0", free=0), node("n1", free=0)], [job("me", gang(8))], running, bookings=(booking,))
+    assert reported.numbers["on"] == ["n1"]
 
 
 # ---- shares in words ----
@@ -291,11 +291,13 @@ def test_who_would_fit_but_has_more_than_its_share_reads_whose_jobs_come_first_a
     nodes = [node("n0", 16, free=4)]
     running = [runs("r", 12, "n0", "vision")]
     queued = [job("me", gang(2), "vision", age=9), job("large", gang(8), "nlp")]
-    told = reason(nodes, queued, running)
-    assert told.code is ReasonCode.RESERVED
-    assert "project vision has 12 of 16 GPUs of h100-80gb-hbm3 (75%), and its share by weight is 50%" in told.sentence
-    assert "jobs of project nlp" in told.sentence
-    assert told.numbers["entitled"] == 0.5
+    reported = reason(nodes, queued, running)
+    assert reported.code is ReasonCode.RESERVED
+    assert (
+        "project vision has 12 of 16 GPUs of h100-80gb-hbm3 (75%), and its share by weight is 50%" in reported.sentence
+    )
+    assert "jobs of project nlp" in reported.sentence
+    assert reported.numbers["entitled"] == 0.5
 
 
 def test_an_infeasible_job_lends_its_age_to_no_other_job() -> None:

@@ -320,7 +320,7 @@ def test_parameter_servers_that_stand_apart_or_spread_are_named_where_that_is_wh
 
 
 @pytest.mark.parametrize(
-    ("gpus", "had_s", "told"),
+    ("gpus", "had_s", "reported"),
     [
         (8, 0.0, "having had no GPU time yet"),
         (8, 20.0, "having had less than a GPU minute"),
@@ -330,14 +330,14 @@ def test_parameter_servers_that_stand_apart_or_spread_are_named_where_that_is_wh
         (0, 2 * 3600.0, "having run for 2 hours"),
     ],
 )
-def test_what_a_job_has_had_is_no_gpu_time_where_it_has_no_gpus(gpus: int, had_s: float, told: str) -> None:
+def test_what_a_job_has_had_is_no_gpu_time_where_it_has_no_gpus(gpus: int, had_s: float, reported: str) -> None:
     wanted = gang(1, gpus) if gpus else gang(1, 0, cpu=64_000)
     waits = replace(job("me", wanted), attained_gpu_s=had_s)
     first = replace(job("first", wanted, age=50), priority=100)
     seen = Snapshot(NOW, (node("a", free=8),), (first, waits))
     made = plan(seen)
     assert JobId("me") in made.waits
-    assert explain_position(seen, made, JobId("me")).endswith(told)
+    assert explain_position(seen, made, JobId("me")).endswith(reported)
 
 
 def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
@@ -356,12 +356,14 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
     busy = replace(runs("busy", 8, "a", None), project="p")
     seen = Snapshot(NOW, (node("a", free=0),), queued, (busy,), accounts=(Account("p", weight=2.0), Account("q")))
     made = plan(seen)
-    told = explain_position(seen, made, JobId("me"))
-    assert told.startswith("3 jobs come before it: 1 is of a larger priority than its 50; 1 is of projects whose turn")
-    assert "1 is of the same user and first by attained-service: less GPU time so far" in told
-    assert "Its project p holds 100% of the cluster, lately 0%, with weight 2" in told
-    assert "it is on level 3 of 11, having had 1 GPU hour" in told
-    assert not any(name in told for name in ("urgent", "other", "older", "bob"))
+    reported = explain_position(seen, made, JobId("me"))
+    assert reported.startswith(
+        "3 jobs come before it: 1 is of a larger priority than its 50; 1 is of projects whose turn"
+    )
+    assert "1 is of the same user and first by attained-service: less GPU time so far" in reported
+    assert "Its project p holds 100% of the cluster, lately 0%, with weight 2" in reported
+    assert "it is on level 3 of 11, having had 1 GPU hour" in reported
+    assert not any(name in reported for name in ("urgent", "other", "older", "bob"))
     assert explain_position(seen, made, JobId("urgent")).startswith("no job comes before it")
     assert explain_position(seen, made, JobId("busy")) == ""
 

@@ -88,7 +88,7 @@ def test_an_unknown_end_that_blocks_a_start_is_named_with_its_job() -> None:
     )
 
 
-def test_what_serves_has_no_end_and_is_not_asked_to_state_one() -> None:
+def test_what_serves_has_no_end_and_is_not_queried_to_state_one() -> None:
     serves = replace(runs("sums-default-9km2h", 8, "a", None), is_endless=True)
     me = of(forecast_starts(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (serves,))), "me")
     assert me is not None
@@ -145,7 +145,7 @@ def test_a_small_budget_says_what_was_not_worked_out() -> None:
     assert forecast_starts(snapshot, budget=1000) == found
 
 
-def test_one_job_alone_can_be_asked_for_whatever_its_place() -> None:
+def test_one_job_alone_can_be_requested_whatever_its_place() -> None:
     queue = tuple(guessed(job(f"q{n}", gang(1, 8), age=99 - n), 5, 10, 20) for n in range(5))
     snapshot = Snapshot(NOW, (node("a", free=0),), queue, (guessed(runs("r", 8, "a", None), 10, 20, 60),))
     alone = forecast_starts(snapshot, only=JobId("q3"), most=1)

@@ -17,16 +17,16 @@ from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
 
 
-def asked(wanted: Gang, *nodes, queued=(), running=(), limit: float | None = None) -> Forecast:
+def requested(wanted: Gang, *nodes, queued=(), running=(), limit: float | None = None) -> Forecast:
     return forecast(Snapshot(NOW, nodes, tuple(queued), tuple(running)), job("me", wanted, limit=limit))
 
 
-def told(found: Forecast) -> dict[AlternativeCode, tuple[object, str]]:
+def reported(found: Forecast) -> dict[AlternativeCode, tuple[object, str]]:
     return {option.code: (option.value, option.sentence) for option in found.options}
 
 
 def test_where_it_would_start_is_what_the_plan_says() -> None:
-    found = asked(gang(3, 2), node("a", free=4), node("b", free=2))
+    found = requested(gang(3, 2), node("a", free=4), node("b", free=2))
     assert [(p.role, p.index, p.node) for p in found.placements] == [
         ("worker", 0, "a"), ("worker", 1, "a"), ("worker", 2, "b"),
     ]  # fmt: skip
@@ -35,7 +35,7 @@ def test_where_it_would_start_is_what_the_plan_says() -> None:
 
 
 def test_a_waiting_job_s_forecast_has_reason_position_and_alternatives() -> None:
-    found = asked(
+    found = requested(
         gang(4, 4, "H100", topology="rack", topology_required=True),
         node("a", free=6, labels={"topology/rack": "x"}),
         node("b", free=3, labels={"topology/rack": "y"}),
@@ -46,7 +46,7 @@ def test_a_waiting_job_s_forecast_has_reason_position_and_alternatives() -> None
     assert not found.placements
     assert found.reason is not None
     assert found.position is None  # no rack is large enough, so it waits for nobody
-    assert told(found) == {
+    assert reported(found) == {
         AlternativeCode.FEWER_REPLICAS: (1, "With 1 worker instead of 4 it would start now, on a."),
         AlternativeCode.FEWER_GPUS: (1, "With 1 GPU of H100 for each worker instead of 4 it would start now, on a."),
         AlternativeCode.OTHER_MODEL: ("A100", "With GPUs of A100 instead of H100 it would start now, on c and d."),
@@ -71,33 +71,33 @@ def test_a_what_if_forecast_preempts_nothing_and_names_the_victims() -> None:
 
 def test_amounts_labels_and_nearness_are_options_too() -> None:
     big = gang(2, 0, cpu=100_000, memory=8 * GIB)
-    assert told(asked(big, node("a"))) == {
+    assert reported(requested(big, node("a"))) == {
         AlternativeCode.LESS_CPU: (32, "With 32 CPUs for each worker instead of 100 it would start now, on a.")
     }
     small = gang(4, 0, cpu=1000)
-    assert told(asked(small, node("a"), queued=[job("first", gang(1, 0, cpu=61_500), age=9)])) == {
+    assert reported(requested(small, node("a"), queued=[job("first", gang(1, 0, cpu=61_500), age=9)])) == {
         AlternativeCode.FEWER_REPLICAS: (2, "With 2 workers instead of 4 it would start now, on a."),
         AlternativeCode.LESS_CPU: ("600m", "With 0.6 CPUs for each worker instead of 1 it would start now, on a."),
     }
     wide = gang(1, 0, cpu=1000, memory=1000 * GIB)
-    assert told(asked(wide, node("a"))) == {
+    assert reported(requested(wide, node("a"))) == {
         AlternativeCode.LESS_MEMORY: (
             "256Gi",
             "With 256 GiB of memory for its worker instead of 1000 GiB it would start now, on a.",
         )
     }  # fmt: skip
     near = gang(2, 8, topology="node", topology_required=True)
-    assert told(asked(near, node("a"), node("b")))[AlternativeCode.ANYWHERE] == (
+    assert reported(requested(near, node("a"), node("b")))[AlternativeCode.ANYWHERE] == (
         None, "With replicas on more than one node it would start now, on a and b.",
     )  # fmt: skip
     picky = gang(1, 1, node_selector=(("pool", "x"),))
-    assert told(asked(picky, node("a"))) == {
+    assert reported(requested(picky, node("a"))) == {
         AlternativeCode.ANY_NODE: (None, "With nodes that need not carry pool=x it would start now, on a.")
     }
 
 
 def test_no_alternative_is_offered_where_none_would_start() -> None:
-    found = asked(gang(4, 4), node("a", free=0), running=[runs("r", 8, "a", None)])
+    found = requested(gang(4, 4), node("a", free=0), running=[runs("r", 8, "a", None)])
     assert found.reason is not None
     assert found.options == ()
 
@@ -105,9 +105,9 @@ def test_no_alternative_is_offered_where_none_would_start() -> None:
 def test_alternatives_do_not_use_room_reserved_for_a_job_ahead() -> None:
     first = job("first", gang(1, 8), age=9)
     nodes, running = (node("a", free=4),), [runs("r", 4, "a", 60)]
-    assert asked(gang(2, 4), *nodes, queued=[first], running=running).options == ()
-    short = asked(gang(2, 4), *nodes, queued=[first], running=running, limit=60)
-    assert told(short)[AlternativeCode.FEWER_REPLICAS][0] == 1
+    assert requested(gang(2, 4), *nodes, queued=[first], running=running).options == ()
+    short = requested(gang(2, 4), *nodes, queued=[first], running=running, limit=60)
+    assert reported(short)[AlternativeCode.FEWER_REPLICAS][0] == 1
 
 
 def changed(wanted: Gang, option: Alternative) -> Gang:
@@ -147,7 +147,7 @@ def test_the_forecast_has_the_expected_start_and_changes_that_start_sooner() -> 
     nodes = (node("a", free=0), node("b", free=0), node("c", free=0, model="A100"))
     running = [ends(runs(name, 8, on, None), *when) for name, on, when in (
         ("r", "a", (20, 30, 60)), ("s", "b", (200, 300, 600)), ("t", "c", (5, 10, 20)))]  # fmt: skip
-    found = asked(gang(2, 8, "H100"), *nodes, running=running)
+    found = requested(gang(2, 8, "H100"), *nodes, running=running)
     assert found.start is not None
     assert found.start.sentence == "probably at about 17:00 UTC, between 15:20 UTC and 22:00 UTC"
     assert found.position == 1
@@ -155,7 +155,7 @@ def test_the_forecast_has_the_expected_start_and_changes_that_start_sooner() -> 
         "With 4 GPUs of H100 for each worker instead of 8 it would probably start at about 12:30 UTC.",
         "With 1 worker instead of 2 it would probably start at about 12:30 UTC.",
     ]
-    one = asked(gang(1, 8, "H100"), *nodes, running=running)
+    one = requested(gang(1, 8, "H100"), *nodes, running=running)
     assert [(option.code, option.value) for option in one.later] == [(AlternativeCode.OTHER_MODEL, "A100")]
 
 

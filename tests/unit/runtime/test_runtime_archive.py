@@ -6,8 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from trainmaster_runtime.code_archive import archive
-from trainmaster_runtime.code_archive.archive import ArchiveRefused, unpack
+from trainmaster_runtime.code_archive import ArchiveRefused, unpack
 
 
 def member(name, **fields):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainmaster_runtime.limits import cgroups
+from trainmaster_runtime import cgroups
 
 V2_FILES = ("cgroup.procs", "memory.max", "memory.swap.max", "memory.events", "pids.max", "cpu.max")
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime.code_archive import fetch
-from trainmaster_runtime.limits import cgroups
+from trainmaster_runtime import cgroups
 from trainmaster_runtime.record import write_copy
 
 CONTENT = bytes(range(256)) * 2000
@@ -165,7 +164,7 @@ def test_horovods_processes_get_the_interface_and_a_named_one_stays(monkeypatch)
     from types import SimpleNamespace
 
     from trainmaster_runtime import prepare
-    from trainmaster_runtime.limits.cgroups import Groups
+    from trainmaster_runtime.cgroups import Groups
 
     monkeypatch.setattr(prepare, "own_interface", lambda: "ens5")
     prepared = prepare.PreparedReplica(job_folder="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from trainmaster_runtime.logs.log_writer import MAX_LINE_BYTES, JobLog, LineSplitter
+from trainmaster_runtime.log_writer import MAX_LINE_BYTES, JobLog, LineSplitter
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_lines_that_could_not_be_written_are_counted_and_reported_later(log, mon
         room[0] -= count
         return real(fd, data[:count])
 
-    monkeypatch.setattr("trainmaster_runtime.logs.log_writer.os.write", write)
-    monkeypatch.setattr("trainmaster_runtime.logs.log_writer._RETRY_S", 0.0)
+    monkeypatch.setattr("trainmaster_runtime.log_writer.os.write", write)
+    monkeypatch.setattr("trainmaster_runtime.log_writer._RETRY_S", 0.0)
     log.write([b"torn"])
     assert log.failure is not None
     log.write([b"lost"])

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from trainmaster_runtime.hang_watchdog import LocalProcess
-from trainmaster_runtime.logs.log_writer import JobLog
-from trainmaster_runtime.logs.outputs import Outputs
+from trainmaster_runtime.log_writer import JobLog, Outputs
 
 
 def test_who_hears_the_lines_hears_the_last_one_without_its_end_too(tmp_path: Path) -> None:

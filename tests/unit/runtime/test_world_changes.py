@@ -25,7 +25,7 @@ def worlds(tmp_path: Path) -> WorldChanges:
         env={"RANK": "1"},
         process_env=[{}],
         files={},
-        asked_path=None,
+        requested_path=None,
     )
     return WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
 
@@ -55,7 +55,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
         args=[],
         env={"SIZE": "4"},
         process_env=[{"RANK": "2"}, {"RANK": "3"}],
-        asked_path=None,
+        requested_path=None,
     )
     WorldChanges(order, StateFolder(str(tmp_path / "state")), str(tmp_path)).publish()
     assert json.loads((tmp_path / "world.json").read_text()) == {
@@ -65,7 +65,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
 
 
 def test_one_that_joins_is_ready_when_its_process_says_so_or_when_there_is_none_yet(tmp_path: Path) -> None:
-    order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}], asked_path=None)
+    order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}], requested_path=None)
     warm = WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
     assert not warm.facts()["is_ready"]
     (tmp_path / "keeps-0").touch()
@@ -92,7 +92,7 @@ def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: WorldChan
         env={"RANK": "1", "SIZE": "2", "API_KEY": "hunter2"},
         process_env=[{}],
         files={},
-        asked_path=str(request_folder / "stop"),
+        requested_path=str(request_folder / "stop"),
     )
     worlds = WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
     (request_folder / "world").touch()
@@ -116,7 +116,7 @@ def test_who_joins_learns_from_the_others_folder_that_the_program_keeps_its_proc
     def replica(name: str, world: int) -> WorldChanges:
         job_folder = tmp_path / name
         job_folder.mkdir()
-        order: Any = SimpleNamespace(world=world, joins_warm=False, env={}, process_env=[{}], asked_path=None)
+        order: Any = SimpleNamespace(world=world, joins_warm=False, env={}, process_env=[{}], requested_path=None)
         return WorldChanges(order, StateFolder(str(job_folder)), str(job_folder), str(shared))
 
     first = replica("first", 1)

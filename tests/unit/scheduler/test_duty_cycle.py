@@ -9,7 +9,7 @@ import pytest
 
 from core.wakeups import TOPIC_TICK
 from scheduler.control.planning.tick import TickReport
-from scheduler.messaging.duty_cycle import DutyCycle
+from scheduler.messaging.work_queue import DutyCycle
 from scheduler.process import SchedulerProcess
 
 

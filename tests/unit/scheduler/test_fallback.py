@@ -11,10 +11,9 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduler.messaging import fallback as module
-from scheduler.messaging.beat import Beat
-from scheduler.messaging.fallback import FallbackBeat, LocalTaskPool
-from scheduler.probe import ProcessProbe, serve_probe
+from scheduler.messaging import beat as module
+from scheduler.messaging.beat import Beat, FallbackBeat, LocalTaskPool
+from scheduler.process_metrics import ProcessProbe, serve_probe
 
 
 def until(holds) -> None:
@@ -102,10 +101,10 @@ def test_a_probe_distinguishes_liveness_from_readiness():
 
 
 def test_a_prober_that_hangs_up_leaves_no_trace(capsys: pytest.CaptureFixture[str]):
-    asked, gone = threading.Event(), threading.Event()
+    requested, gone = threading.Event(), threading.Event()
 
     def why_not_ready() -> str:
-        asked.set()
+        requested.set()
         assert gone.wait(5)
         return ""
 
@@ -117,7 +116,7 @@ def test_a_prober_that_hangs_up_leaves_no_trace(capsys: pytest.CaptureFixture[st
     try:
         prober = socket.create_connection(("127.0.0.1", server.server_port))
         prober.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
-        assert asked.wait(5)
+        assert requested.wait(5)
         # A reset: whoever writes after it is told at once.
         prober.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         prober.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.messaging.timers import Timers
+from scheduler.messaging.wakeups import Timers
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -56,7 +56,7 @@ def test_login_by_a_one_time_link_keeps_the_token_it_gives(cli: Invoke, server: 
     assert load_contexts().servers["here"].token == "tm_new"
 
 
-def test_a_bad_token_is_not_kept(cli: Invoke, server: Any, problem: Any) -> None:
+def test_a_bad_token_is_not_stored(cli: Invoke, server: Any, problem: Any) -> None:
     server.on("GET", "/health", HEALTH)
     server.on("GET", "/me", problem(401, "unauthenticated", "This token is not known."))
     done = cli("login", "http://lab:8765", "--token", "tm_bad")
@@ -85,7 +85,7 @@ def test_login_looks_at_the_address_before_it_asks_for_a_token(
 
 
 @pytest.mark.parametrize("url", ["http://", "http://host:port", "http://[::1", "ftp://host"])
-def test_what_is_no_address_is_told(url: str, cli: Invoke, server: Any) -> None:
+def test_what_is_no_address_is_reported(url: str, cli: Invoke, server: Any) -> None:
     done = cli("login", url)
     assert done.exit_code == 2
     assert "is not a URL" in done.stderr
@@ -121,6 +121,6 @@ def test_platform_admins_list_the_tokens_of_others(cli: Invoke, server: Any) -> 
     cli("token", "list")
     cli("token", "list", "--user", "bob")
     cli("token", "list", "--all")
-    asked = [{k: v for k, v in r.url.params.items() if k != "limit"} for r in server.requests]
-    assert asked == [{}, {"user": "bob"}, {"all_users": "true"}]
+    requested = [{k: v for k, v in r.url.params.items() if k != "limit"} for r in server.requests]
+    assert requested == [{}, {"user": "bob"}, {"all_users": "true"}]
     assert cli("token", "list", "--all", "--user", "bob").exit_code == 2

@@ -22,13 +22,13 @@ def row(rank: int, family: str = "linear", **more: Any) -> dict[str, Any]:
     return {"rank": rank, "trial": rank, "family": family, "score": 1 - rank / 100, "parameters": {"c": rank}, **more}
 
 
-def told(server: Any, *board: dict[str, Any]) -> None:
+def reported(server: Any, *board: dict[str, Any]) -> None:
     for ref in ("x", "study-1"):
         server.on("GET", f"/automl/{ref}", {**FOUND, "leaderboard": list(board)})
 
 
 def test_a_part_of_the_leaderboard_says_so_and_has_the_baseline(cli: Any, server: Any) -> None:
-    told(server, *(row(rank) for rank in range(1, 11)), row(11, "baseline"), row(12, "baseline"))
+    reported(server, *(row(rank) for rank in range(1, 11)), row(11, "baseline"), row(12, "baseline"))
     shown = cli("automl", "show", "x", "--limit", "3")
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert [line[0] for line in lines[-4:]] == ["1", "2", "3", "11"]
@@ -37,14 +37,14 @@ def test_a_part_of_the_leaderboard_says_so_and_has_the_baseline(cli: Any, server
     assert " of 12" not in cli("automl", "show", "x").stderr
 
 
-def test_who_was_stopped_early_is_told_below_a_heading(cli: Any, server: Any) -> None:
-    told(server, row(1), row(2, is_whole=False))
+def test_who_was_stopped_early_is_reported_below_a_heading(cli: Any, server: Any) -> None:
+    reported(server, row(1), row(2, is_whole=False))
     heading, whole, stopped = cli("automl", "show", "x").stdout.splitlines()[-3:]
     assert [line.split()[-1] for line in (heading, whole, stopped)] == ["END", "–", "early"]
 
 
 def test_watching_tells_each_trials_end(cli: Any, server: Any) -> None:
-    told(server, row(1))
+    reported(server, row(1))
     server.on("GET", "/studies/study-1", STUDY)
     trial = {"parameters": {"family": "linear"}, "created_at": STUDY["created_at"]}
     trials = [
@@ -60,8 +60,8 @@ def test_watching_tells_each_trials_end(cli: Any, server: Any) -> None:
     assert watched.stderr.count(NOTE) == 1
 
 
-def test_what_was_told_of_the_data_is_not_told_again_at_the_end(cli: Any, server: Any) -> None:
-    told(server, row(1))
+def test_what_was_informed_of_the_data_is_not_reported_again_at_the_end(cli: Any, server: Any) -> None:
+    reported(server, row(1))
     server.on("POST", "/automl", {**FOUND, "state": "running"})
     server.on("GET", "/studies/study-1", STUDY)
     server.on("GET", "/studies/study-1/trials", {"items": []})

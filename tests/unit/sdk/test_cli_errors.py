@@ -38,7 +38,7 @@ Invoke = Callable[..., Result]
         (["show"], "JOB is missing."),
     ],
 )
-def test_wrong_use_is_told_with_code_2(arguments: list[str], sentence: str, cli: Invoke) -> None:
+def test_wrong_use_is_reported_with_code_2(arguments: list[str], sentence: str, cli: Invoke) -> None:
     done = cli(*arguments)
     assert done.exit_code == 2
     assert sentence in done.stderr
@@ -57,13 +57,13 @@ def test_no_server_is_one_sentence_and_code_3(cli: Invoke, server: Any) -> None:
     )
 
 
-def test_the_servers_requests_are_told_as_commands(cli: Invoke, server: Any, problem: Any) -> None:
+def test_the_servers_requests_are_reported_as_commands(cli: Invoke, server: Any, problem: Any) -> None:
     server.on("GET", "/jobs/nosuch", problem(404, "not_found", "There is no job; `GET /api/v1/jobs` lists yours."))
     assert cli("show", "nosuch").stderr == "Error: There is no job; `trainmaster list` lists yours.\n"
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("reported", "shown"),
     [
         ("begins_at: that is past.", "--from: that is past."),
         ("Cluster.like: there is no node 'x'.", "--like: there is no node 'x'."),
@@ -72,12 +72,14 @@ def test_the_servers_requests_are_told_as_commands(cli: Invoke, server: Any, pro
         ("name: is taken.", "name: is taken."),
     ],
 )
-def test_the_servers_fields_are_told_as_options(told: str, shown: str, cli: Invoke, server: Any, problem: Any) -> None:
-    server.on("GET", "/jobs/mnist", problem(422, "invalid_request", told))
+def test_the_servers_fields_are_reported_as_options(
+    reported: str, shown: str, cli: Invoke, server: Any, problem: Any
+) -> None:
+    server.on("GET", "/jobs/mnist", problem(422, "invalid_request", reported))
     assert cli("show", "mnist").stderr == f"Error: {shown}\n"
 
 
-def test_times_of_the_server_are_told_where_the_reader_is(cli: Invoke, server: Any, problem: Any) -> None:
+def test_times_of_the_server_are_informed_where_the_reader_is(cli: Invoke, server: Any, problem: Any) -> None:
     at = "2026-11-21T07:00:00+00:00"
     server.on("GET", "/jobs/mnist", problem(409, "conflict", f"It is reserved from {at} on."))
     local = datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -87,9 +89,9 @@ def test_times_of_the_server_are_told_where_the_reader_is(cli: Invoke, server: A
 def test_who_named_no_project_reads_how_to(cli: Invoke, server: Any, problem: Any) -> None:
     refused = "There is no project 'default' that you may see. `GET /api/v1/projects` lists yours."
     server.on("GET", "/jobs", problem(404, "not_found", refused))
-    told = cli("list")
-    assert told.exit_code == 5
-    assert "--project, or set TRAINMASTER_PROJECT" in told.stderr
+    reported = cli("list")
+    assert reported.exit_code == 5
+    assert "--project, or set TRAINMASTER_PROJECT" in reported.stderr
     server.on("GET", "/jobs", problem(404, "not_found", refused.replace("default", "nosuch")))
     assert "TRAINMASTER_PROJECT" not in cli("list", "--project", "nosuch").stderr
 
@@ -128,7 +130,7 @@ def test_each_family_of_errors_has_its_exit_code(
     assert json.loads(as_json.stderr)["code"] == code
 
 
-def test_a_bug_is_no_traceback_unless_asked(cli: Invoke, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
+def test_a_bug_is_no_traceback_unless_requested(cli: Invoke, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
     server.on("GET", "/jobs", RuntimeError("surprise"))
     done = cli("list")
     assert done.exit_code == 1
@@ -162,6 +164,6 @@ def test_the_json_of_a_jobs_own_command_is_not_ours(cli: Invoke) -> None:
     assert cli("run", "--frobnicate", "--", "train", "--json").stderr.startswith("Error: No such option")
 
 
-def test_an_expired_token_is_not_told_to_make_a_new_one_by_itself(cli: Invoke, server: Any, problem: Any) -> None:
+def test_an_expired_token_is_not_informed_to_make_a_new_one_by_itself(cli: Invoke, server: Any, problem: Any) -> None:
     server.on("GET", "/jobs", problem(401, "token_expired", "This token has expired."))
     assert "Ask a platform admin" in cli("list").stderr

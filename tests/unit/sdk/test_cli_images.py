@@ -107,7 +107,7 @@ def test_names_of_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Mnist", "mnist:", "a b", "-x", "mnist:1 --privileged"])
-def test_what_is_no_name_is_told(name: str) -> None:
+def test_what_is_no_name_is_reported(name: str) -> None:
     with pytest.raises(InvalidRequest, match="is not an image name"):
         check_reference(name, field="tag")
 
@@ -167,14 +167,14 @@ def test_without_an_engine_it_says_what_to_do(
     assert "neither `docker` nor `podman` is installed" in done.stderr
 
 
-def test_an_engine_that_is_down_is_told(cli: Invoke, engine: Path, code: Path) -> None:
+def test_an_engine_that_is_down_is_reported(cli: Invoke, engine: Path, code: Path) -> None:
     (engine / "away").touch()
     done = cli("image", "build", str(code), "-t", "mnist")
     assert done.exit_code == 3
     assert "Cannot connect to the daemon" in done.stderr
 
 
-def test_a_failed_build_and_a_refused_push_are_told(cli: Invoke, engine: Path, code: Path) -> None:
+def test_a_failed_build_and_a_refused_push_are_reported(cli: Invoke, engine: Path, code: Path) -> None:
     (engine / "broken").touch()
     built = cli("image", "build", str(code), "-t", "mnist", "--quiet")
     assert (built.exit_code, "the engine says: no such base" in built.stderr) == (1, True)
@@ -184,7 +184,7 @@ def test_a_failed_build_and_a_refused_push_are_told(cli: Invoke, engine: Path, c
     assert "`docker login reg.example.com`" in pushed.stderr
 
 
-def test_a_requirements_file_that_is_not_there_is_told(cli: Invoke, engine: Path, code: Path) -> None:
+def test_a_requirements_file_that_is_not_there_is_reported(cli: Invoke, engine: Path, code: Path) -> None:
     done = cli("image", "build", str(code), "-t", "mnist", "-r", "none.txt")
     assert done.exit_code == 2
     assert "there is no file none.txt" in done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from trainmaster.cli.terminal import output
-from trainmaster.cli.terminal.completion import complete_contract, complete_state
+from trainmaster.cli.terminal.options import complete_contract, complete_state
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -23,9 +23,9 @@ def test_list_tells_why_a_job_waits(cli: Invoke, server: Any, page: Any, job_jso
     assert done.exit_code == 0
     assert "needs 8 GPUs, the largest node has 4" in done.stdout
     assert done.stdout.splitlines()[0].split() == ["ID", "NAME", "STATE", "ROLES", "GPUS", "AGE", "RUNTIME", "DETAIL"]
-    asked = server.requests[0].url.params
-    assert asked["project"] == "default"
-    assert (asked.get_list("state"), asked.get_list("label")) == (["queued"], ["team=vision"])
+    requested = server.requests[0].url.params
+    assert requested["project"] == "default"
+    assert (requested.get_list("state"), requested.get_list("label")) == (["queued"], ["team=vision"])
 
 
 def test_list_as_json_is_json_alone(cli: Invoke, server: Any, page: Any, job_json: Any) -> None:
@@ -36,7 +36,7 @@ def test_list_as_json_is_json_alone(cli: Invoke, server: Any, page: Any, job_jso
     assert "project" not in server.requests[0].url.params
 
 
-def test_a_number_that_was_meant_as_a_limit_is_told_apart_from_a_name(cli: Invoke, server: Any, page: Any) -> None:
+def test_a_number_that_was_meant_as_a_limit_is_distinguished_from_a_name(cli: Invoke, server: Any, page: Any) -> None:
     server.on("GET", "/jobs", page())
     done = cli("list", "-n", "12")
     assert done.exit_code == 0
@@ -164,11 +164,11 @@ def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
 
 
 @pytest.mark.parametrize(
-    ("generation", "told"),
+    ("generation", "reported"),
     [(1, "1; the newest resumed from"), (2, "1; the processes started last resumed from")],
 )
 def test_a_checkpoint_that_a_lone_replica_resumed_from_is_not_its_attempts(
-    cli: Invoke, server: Any, job_json: Any, generation: int, told: str
+    cli: Invoke, server: Any, job_json: Any, generation: int, reported: str
 ) -> None:
     attempt = {
         "id": "a1", "number": 1, "state": "running", "executor": "fake", "created_at": "2026-11-21T07:00:00Z",
@@ -179,7 +179,7 @@ def test_a_checkpoint_that_a_lone_replica_resumed_from_is_not_its_attempts(
     server.on("GET", "/jobs/mnist", job_json(attempt=attempt, attempt_count=1))
     server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
 
-    assert f"{told} /data/output/checkpoints/step-3" in " ".join(cli("show", "mnist").stdout.split())
+    assert f"{reported} /data/output/checkpoints/step-3" in " ".join(cli("show", "mnist").stdout.split())
 
 
 def test_show_asks_only_for_the_last_attempts(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
@@ -209,7 +209,7 @@ def test_show_spec_is_yaml_to_submit_again(cli: Invoke, server: Any, job_json: A
 def test_job_names_complete_and_a_dead_server_completes_nothing(
     cli: Invoke, server: Any, page: Any, job_json: Any
 ) -> None:
-    from trainmaster.cli.terminal.completion import complete_job
+    from trainmaster.cli.terminal.options import complete_job
 
     server.on("GET", "/jobs", page(job_json(), job_json(name="mnist-2"), job_json(name="other"), job_json()))
     assert complete_job("mn") == ["mnist", "mnist-2"]
@@ -226,14 +226,14 @@ def test_the_runtime_is_that_of_the_attempts_without_the_pauses(
     never = job_json(name="never", state="queued")
     monkeypatch.setattr(output, "now", lambda: datetime(2026, 11, 21, 10, tzinfo=UTC))
     server.on("GET", "/jobs", page(paused, running, never))
-    told = dict(line.split(maxsplit=1) for line in cli("list", "--columns", "name,runtime").stdout.splitlines())
-    assert told == {"NAME": "RUNTIME", "paused": "40 s", "running": "45 s", "never": "–"}
+    reported = dict(line.split(maxsplit=1) for line in cli("list", "--columns", "name,runtime").stdout.splitlines())
+    assert reported == {"NAME": "RUNTIME", "paused": "40 s", "running": "45 s", "never": "–"}
 
 
 def test_an_empty_list_says_which_filter_hides_the_jobs(cli: Invoke, server: Any, page: Any) -> None:
     server.on("GET", "/jobs", page())
-    told = cli("list", "--state", "paused", "--state", "failed", "--role", "ps", "-A").stderr
-    assert told == "No jobs in state paused or failed, with role ps.\n"
+    reported = cli("list", "--state", "paused", "--state", "failed", "--role", "ps", "-A").stderr
+    assert reported == "No jobs in state paused or failed, with role ps.\n"
     assert cli("list", "--name", "x").stderr == "No jobs named x in project default.\n"
 
 
@@ -275,14 +275,14 @@ def test_show_tells_that_a_job_that_was_stopped_has_nothing_to_go_on_from(
 ) -> None:
     attempt = {"id": "a1", "number": 1, "state": "ended", "executor": "process", "created_at": "2026-11-21T07:00:00Z"}
     server.on("GET", "/jobs/job_1/checkpoints", page())
-    for state, given, is_told in (
+    for state, given, is_reported in (
         ("queued", None, True),
         ("queued", "/data/output/checkpoints/step-7", False),
         ("succeeded", None, False),
     ):
         one = {**attempt, "replicas": [], "resume_from": given}
         server.on("GET", "/jobs/mnist", job_json(state=state, attempt=one, attempt_count=1))
-        assert ("it will restart from the beginning" in cli("show", "mnist").stdout) is is_told
+        assert ("it will restart from the beginning" in cli("show", "mnist").stdout) is is_reported
     server.on("GET", "/jobs/mnist", job_json(state="queued"))
     assert "anew" not in cli("show", "mnist").stdout
 

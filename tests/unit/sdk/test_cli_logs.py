@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from trainmaster.cli.terminal.escapes import only_colours, without_escapes
+from trainmaster.cli.terminal.output import only_colours, without_escapes
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -29,8 +29,8 @@ def test_logs_name_each_line_and_json_is_one_object_per_line(
         "follow": "false",
         "tail_lines": "10",
     }
-    told = [json.loads(line)["text"] for line in cli("logs", "mnist", "--json").stdout.splitlines()]
-    assert told == ["one", "two"]
+    reported = [json.loads(line)["text"] for line in cli("logs", "mnist", "--json").stdout.splitlines()]
+    assert reported == ["one", "two"]
 
 
 def test_events_tell_when_what_who_and_why(cli: Invoke, server: Any, page: Any) -> None:
@@ -102,7 +102,7 @@ def test_a_terminal_gets_colours_and_nothing_else(line: str, shown: str, plain: 
         assert without_escapes(line) == plain
 
 
-def test_that_there_are_earlier_attempts_is_told_once(cli: Invoke, server: Any, sse: Any, line_json: Any) -> None:
+def test_that_there_are_earlier_attempts_is_reported_once(cli: Invoke, server: Any, sse: Any, line_json: Any) -> None:
     lines = [("line", line_json(text, offset=4 * place, attempt=3)) for place, text in enumerate(("one", "two"))]
     server.on("GET", "/jobs/mnist/logs/stream", httpx.Response(200, content=sse(*lines, ("end", {}))))
     done = cli("logs", "mnist")
@@ -116,6 +116,6 @@ def test_times_of_another_day_stand_below_its_date(cli: Invoke, server: Any, sse
     days = ("2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z", "2026-03-03T12:00:00Z")
     lines = [("line", {**line_json("x", offset=place), "at": at}) for place, at in enumerate(days)]
     server.on("GET", "/jobs/mnist/logs/stream", httpx.Response(200, content=sse(*lines, ("end", {}))))
-    told = cli("logs", "mnist", "--timestamps").stdout.splitlines()
-    assert [line for line in told if line.startswith("──")] == ["── 2026-03-01 ──", "── 2026-03-03 ──"]
+    reported = cli("logs", "mnist", "--timestamps").stdout.splitlines()
+    assert [line for line in reported if line.startswith("──")] == ["── 2026-03-01 ──", "── 2026-03-03 ──"]
     assert "──" not in cli("logs", "mnist").stdout

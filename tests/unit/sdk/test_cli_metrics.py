@@ -15,8 +15,8 @@ SERIES = {"job": "job_1", "attempt": 1, "role": "worker", "index": 0, "name": "l
 
 
 def test_the_newest_of_each_metric_is_a_line(cli: Invoke, server: Any, page: Any) -> None:
-    told = {**SERIES, "last_step": 2, "last_value": "NaN", "low": 0.25, "high": 1.5}
-    server.on("GET", "/jobs/mnist/metrics", page(told))
+    reported = {**SERIES, "last_step": 2, "last_value": "NaN", "low": 0.25, "high": 1.5}
+    server.on("GET", "/jobs/mnist/metrics", page(reported))
     done = cli("metrics", "mnist")
     assert done.stdout.splitlines()[1].split() == ["loss", "worker-0", "1", "NaN", "2", "0.25", "1.5", "3"]
     assert server.requests[0].url.params["system"] == "false"
@@ -32,14 +32,14 @@ def test_a_names_points_or_runs_of_points_are_shown(cli: Invoke, server: Any) ->
     }  # fmt: skip
     chart = {"series": [{**SERIES, "points": points}, {**SERIES, "name": "long", "buckets": runs}]}
     server.on("GET", "/jobs/mnist/metrics/chart", httpx.Response(200, json=chart))
-    said = [line.split() for line in cli("metrics", "mnist", "--name", "loss", "--points", "2").stdout.splitlines()]
-    assert ["1", "0.5"] in said
-    assert ["2", "Infinity"] in said
-    assert ["0–9", "0.1", "1", "9", "2"] in said
+    output = [line.split() for line in cli("metrics", "mnist", "--name", "loss", "--points", "2").stdout.splitlines()]
+    assert ["1", "0.5"] in output
+    assert ["2", "Infinity"] in output
+    assert ["0–9", "0.1", "1", "9", "2"] in output
     assert server.requests[0].url.params["buckets"] == "2"
 
 
-def test_new_points_are_told_as_they_come(cli: Invoke, server: Any, sse: Any, job_json: Any) -> None:
+def test_new_points_are_reported_as_they_come(cli: Invoke, server: Any, sse: Any, job_json: Any) -> None:
     server.on("GET", "/jobs/mnist", job_json())
     new = {**SERIES, "points": {"steps": [7], "times_s": [1.0], "values": [0.125]}}
     machine = {**new, "name": "system/cpu_percent"}

@@ -53,18 +53,18 @@ def test_a_node_that_is_reserved_says_so(cli: Invoke, server: Any) -> None:
     assert "ready, reserved for vision " in lines[1]
     assert "ready, reserved for another project " in lines[2]
     assert "reserved" not in lines[3]
-    told = [line for line in cli("nodes", "show", "n2").stdout.splitlines() if line.startswith("Reserved")]
-    assert "for another project until 2026-11-22" in told[0]
-    assert "for vision, from 2026-11-21" in told[1]
-    assert told[1].endswith("(paper)")
+    reported = [line for line in cli("nodes", "show", "n2").stdout.splitlines() if line.startswith("Reserved")]
+    assert "for another project until 2026-11-22" in reported[0]
+    assert "for vision, from 2026-11-21" in reported[1]
+    assert reported[1].endswith("(paper)")
 
 
 def test_a_quarantined_node_says_why_until_when_and_how_it_is_released(cli: Invoke, server: Any) -> None:
     job = {"job_id": "job-7", "job": "x", "at": "2026-11-21T07:00:00Z", "error": "uncorrectable ECC error"}
     why = "uncorrectable ECC error in job x"
-    told = {"since": "2026-11-21T07:00:00Z", "until": "2026-11-22T07:00:00Z", "why": why, "jobs": [job], "count": 1}
-    server.on("GET", "/nodes", {"items": [node_json(quarantine=told)]})
-    server.on("GET", "/nodes/n1", node_json(quarantine={**told, "until": None}))
+    reported = {"since": "2026-11-21T07:00:00Z", "until": "2026-11-22T07:00:00Z", "why": why, "jobs": [job], "count": 1}
+    server.on("GET", "/nodes", {"items": [node_json(quarantine=reported)]})
+    server.on("GET", "/nodes/n1", node_json(quarantine={**reported, "until": None}))
     server.on("POST", "/nodes/n1/release", node_json())
     assert f": {why}" in cli("nodes").stdout
     assert "quarantined until 2026-11-22" in cli("nodes").stdout
@@ -108,7 +108,9 @@ def test_a_node_is_labelled_as_with_kubectl(cli: Invoke, server: Any) -> None:
         ([], "is missing"),
     ],
 )
-def test_a_label_that_cannot_be_changed_is_told(cli: Invoke, server: Any, changes: list[str], sentence: str) -> None:
+def test_a_label_that_cannot_be_changed_is_reported(
+    cli: Invoke, server: Any, changes: list[str], sentence: str
+) -> None:
     server.on("GET", "/nodes/n1", node_json(labels={"arch": "x86", "pool": "a"}, admin_labels={"pool": "a"}))
     done = cli("nodes", "label", "n1", *changes)
     assert done.exit_code == 2

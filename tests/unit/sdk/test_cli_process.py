@@ -119,19 +119,19 @@ def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(updown, "_READY_WITHIN_S", 0.0)
-    with (tmp_path / "said").open("w+b") as said, subprocess.Popen(["sleep", "60"]) as stuck:
-        said.write(
+    with (tmp_path / "said").open("w+b") as output, subprocess.Popen(["sleep", "60"]) as stuck:
+        output.write(
             b"Starting: bringing the database up to date\nStarting: waiting for the API to answer\nSome warning\n"
         )
-        with pytest.raises(updown.PlatformNotStarted) as told:
-            updown.PlatformProcess(stuck, tmp_path, said).await_ready()
+        with pytest.raises(updown.PlatformNotStarted) as reported:
+            updown.PlatformProcess(stuck, tmp_path, output).await_ready()
         assert stuck.returncode is not None
-    words = told.value.sentence
+    words = reported.value.sentence
     assert "was not ready after 0 s and was stopped; it was still waiting for the API to answer in" in words
     assert f"{tmp_path / 'logs'} shows no error, the machine is busy: try again" in words
 
 
-def test_of_an_up_that_fails_the_last_sentence_is_told_and_not_how_far_it_was(
+def test_of_an_up_that_fails_the_last_sentence_is_reported_and_not_how_far_it_was(
     cli: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = [sys.executable, "-c", "import sys; sys.exit('Starting: preparing\\nThe port 1 is taken.')"]
@@ -140,12 +140,12 @@ def test_of_an_up_that_fails_the_last_sentence_is_told_and_not_how_far_it_was(
     assert (done.exit_code, done.stderr) == (1, "Error: The port 1 is taken.\n")
 
 
-def test_of_an_up_that_is_killed_it_is_told_how_far_it_was(cli: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_up_that_is_killed_it_is_informed_how_far_it_was(cli: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "import os, sys; print('Starting: waiting for the API', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     )
     monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: [sys.executable, "-c", script])
     done = cli("up", "--detach")
-    told = "The platform ended while it was waiting for the API without a message; see the logs"
+    reported = "The platform ended while it was waiting for the API without a message; see the logs"
     assert done.exit_code == 1
-    assert " ".join(done.stderr.split()) == f"Error: {told} in its data folder."
+    assert " ".join(done.stderr.split()) == f"Error: {reported} in its data folder."

@@ -83,14 +83,14 @@ def queue_server(server: Any, page: Callable[..., Any]) -> Any:
 
 
 def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server: Any) -> None:
-    told = cli("queue").stdout
-    assert "vision" in told
-    assert "4/8 h100" in told
-    assert "2 running jobs" in told
-    assert "and 1 of other projects, using 1 GPU and 4 CPUs" in told
-    assert "3 waiting jobs:" in told
-    assert "Needs 8 GPUs." in told
-    assert "2–3  (2 of other projects)  –        –     3     –     normal" in told
+    reported = cli("queue").stdout
+    assert "vision" in reported
+    assert "4/8 h100" in reported
+    assert "2 running jobs" in reported
+    assert "and 1 of other projects, using 1 GPU and 4 CPUs" in reported
+    assert "3 waiting jobs:" in reported
+    assert "Needs 8 GPUs." in reported
+    assert "2–3  (2 of other projects)  –        –     3     –     normal" in reported
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,19 @@ def test_a_job_that_can_never_start_has_no_place_in_the_queue(
 
 def test_in_a_pipe_the_queue_has_all_its_columns(cli: Any, queue_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = cli("queue").stdout
-    heads = [line.split() for line in told.splitlines() if "PROJECT" in line]
+    reported = cli("queue").stdout
+    heads = [line.split() for line in reported.splitlines() if "PROJECT" in line]
     assert heads[0][-1] == "CPUS"
     assert heads[1][:3] == ["JOB", "PROJECT", "USER"]
     assert heads[2] == ["#", "JOB", "PROJECT", "USER", "GPUS", "CPUS", "PRIORITY", "EXPECTED", "START", "REASON"]
 
 
-def test_the_queue_as_json_is_what_the_server_said(cli: Any, queue_server: Any) -> None:
-    told = json.loads(cli("queue", "--json", "--project", "vision").stdout)
-    assert told["waiting"] == 3
-    assert [job["position"] for job in told["jobs"]] == [1, 2, 3]
-    assert [job["name"] for job in told["running"]] == ["big"]
-    assert told["shares"]["projects"][0]["entitlement"] == 0.25
+def test_the_queue_as_json_is_what_the_server_stated(cli: Any, queue_server: Any) -> None:
+    reported = json.loads(cli("queue", "--json", "--project", "vision").stdout)
+    assert reported["waiting"] == 3
+    assert [job["position"] for job in reported["jobs"]] == [1, 2, 3]
+    assert [job["name"] for job in reported["running"]] == ["big"]
+    assert reported["shares"]["projects"][0]["entitlement"] == 0.25
 
 
 def test_a_bar_shows_what_is_held_and_marks_what_is_due() -> None:
@@ -165,16 +165,16 @@ def test_a_quota_is_shown_with_what_is_used_and_warned_about(cli: Any, server: A
     assert json.loads(cli("quota", "show", "vision", "--json").stdout)["max_priority"] == 75
 
 
-def test_after_setting_a_quota_only_its_own_warnings_are_told(cli: Any, server: Any) -> None:
+def test_after_setting_a_quota_only_its_own_warnings_are_reported(cli: Any, server: Any) -> None:
     others = [
         "memory: the limit is above what all nodes have.",
         "gpus/h100: all projects together are guaranteed 9 h100.",
     ]
     server.on("PATCH", "/projects/vision/quota", {**QUOTA, "warnings": [*QUOTA["warnings"], *others]})
-    told = cli("quota", "set", "vision", "gpus/B200=4").stderr
-    assert "GPU model b200" in told
-    assert "memory" not in told
-    assert "2 other warnings: `trainmaster quota vision`" in told
+    reported = cli("quota", "set", "vision", "gpus/B200=4").stderr
+    assert "GPU model b200" in reported
+    assert "memory" not in reported
+    assert "2 other warnings: `trainmaster quota vision`" in reported
     assert "9 h100" not in cli("quota", "set", "vision", "gpus=16").stderr
     assert "9 h100" in cli("quota", "set", "vision", "-g", "gpus/H100=4").stderr
 
@@ -216,12 +216,12 @@ def test_after_a_change_of_users_the_users_are_shown(cli: Any, server: Any) -> N
     assert "ann" not in cli("quota", "set", "vision", "gpus=8").stdout
 
 
-def test_what_is_taken_away_and_was_not_there_is_told(cli: Any, server: Any) -> None:
+def test_what_is_taken_away_and_was_not_there_is_reported(cli: Any, server: Any) -> None:
     server.on("PATCH", "/projects/vision/quota", QUOTA).on("GET", "/projects/vision/quota", QUOTA)
     given = ["memory", "jobs", "--user", "ann", "--user", "nosuch", "--user-weight", "ann", "--user-limit", "jobs"]
-    told = cli("quota", "unset", "vision", *given)
-    assert told.exit_code == 0
-    notes = [line for line in told.stderr.splitlines() if "before." in line]
+    reported = cli("quota", "unset", "vision", *given)
+    assert reported.exit_code == 0
+    notes = [line for line in reported.stderr.splitlines() if "before." in line]
     assert notes == [
         f"vision: {sentence} before."
         for sentence in (
@@ -234,7 +234,7 @@ def test_what_is_taken_away_and_was_not_there_is_told(cli: Any, server: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ([], "say what to set"),
         (["cpu=1", "cpu=2"], "cpu is given twice, as 1 and as 2"),
@@ -245,12 +245,12 @@ def test_what_is_taken_away_and_was_not_there_is_told(cli: Any, server: Any) -> 
         (["--user-weight", "ann=much"], "is not a number"),
     ],
 )
-def test_a_quota_that_is_written_wrongly_is_told_before_anything_is_sent(
-    cli: Any, server: Any, given: list[str], told: str
+def test_a_quota_that_is_written_wrongly_is_reported_before_anything_is_sent(
+    cli: Any, server: Any, given: list[str], reported: str
 ) -> None:
     wrong = cli("quota", "set", "vision", *given)
     assert wrong.exit_code == 2
-    assert told in wrong.stderr
+    assert reported in wrong.stderr
     assert server.requests == []
 
 
@@ -285,7 +285,7 @@ def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: C
     assert datetime.fromisoformat(body["ends_at"]) - datetime.fromisoformat(body["begins_at"]) == timedelta(days=1)
     assert "demo" in cli("reservation").stdout
     assert cli("reservation", "delete", "reservation-1").exit_code == 0
-    for given, told in (
+    for given, reported in (
         (["--for", "1d"], "name nodes, or give --select"),
         (["a", "--select", "pool=x", "--for", "1d"], "one of the two"),
         (["a", "--count", "1", "--for", "1d"], "named nodes are all reserved"),
@@ -294,6 +294,6 @@ def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: C
         (["a", "--until", "soon"], "'soon' is neither a date nor a duration"),
     ):
         refused = cli("reservation", "create", "demo", *given)
-        assert (refused.exit_code, told in " ".join(refused.stderr.split())) == (2, True), refused.stderr
+        assert (refused.exit_code, reported in " ".join(refused.stderr.split())) == (2, True), refused.stderr
     wrong = cli("reservation", "create", "demo", "a")
     assert "--until" in wrong.stderr

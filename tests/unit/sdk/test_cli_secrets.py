@@ -20,7 +20,7 @@ def test_a_secret_comes_from_stdin_and_is_never_printed(cli: Invoke, server: Any
     assert cli("secrets", "set", "KEY", "hush", stdin="").exit_code == 2
 
 
-def test_a_wrong_name_is_told_before_a_value_is_asked_for(cli: Invoke, server: Any) -> None:
+def test_a_wrong_name_is_reported_before_a_value_is_requested(cli: Invoke, server: Any) -> None:
     done = cli("secrets", "set", "my-key", "--json", stdin="hush\n")
     assert done.exit_code == 2
     assert "'my-key' is not a variable name: letters, digits and '_'" in json.loads(done.stderr)["detail"]

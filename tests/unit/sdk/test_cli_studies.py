@@ -23,14 +23,14 @@ def test_studies_are_listed_by_state_user_and_name(cli: Any, server: Any) -> Non
     )
     assert listed.exit_code == 0, listed.stderr
     assert "5 of 20 ended (5 failed)" in listed.stdout
-    asked = server.requests[0].url.params
-    assert asked.get_list("state") == ["failed", "paused"]
-    assert (asked["user"], asked["search"], asked["limit"]) == ("ann", "digits", "3")
+    requested = server.requests[0].url.params
+    assert requested.get_list("state") == ["failed", "paused"]
+    assert (requested["user"], requested["search"], requested["limit"]) == ("ann", "digits", "3")
     assert cli("study").exit_code == 0
     assert not {"state", "user", "search"} & set(server.requests[1].url.params)
 
 
-def test_trials_whose_jobs_are_in_the_queue_are_told_as_waiting(cli: Any, server: Any) -> None:
+def test_trials_whose_jobs_are_in_the_queue_are_reported_as_waiting(cli: Any, server: Any) -> None:
     waits = {**STUDY, "state": "running", "trials": {"running": 3, "succeeded": 1}, "waiting": 2}
     server.on("GET", "/studies", {"items": [waits], "next_cursor": None})
     assert "1 of 20 ended (1 running, 2 waiting)" in cli("study", "list").stdout
@@ -75,7 +75,7 @@ def test_watching_reads_a_page_whose_trials_have_all_ended_only_once(
     server.on("GET", "/studies/study-1/trials", trials)
     watched = cli("study", "watch", "digits-search")
     assert watched.exit_code == 0, watched.stderr
-    told = [line.split()[1:3] for line in watched.stdout.splitlines() if line.startswith("trial ")]
-    assert told == [["1", "succeeded"], ["2", "failed"], ["3", "stopped"], ["4", "succeeded"]]
+    reported = [line.split()[1:3] for line in watched.stdout.splitlines() if line.startswith("trial ")]
+    assert reported == [["1", "succeeded"], ["2", "failed"], ["3", "stopped"], ["4", "succeeded"]]
     read = [one.url.params.get("cursor") for one in server.requests if one.url.path.endswith("/trials")]
     assert read == [None, "2", "2"]

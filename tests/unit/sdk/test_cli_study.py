@@ -119,7 +119,7 @@ def test_the_table_says_whose_checkpoint_it_was_and_no_state_that_is_not_decided
     assert last.split()[:2] == ["5", "queued"]
 
 
-def test_of_several_metrics_no_trial_is_told_as_the_best(cli: Invoke, server: Any) -> None:
+def test_of_several_metrics_no_trial_is_reported_as_the_best(cli: Invoke, server: Any) -> None:
     assert "(best so far)" in cli("study", "watch", "digits").stdout
     spec = {**SPEC, "metrics": [{"name": name, "goal": "maximize"} for name in ("acc", "f1")]}
     server.on("GET", "/studies/digits", {**STUDY, "metrics": ["acc", "f1"], "spec": spec, "front_size": 1})
@@ -171,17 +171,17 @@ def test_best_says_of_which_study_and_of_how_many_trials(cli: Invoke) -> None:
 
 def test_best_of_a_study_that_is_over_without_a_result_says_why_and_not_yet(cli: Invoke, server: Any) -> None:
     server.on("GET", "/studies/study-1/best", {**FOUND, "trials": []})
-    for state, reason, said in (
+    for state, reason, printed in (
         ("running", "", "No trial has a result yet."),
         ("failed", "Its time of 25 s is over.", "No trial has a result. Its time of 25 s is over."),
         ("succeeded", "All is known.", "All is known."),
     ):
         server.on("GET", "/studies/digits", {**STUDY, "state": state, "reason": reason})
-        assert cli("study", "best", "digits").stdout.splitlines() == [said]
+        assert cli("study", "best", "digits").stdout.splitlines() == [printed]
 
 
 @pytest.mark.parametrize("command", ["best", "watch", "show", "stop"])
-def test_who_names_one_of_several_is_told(command: str, cli: Invoke, server: Any) -> None:
+def test_who_names_one_of_several_is_reported(command: str, cli: Invoke, server: Any) -> None:
     server.on("GET", "/studies/digits", {**STUDY, "namesakes": ["study-0"]})
     server.on("POST", "/studies/digits/stop", {**STUDY, "namesakes": ["study-0"]})
     assert "named digits (study-0). The name refers to the newest" in cli("study", command, "digits").stderr
@@ -207,7 +207,7 @@ def test_watch_tells_of_a_pause_once(cli: Invoke, server: Any, monkeypatch: pyte
     ]
 
 
-def test_a_study_that_is_not_there_is_told_in_commands(cli: Invoke, server: Any, problem: Any) -> None:
+def test_a_study_that_is_not_there_is_reported_in_commands(cli: Invoke, server: Any, problem: Any) -> None:
     sentence = "There is no study 'x' that you may see; `GET /api/v1/studies` lists yours."
     server.on("GET", "/studies/x", problem(404, "not_found", sentence))
     assert "`trainmaster study list` lists yours" in cli("study", "show", "x").stderr
@@ -216,7 +216,7 @@ def test_a_study_that_is_not_there_is_told_in_commands(cli: Invoke, server: Any,
     assert "`trainmaster study show x` shows it" in cli("automl", "show", "x").stderr
 
 
-def test_what_may_be_extended_is_told_as_options(cli: Invoke) -> None:
+def test_what_may_be_extended_is_reported_as_options(cli: Invoke) -> None:
     done = cli("study", "extend", "digits")
     assert (done.exit_code, done.stderr) == (
         2,
@@ -224,7 +224,7 @@ def test_what_may_be_extended_is_told_as_options(cli: Invoke) -> None:
     )
 
 
-def test_the_way_out_of_a_refusal_is_told_as_an_option(cli: Invoke, server: Any, problem: Any) -> None:
+def test_the_way_out_of_a_refusal_is_reported_as_an_option(cli: Invoke, server: Any, problem: Any) -> None:
     mistake = {
         "path": "template.gpus",
         "message": "no trial could ever start",
@@ -245,11 +245,11 @@ def test_of_a_deployment_that_is_refused_no_job_is_spoken(cli: Invoke, server: A
     assert cli("endpoint", "deploy", "digits", "data/x.pt").stderr.startswith(
         "Error: The deployment spec has a mistake"
     )
-    told = cli("batch-predict", "data/x.pt", "data/y").stderr
-    assert told.startswith("Error: The batch prediction spec has a mistake")
+    reported = cli("batch-predict", "data/x.pt", "data/y").stderr
+    assert reported.startswith("Error: The batch prediction spec has a mistake")
 
 
-def test_a_deletion_is_asked_for_by_the_id_that_the_name_means(
+def test_a_deletion_is_requested_by_the_id_that_the_name_means(
     cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "is_interactive", lambda: True)
@@ -265,16 +265,16 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
     assert "becomes a version" not in cli("study", "clone", "digits").stderr
     spec = {**SPEC, "winner": {"model": "classes", "aliases": ["best"]}}
     server.on("POST", "/studies/digits/clone", {**STUDY, "spec": spec})
-    told = " ".join(cli("study", "clone", "digits").stderr.split())
+    reported = " ".join(cli("study", "clone", "digits").stderr.split())
     assert (
         "will be registered as a version of the model classes, with the alias best unless it points to a better version"
-        in told
+        in reported
     )
-    assert "`--set winner=null`" in told
+    assert "`--set winner=null`" in reported
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "reported"),
     [
         ("--test-fraction", "0.9", "must be from 0.05 to 0.5"),
         ("--image-size", "4", "must be from 8 to 512"),
@@ -283,18 +283,18 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
         ("--name", "Bad Name", "must be lower-case letters, digits and hyphens"),
     ],
 )
-def test_what_automl_does_not_take_is_told_by_the_option_and_what_is_right(
-    cli: Invoke, server: Any, option: str, value: str, told: str
+def test_what_automl_does_not_take_is_reported_by_the_option_and_what_is_right(
+    cli: Invoke, server: Any, option: str, value: str, reported: str
 ) -> None:
     done = cli("automl", "--data", "data/x.csv", "--target", "y", option, value)
     assert (done.exit_code, server.count("POST", "/automl")) == (2, 0)
-    assert f"  {option}  {told}" in done.stderr
+    assert f"  {option}  {reported}" in done.stderr
     as_json = json.loads(cli("automl", "--data", "data/x.csv", option, value, "--json").stderr)
     assert as_json["errors"][0]["path"] == option[2:].replace("-", "_")  # programs know the fields
 
 
 @pytest.mark.parametrize(
-    ("field", "sentence", "told"),
+    ("field", "sentence", "reported"),
     [
         ("families", "families: 'x' is none of tabular: linear.", "Error: --family: 'x' is none of tabular: linear.\n"),
         (
@@ -312,11 +312,11 @@ def test_what_automl_does_not_take_is_told_by_the_option_and_what_is_right(
         ),
     ],
 )
-def test_what_the_server_refuses_of_automl_is_told_by_the_option(
-    cli: Invoke, server: Any, problem: Any, field: str, sentence: str, told: str
+def test_what_the_server_refuses_of_automl_is_reported_by_the_option(
+    cli: Invoke, server: Any, problem: Any, field: str, sentence: str, reported: str
 ) -> None:
     server.on("POST", "/automl", problem(422, "invalid_request", sentence, field=field))
-    assert cli("automl", "--data", "data/x.csv", "--target", "y").stderr == told
+    assert cli("automl", "--data", "data/x.csv", "--target", "y").stderr == reported
     mistake = {"path": "resources.cpu", "message": "not a quantity", "hint": None}
     server.on("POST", "/automl", problem(422, "invalid_spec", "resources.cpu: not a quantity.", errors=[mistake]))
     assert "  --cpu  not a quantity" in cli("automl", "--data", "data/x.csv", "--cpu", "x").stderr
@@ -328,7 +328,7 @@ def test_automl_sends_the_kind(cli: Invoke, server: Any, problem: Any) -> None:
     assert json.loads(server.requests[-1].content)["kind"] == "images"
 
 
-def test_automl_that_no_node_could_hold_is_told_by_its_option(server: Any, cli: Any, problem: Any) -> None:
+def test_automl_that_no_node_could_hold_is_reported_by_its_option(server: Any, cli: Any, problem: Any) -> None:
     errors = [
         {"path": "resources.gpus", "message": "no trial could ever start", "hint": "create it with `wait_for_nodes`"}
     ]

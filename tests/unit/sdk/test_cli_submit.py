@@ -49,7 +49,7 @@ def test_all_mistakes_of_a_spec_are_listed_with_paths_and_hints(
 
 
 @pytest.mark.parametrize("command", [["study", "create"], ["study", "clone", "first", "--set", "max_trials=0"]])
-def test_what_is_wrong_with_a_study_is_not_said_of_a_job(
+def test_what_is_wrong_with_a_study_is_not_stated_of_a_job(
     command: list[str], cli: Invoke, server: Any, problem: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "study.yaml").write_text("name: x\n")
@@ -62,7 +62,7 @@ def test_what_is_wrong_with_a_study_is_not_said_of_a_job(
 
 
 @pytest.mark.parametrize("text", ["name: [", "- a\n- b\n", "just text", ""])
-def test_a_file_that_is_no_spec_is_told(text: str, cli: Invoke, tmp_path: Path) -> None:
+def test_a_file_that_is_no_spec_is_reported(text: str, cli: Invoke, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     done = cli("submit", str(tmp_path / "job.yaml"))
     assert done.exit_code == 2
@@ -71,7 +71,7 @@ def test_a_file_that_is_no_spec_is_told(text: str, cli: Invoke, tmp_path: Path) 
     assert cli("submit", str(tmp_path)).exit_code == 2
 
 
-def test_a_single_mistake_is_told_once(cli: Invoke, server: Any, problem: Any) -> None:
+def test_a_single_mistake_is_reported_once(cli: Invoke, server: Any, problem: Any) -> None:
     errors = [{"path": "gpus", "message": "must be at least 0, not -1", "hint": None}]
     refusal = problem(422, "invalid_spec", "gpus: must be at least 0, not -1.", errors=errors)
     server.on("POST", "/jobs", refusal)

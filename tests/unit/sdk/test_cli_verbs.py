@@ -42,7 +42,7 @@ def test_delete_forgets(cli: Invoke, server: Any) -> None:
     assert [request.url.query for request in server.requests] == [b"", b"files=true"]
 
 
-def test_a_terminal_is_asked_before_a_job_is_forgotten(
+def test_a_terminal_is_queried_before_a_job_is_forgotten(
     cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "is_interactive", lambda: True)
@@ -55,7 +55,7 @@ def test_a_terminal_is_asked_before_a_job_is_forgotten(
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
-def test_each_job_is_told_whatever_became_of_the_others(
+def test_each_job_is_reported_whatever_became_of_the_others(
     verb: str, cli: Invoke, server: Any, job_json: Any, problem: Any
 ) -> None:
     method, suffix = ("DELETE", "") if verb == "delete" else ("POST", "/cancel")
@@ -75,7 +75,7 @@ def test_each_job_is_told_whatever_became_of_the_others(
     assert json.loads(as_json.stderr)["code"] == "not_found"
 
 
-def test_a_server_that_is_gone_is_not_asked_for_every_job(cli: Invoke, server: Any, job_json: Any) -> None:
+def test_a_server_that_is_gone_is_not_requested_every_job(cli: Invoke, server: Any, job_json: Any) -> None:
     server.on("POST", "/jobs/a/cancel", job_json(name="a", id="job_a"))
     server.on("POST", "/jobs/b/cancel", httpx.ConnectError("refused"))
     done = cli("cancel", "a", "b", "c", "d")

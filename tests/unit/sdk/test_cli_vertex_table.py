@@ -47,23 +47,23 @@ def test_what_is_shown_can_be_given_back_as_it_is(cli: Any, server: Any, tmp_pat
     assert server.bodies("PUT", "/vertex-table")[1] == {"table": TABLE, "generation": 3}
 
 
-def test_changes_are_told_entry_by_entry(cli: Any, server: Any, tmp_path: Path) -> None:
+def test_changes_are_reported_entry_by_entry(cli: Any, server: Any, tmp_path: Path) -> None:
     after = {**VIEW, "table": {"machines": {"n1-standard-*": {"cpu": 8}, "dgx": {"cpu": 64}}}, "generation": 4}
     server.on("GET", "/vertex-table", VIEW).on("PUT", "/vertex-table", after)
     file = tmp_path / "table.yaml"
     file.write_text("machines: {n1-standard-*: {cpu: 8}, dgx: {cpu: 64}}\n")
     assert "start from `trainmaster vertex-table > FILE`" in cli("vertex-table", "set", str(file)).stderr
     assert server.requests == []
-    told = cli("vertex-table", "set", str(file), "--overwrite")
-    assert 'machines.n1-standard-*: {"cpu": 4, "memory": "16Gi"} → {"cpu": 8}\n' in told.stdout
-    assert 'machines.dgx: – → {"cpu": 64}\n' in told.stdout
-    assert 'images.*-docker.pkg.dev/vertex-ai/*: "ours:1" → –\n' in told.stdout
-    assert "trusts_pickles: false → –\n" in told.stdout
-    assert "Generation 4" in told.stderr
+    reported = cli("vertex-table", "set", str(file), "--overwrite")
+    assert 'machines.n1-standard-*: {"cpu": 4, "memory": "16Gi"} → {"cpu": 8}\n' in reported.stdout
+    assert 'machines.dgx: – → {"cpu": 64}\n' in reported.stdout
+    assert 'images.*-docker.pkg.dev/vertex-ai/*: "ours:1" → –\n' in reported.stdout
+    assert "trusts_pickles: false → –\n" in reported.stdout
+    assert "Generation 4" in reported.stderr
     assert server.bodies("PUT", "/vertex-table")[0]["generation"] == 3
 
 
-def test_somebody_elses_change_is_told(cli: Any, server: Any) -> None:
+def test_somebody_elses_change_is_reported(cli: Any, server: Any) -> None:
     conflict = make_problem(409, "conflict", "ann stored another table: its generation is 4, and yours was made of 3.")
     server.on("GET", "/vertex-table", VIEW).on("PUT", "/vertex-table", conflict)
     wrong = cli("vertex-table", "set", "-", stdin="generation: 3\nmachines: {}\n")
@@ -72,7 +72,7 @@ def test_somebody_elses_change_is_told(cli: Any, server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("generation: 1\nmachines: {a: {}, a: {}}", "twice"),
         ("[1]", "is not a table"),
@@ -81,26 +81,28 @@ def test_somebody_elses_change_is_told(cli: Any, server: Any) -> None:
         ("a: [", "cannot be read"),
     ],
 )
-def test_files_that_are_no_table_are_told_before_anything_is_sent(cli: Any, server: Any, text: str, told: str) -> None:
+def test_files_that_are_no_table_are_reported_before_anything_is_sent(
+    cli: Any, server: Any, text: str, reported: str
+) -> None:
     wrong = cli("vertex-table", "set", "-", stdin=text)
     assert wrong.exit_code == 2
-    assert told in wrong.stderr
+    assert reported in wrong.stderr
     assert server.requests == []
 
 
-def test_a_file_that_is_not_there_is_told(cli: Any) -> None:
+def test_a_file_that_is_not_there_is_reported(cli: Any) -> None:
     assert "nofile.yaml cannot be read" in cli("vertex-table", "set", "nofile.yaml").stderr
 
 
 def test_a_machine_is_tried(cli: Any, server: Any) -> None:
-    told = {
+    reported = {
         "machine_type": "n1-standard-4",
         "resources": {"cpu": 4, "memory": "16Gi", "gpus": 2, "gpu_type": ["L4", "A10"]},
         "node_selector": {"pool": "a"},
         "entries": ENTRIES[:2],
         "warnings": ["n1-standard-4 asks for much."],
     }
-    server.on("GET", "/vertex-table/machine", told)
+    server.on("GET", "/vertex-table/machine", reported)
     shown = cli("vertex-table", "try", "n1-standard-4", "--accelerator", "NVIDIA_TESLA_T4", "--count", "2")
     assert "2 (L4 or A10)" in shown.stdout
     assert "pool=a" in shown.stdout
@@ -110,7 +112,9 @@ def test_a_machine_is_tried(cli: Any, server: Any) -> None:
         "machine_type": "n1-standard-4", "accelerator": "NVIDIA_TESLA_T4", "count": "2",
     }  # fmt: skip
     server.on(
-        "GET", "/vertex-table/machine", {**told, "resources": {}, "entries": [], "node_selector": {}, "warnings": []}
+        "GET",
+        "/vertex-table/machine",
+        {**reported, "resources": {}, "entries": [], "node_selector": {}, "warnings": []},
     )
     assert "nothing: it shares its node" in cli("vertex-table", "try", "n1-standard-4").stdout
     assert "--count goes with --accelerator" in cli("vertex-table", "try", "n1-standard-4", "--count", "2").stderr

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from trainmaster.cli.terminal.values import moment
+from trainmaster.cli.terminal.options import moment
 from typer.testing import Result
 
 from tests.unit.sdk.conftest import NOW, make_problem
@@ -63,11 +63,11 @@ def test_whatif_tells_where_it_would_run_or_why_it_would_wait_until_when_and_wha
         "Expected start  now",
         "Nodes           worker×2 on a (H100)",
     ]
-    told = cli("whatif", "-", "--project", "vision", stdin=SPEC).stdout
-    assert f"Expected start      {EXPECTED}" in told
-    assert "Needs 2 GPUs; none is free (position 7 in the queue)" in told
-    assert "With 1 GPU it would start now, on a." in told
-    assert "Would start sooner  With GPUs of A100 it would probably start at about 12:30 UTC." in told
+    reported = cli("whatif", "-", "--project", "vision", stdin=SPEC).stdout
+    assert f"Expected start      {EXPECTED}" in reported
+    assert "Needs 2 GPUs; none is free (position 7 in the queue)" in reported
+    assert "With 1 GPU it would start now, on a." in reported
+    assert "Would start sooner  With GPUs of A100 it would probably start at about 12:30 UTC." in reported
     assert "no similar configuration" in cli("whatif", "-", stdin=SPEC).stdout
     assert server.bodies("POST", "/forecasts")[1]["spec"]["project"] == "vision"
 
@@ -76,19 +76,19 @@ def test_a_job_that_no_node_can_hold_has_no_place_in_the_queue(cli: Invoke, serv
     reason = {"code": "never_fits", "sentence": "Needs 16 GPUs.", "numbers": {}}
     never = {"code": "never", "sentence": "It starts never on the nodes and with the settings as they are."}
     server.on("POST", "/forecasts", waits(wait_reason=reason, queue_position=None, start=never))
-    told = cli("whatif", "-", stdin=SPEC).stdout
-    assert "position" not in told
-    assert "Expected start   never on the nodes and with the settings as they are" in told
+    reported = cli("whatif", "-", stdin=SPEC).stdout
+    assert "position" not in reported
+    assert "Expected start   never on the nodes and with the settings as they are" in reported
 
 
-def test_a_waiting_job_may_be_asked_about_with_changes_beside_how_it_is(cli: Invoke, server: Any) -> None:
+def test_a_waiting_job_may_be_queried_about_with_changes_beside_how_it_is(cli: Invoke, server: Any) -> None:
     server.on("GET", "/jobs/mnist/forecast", waits())
     server.on("POST", "/forecasts", STARTS)
-    told = cli("whatif", "mnist", "--set", "workers=16", "--set", "gpus=1", "--compare").stdout
+    reported = cli("whatif", "mnist", "--set", "workers=16", "--set", "gpus=1", "--compare").stdout
     assert server.bodies("POST", "/forecasts") == [
         {"spec": None, "spec_text": None, "job": "mnist", "changes": {"workers": 16, "gpus": 1}, "cluster": None}
     ] or server.bodies("POST", "/forecasts")[0]["changes"] == {"workers": 16, "gpus": 1}
-    assert told.splitlines()[:2] == [
+    assert reported.splitlines()[:2] == [
         f"Expected start     as it is  {EXPECTED}",
         "                   what if   now",
     ]
@@ -117,10 +117,10 @@ def test_explain_says_what_the_planner_saw_and_did(cli: Invoke, server: Any) -> 
         "queue_position": 3, "order": "2 jobs come before it.", "waiting": 9, "running": 4, "nodes": 2, "is_same": True,
     }  # fmt: skip
     server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False, "then": "Starts."})
-    told = cli("explain", "mnist", "--at", "2026-11-21T07:30:00+00:00").stdout
-    assert "9 waiting, 4 running, 2 nodes" in told
-    assert "Needs 2 GPUs; none is free (position 3 in the queue)" in told
-    assert "Order    2 jobs come before it." in told
+    reported = cli("explain", "mnist", "--at", "2026-11-21T07:30:00+00:00").stdout
+    assert "9 waiting, 4 running, 2 nodes" in reported
+    assert "Needs 2 GPUs; none is free (position 3 in the queue)" in reported
+    assert "Order    2 jobs come before it." in reported
     assert "2026-11-21" in str(server.requests[-1].url)
     assert "another version" in cli("explain", "mnist").stdout
     assert cli("explain", "mnist", "--at", "yesterdayish").exit_code == 2
@@ -152,12 +152,14 @@ def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
     )
     file = tmp_path / "policy.yaml"
     file.write_text("order: fifo\n")
-    told = cli("simulate", "--policy", str(file), "--set", "time_slice=1h", "--more-nodes", "20", "--like", "a").stdout
+    reported = cli(
+        "simulate", "--policy", str(file), "--set", "time_slice=1h", "--more-nodes", "20", "--like", "a"
+    ).stdout
     assert server.bodies("POST", "/simulations")[0]["policy"] == {"order": "fifo", "time_slice": "1h"}
     assert any(
-        line.split() == ["Waiting", "time,", "mean", "1", "m", "00", "s", "30", "s"] for line in told.splitlines()
-    ), told
-    assert told.startswith("A job would have waited 30 s on the average.\n")
+        line.split() == ["Waiting", "time,", "mean", "1", "m", "00", "s", "30", "s"] for line in reported.splitlines()
+    ), reported
+    assert reported.startswith("A job would have waited 30 s on the average.\n")
     nothing = dict.fromkeys(("wait_mean_s", "wait_p50_s", "wait_p99_s", "makespan_s", "cpu_allocation"))
     done = {"id": "q1", "state": "done", "result": {**result, "after": {**report, **nothing}}}
     server.on("GET", "/simulations/q1", done)
@@ -196,7 +198,7 @@ def test_simulate_draws_both_into_a_file(cli: Invoke, server: Any, tmp_path: Any
     assert "trainmaster[plots]" in without.stderr
 
 
-def test_a_question_that_cannot_be_answered_is_told_in_words(cli: Invoke, server: Any) -> None:
+def test_a_question_that_cannot_be_answered_is_reported_in_words(cli: Invoke, server: Any) -> None:
     server.on(
         "POST", "/forecasts", make_problem(422, "invalid_request", "Like: there is no node x.", field="cluster.like")
     )
@@ -205,7 +207,9 @@ def test_a_question_that_cannot_be_answered_is_told_in_words(cli: Invoke, server
     assert "there is no node x" in refused.stderr
 
 
-def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke, server: Any, monkeypatch: Any) -> None:
+def test_whoever_leaves_a_simulation_is_informed_how_to_come_back_to_it(
+    cli: Invoke, server: Any, monkeypatch: Any
+) -> None:
     doing = {"id": "q1", "state": "running", "sentence": "It reads the jobs that have ended."}
     server.on("POST", "/simulations", doing)
     server.on("GET", "/simulations/q1", doing)

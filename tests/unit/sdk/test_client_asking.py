@@ -58,7 +58,7 @@ CIRCLE.append(CIRCLE)
     ],
 )
 def test_what_is_no_json_is_named(server: Any, client: Any, instances: Any, words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words) as told:
+    with pytest.raises(InvalidRequest, match=words) as reported:
         client.predict("iris", instances)
-    assert isinstance(told.value, TrainmasterError)
+    assert isinstance(reported.value, TrainmasterError)
     assert not server.requests

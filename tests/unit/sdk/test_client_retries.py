@@ -39,7 +39,7 @@ def test_broken_connections_are_tried_again(client: Client, server: Any, pauses:
     assert len(pauses) == 2
 
 
-def test_the_servers_wish_for_a_pause_is_kept(client: Client, server: Any, pauses: list[float]) -> None:
+def test_the_servers_wish_for_a_pause_is_retained(client: Client, server: Any, pauses: list[float]) -> None:
     server.on("GET", "/me", httpx.Response(429, headers={"Retry-After": "7"}), ME)
     client.get_me()
     assert pauses == [7.0]
@@ -72,14 +72,14 @@ def test_calls_are_tried_again_for_as_long_as_the_documentation_says() -> None:
     assert [int(whole_s(chance, tries=20)) for chance in (0.0, 1.0)] == [38, 76]
 
 
-def test_trying_ends_and_the_last_error_is_told(client: Client, server: Any, problem: Any) -> None:
+def test_trying_ends_and_the_last_error_is_reported(client: Client, server: Any, problem: Any) -> None:
     server.on("GET", "/me", problem(503, "unavailable", "The database is away; try again."))
     with pytest.raises(Unavailable, match="The database is away"):
         client.get_me()
     assert server.count("GET", "/me") == 4
 
 
-def test_no_server_is_told_with_what_to_do(client: Client, server: Any) -> None:
+def test_no_server_is_reported_with_what_to_do(client: Client, server: Any) -> None:
     server.on("GET", "/me", httpx.ConnectError("refused"))
     with pytest.raises(ServerUnreachable) as caught:
         client.get_me()
@@ -175,13 +175,13 @@ def test_codes_and_statuses_become_exceptions(status: int, body: Any, kind: type
     assert error.sentence
 
 
-def test_an_answer_that_is_not_trainmasters_is_told_as_such(client: Client, server: Any) -> None:
+def test_an_answer_that_is_not_trainmasters_is_reported_as_such(client: Client, server: Any) -> None:
     server.on("GET", "/me", httpx.Response(200, text="<html>Welcome to the hotel's network</html>"))
     with pytest.raises(ServerFailure, match="has a format unknown to this client"):
         client.get_me()
 
 
-def test_an_address_that_is_none_is_told() -> None:
+def test_an_address_that_is_none_is_reported() -> None:
     with (
         Client("htp://nowhere", retry=RetryPolicy(tries=1)) as client,
         pytest.raises(ServerUnreachable, match="http://"),
@@ -193,7 +193,7 @@ def test_an_address_that_is_none_is_told() -> None:
     ("url", "is_used"),
     [("http://127.0.0.1:8765", False), ("http://localhost:1", False), ("http://[::1]:1", False), ("http://lab", True)],
 )
-def test_a_proxy_is_not_asked_for_this_machine(url: str, is_used: bool) -> None:
+def test_a_proxy_is_not_requested_this_machine(url: str, is_used: bool) -> None:
     with Client(url) as client:
         assert client.runner._connection.uses_proxies is is_used
 

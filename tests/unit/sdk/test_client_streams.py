@@ -68,7 +68,7 @@ def test_a_broken_stream_goes_on_at_the_next_line(client: Client, server: Any, s
     assert server.requests[2].headers["Last-Event-ID"] == "2"
 
 
-def test_lines_that_come_again_after_a_break_are_told_once(
+def test_lines_that_come_again_after_a_break_are_reported_once(
     client: Client, server: Any, sse: Any, line_json: Any
 ) -> None:
     one, two = ("line", line_json("one", offset=4)), ("line", line_json("two", offset=8))
@@ -114,7 +114,9 @@ def test_patience_with_a_stream_that_never_works_ends(
     assert 20 < sum(pauses) <= 30
 
 
-def test_a_stream_that_cannot_be_opened_at_all_is_told_soon(client: Client, server: Any, pauses: list[float]) -> None:
+def test_a_stream_that_cannot_be_opened_at_all_is_reported_soon(
+    client: Client, server: Any, pauses: list[float]
+) -> None:
     server.on("GET", STREAM, httpx.ConnectError("refused"))
     with pytest.raises(ServerUnreachable):
         list(client.stream_logs("job_1"))

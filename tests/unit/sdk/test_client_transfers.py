@@ -26,7 +26,7 @@ class RangeFile:
     def __init__(self, content: bytes) -> None:
         self.content = content
         self.version = 1
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.breaks_at: set[int] = set()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -34,7 +34,7 @@ class RangeFile:
         tag = {"ETag": f'"{self.version}"'}
         if wanted is None:
             return httpx.Response(200, content=self.content, headers=tag)
-        self.asked.append(wanted)
+        self.requested.append(wanted)
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted)
         assert match is not None
         first, last = int(match[1]), min(int(match[2]), len(self.content) - 1)
@@ -57,14 +57,16 @@ def remote(server: Any) -> RangeFile:
 
 
 def test_a_file_comes_window_by_window(client: Client, remote: RangeFile, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    path = client.download_file("mnist", "out/m.bin", tmp_path, progress=lambda done, total: told.append((done, total)))
+    reported: list[tuple[int, int]] = []
+    path = client.download_file(
+        "mnist", "out/m.bin", tmp_path, progress=lambda done, total: reported.append((done, total))
+    )
     assert path == tmp_path / "m.bin"
     assert path.read_bytes() == remote.content
-    assert told == [(10, 35), (20, 35), (30, 35), (35, 35)]
+    assert reported == [(10, 35), (20, 35), (30, 35), (35, 35)]
 
 
-def test_a_broken_window_is_asked_again(client: Client, remote: RangeFile, tmp_path: Path) -> None:
+def test_a_broken_window_is_requested_again(client: Client, remote: RangeFile, tmp_path: Path) -> None:
     remote.breaks_at = {10, 30}
     assert client.download_file("mnist", "m.bin", tmp_path).read_bytes() == remote.content
 
@@ -82,10 +84,10 @@ def test_a_later_call_goes_on_where_a_broken_one_stopped(
     assert part.stat().st_size == 20
     assert not (tmp_path / "m.bin").exists()
 
-    remote.asked.clear()
+    remote.requested.clear()
     server.on("GET", CONTENT, remote)
     assert client.download_file("mnist", "m.bin", tmp_path).read_bytes() == remote.content
-    assert remote.asked == ["bytes=0-9", "bytes=20-29", "bytes=30-39"]
+    assert remote.requested == ["bytes=0-9", "bytes=20-29", "bytes=30-39"]
     assert list(tmp_path.iterdir()) == [tmp_path / "m.bin"]
 
 
@@ -107,7 +109,9 @@ def test_a_file_that_changes_once_is_copied_anew(
     assert client.download_file("mnist", "m.bin", tmp_path).read_bytes() == b"y" * 40
 
 
-def test_a_file_that_never_stands_still_is_told(client: Client, remote: RangeFile, server: Any, tmp_path: Path) -> None:
+def test_a_file_that_never_stands_still_is_reported(
+    client: Client, remote: RangeFile, server: Any, tmp_path: Path
+) -> None:
     def growing(request: httpx.Request) -> httpx.Response:
         remote.version += 1
         return remote(request)
@@ -130,7 +134,7 @@ def test_an_old_file_stays_until_the_new_one_is_whole(client: Client, server: An
     assert (tmp_path / "m.bin").read_text() == "old"
 
 
-def test_a_target_that_cannot_be_written_is_told(client: Client, remote: RangeFile, tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_written_is_reported(client: Client, remote: RangeFile, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalFileProblem, match="cannot be written"):
         client.download_file("mnist", "m.bin", tmp_path / "file" / "m.bin")
@@ -181,10 +185,10 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_an_archive_goes_chunk_by_chunk(client: Client, store: ArchiveStore, archive: Path) -> None:
-    told: list[int] = []
-    assert client.upload_archive(archive, digest=DIGEST, progress=lambda done, _: told.append(done)).is_complete
+    reported: list[int] = []
+    assert client.upload_archive(archive, digest=DIGEST, progress=lambda done, _: reported.append(done)).is_complete
     assert store.received == archive.read_bytes()
-    assert told == [0, 10, 20, 30, 35]
+    assert reported == [0, 10, 20, 30, 35]
 
 
 def test_a_known_archive_is_not_sent(client: Client, store: ArchiveStore, archive: Path) -> None:
@@ -200,7 +204,7 @@ def test_a_chunk_whose_answer_was_lost_is_not_sent_twice(client: Client, store: 
     assert store.offsets == [0, 10, 10, 20, 30]
 
 
-def test_an_archive_that_is_gone_is_told(client: Client, store: ArchiveStore, tmp_path: Path) -> None:
+def test_an_archive_that_is_gone_is_reported(client: Client, store: ArchiveStore, tmp_path: Path) -> None:
     with pytest.raises(LocalFileProblem, match="cannot be read"):
         client.upload_archive(tmp_path / "absent", digest=DIGEST)
 

@@ -53,7 +53,7 @@ def test_then_the_current_context_then_the_local_platform(no_config: Path) -> No
     assert resolve_server("local").token == "tm_local"
 
 
-def test_an_address_without_a_token_takes_the_one_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_token_takes_the_one_retained_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     save_contexts(with_server(Contexts(), LAB))
     monkeypatch.setenv("TRAINMASTER_API_URL", LAB.url)
     assert resolve_server().token == "tm_lab"
@@ -68,13 +68,15 @@ def test_a_platform_that_was_killed_is_not_taken_for_running(no_config: Path) ->
 
 @pytest.mark.parametrize("left", ["up.json", "run/up.lock"])  # killed; stopped in order
 @pytest.mark.parametrize("context", [None, "local"])
-def test_a_platform_that_ran_before_is_told_from_none_at_all(no_config: Path, left: str, context: str | None) -> None:
+def test_a_platform_that_ran_before_is_distinguished_from_none_at_all(
+    no_config: Path, left: str, context: str | None
+) -> None:
     run_local(no_config, pid=2**22 + 1)
     (no_config / "run").mkdir()
     (no_config / "up.json").rename(no_config / left)
-    with pytest.raises(NotConfigured, match=r"is not running .*jobs are intact.*`trainmaster up`") as told:
+    with pytest.raises(NotConfigured, match=r"is not running .*jobs are intact.*`trainmaster up`") as reported:
         resolve_server(context)
-    assert str(no_config) in str(told.value)
+    assert str(no_config) in str(reported.value)
 
 
 def test_a_context_that_is_not_there_names_those_that_are() -> None:
@@ -96,7 +98,7 @@ def test_the_file_is_for_its_owner_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"contexts": {"a": {}}}', '{"contexts": 1}'])
-def test_a_spoilt_file_is_told_not_overwritten(text: str, tmp_path: Path) -> None:
+def test_a_spoilt_file_is_reported_not_overwritten(text: str, tmp_path: Path) -> None:
     (tmp_path / "contexts.json").write_text(text)
     with pytest.raises(LocalFileProblem, match=r"contexts\.json cannot be read"):
         load_contexts()
@@ -139,7 +141,7 @@ def test_the_other_name_of_the_address_counts_too_and_gives_way(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("address", ["http://", "ftp://ci", "http://ci:port", "http://ci/login?code=x"])
-def test_an_address_that_is_none_is_told_with_its_variable(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_none_is_reported_with_its_variable(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINMASTER_API_URL", address)
     with pytest.raises(NotConfigured, match=r"^TRAINMASTER_API_URL is .*write it like http://host:8765"):
         resolve_server()

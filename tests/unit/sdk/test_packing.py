@@ -145,7 +145,7 @@ def test_an_ignored_link_may_lead_anywhere(tmp_path: Path) -> None:
     assert names_in(tmp_path) == {"train.py", ".trainmasterignore"}
 
 
-def test_a_pipe_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_pipe_is_left_out_and_reported(tmp_path: Path) -> None:
     write_file(tmp_path, "train.py")
     os.mkfifo(tmp_path / "pipe")
     with pack_folder(tmp_path) as packed:
@@ -153,7 +153,7 @@ def test_a_pipe_is_left_out_and_told(tmp_path: Path) -> None:
         assert packed.file_count == 1
 
 
-def test_what_is_too_large_is_told_with_the_largest_files(
+def test_what_is_too_large_is_reported_with_the_largest_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path_factory.mktemp("scratch")  # of its own: others pack at the same time
@@ -169,21 +169,21 @@ def test_what_is_too_large_is_told_with_the_largest_files(
 
 def test_what_no_packing_makes_smaller_is_refused_before_it_is_packed(tmp_path: Path) -> None:
     write_file(tmp_path, "data/big.bin", os.urandom(2_000_000))
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with pytest.raises(UnfitFolder, match=r"big\.bin"):
-        pack_folder(tmp_path, limit_bytes=1_500_000, progress=lambda done, total: told.append((done, total)))
-    assert told == []
+        pack_folder(tmp_path, limit_bytes=1_500_000, progress=lambda done, total: reported.append((done, total)))
+    assert reported == []
     # What looks large and packs well is packed.
     write_file(tmp_path, "data/big.bin", bytes(20_000_000))
     with pack_folder(
-        tmp_path, limit_bytes=1_500_000, progress=lambda done, total: told.append((done, total))
+        tmp_path, limit_bytes=1_500_000, progress=lambda done, total: reported.append((done, total))
     ) as packed:
         assert packed.size_bytes < 100_000
-    assert told[-1] == (20_000_000, 20_000_000)
-    assert len({done for done, _ in told}) > 10  # within a file, too
+    assert reported[-1] == (20_000_000, 20_000_000)
+    assert len({done for done, _ in reported}) > 10  # within a file, too
 
 
-def test_a_folder_without_anything_to_pack_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_anything_to_pack_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnfitFolder, match="nothing to pack"):
         pack_folder(tmp_path)
     with pytest.raises(UnfitFolder, match="does not exist: name an existing"):
@@ -193,13 +193,13 @@ def test_a_folder_without_anything_to_pack_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     write_file(tmp_path, "secret").chmod(0)
     with pytest.raises(UnfitFolder, match="secret cannot be packed"):
         pack_folder(tmp_path)
 
 
-def test_an_ignore_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_an_ignore_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     write_file(tmp_path, "train.py")
     write_file(tmp_path, ".trainmasterignore", b"\xff\xfe\x00")
     with pytest.raises(UnfitFolder, match="must be UTF-8"):

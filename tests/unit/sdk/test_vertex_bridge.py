@@ -52,7 +52,7 @@ def test_only_the_owner_reads_the_key_and_nobody_keeps_the_authoritys(tmp_path: 
     assert b"PRIVATE" not in (folder / certificates.CA).read_bytes() + (folder / certificates.CERTIFICATE).read_bytes()
 
 
-def test_a_certificate_is_kept_until_it_fits_no_more(tmp_path: Path) -> None:
+def test_a_certificate_is_retained_until_it_fits_no_more(tmp_path: Path) -> None:
     def authority() -> bytes:
         return (tmp_path / certificates.CA).read_bytes()
 

@@ -102,7 +102,7 @@ def test_an_exported_program_is_not_unpickled_unless_it_is_trusted(tmp_path: Pat
 
 
 @pytest.fixture
-def asked() -> Iterator[Any]:
+def requested() -> Iterator[Any]:
     server = PredictionServer(("127.0.0.1", 0), "/health", "/predict")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -123,12 +123,12 @@ def asked() -> Iterator[Any]:
     thread.join()
 
 
-def test_it_is_ready_when_its_model_is(asked: Any) -> None:
-    assert asked("GET", "/health") == (503, {"error": "the model is loading"})
-    asked.server.model = Doubles()
-    assert asked("GET", "/health")[0] == 200
-    asked.server.is_shutting_down = True
-    assert asked("GET", "/health")[0] == 503
+def test_it_is_ready_when_its_model_is(requested: Any) -> None:
+    assert requested("GET", "/health") == (503, {"error": "the model is loading"})
+    requested.server.model = Doubles()
+    assert requested("GET", "/health")[0] == 200
+    requested.server.is_shutting_down = True
+    assert requested("GET", "/health")[0] == 503
 
 
 def test_sigterm_during_loading_ends_at_once() -> None:
@@ -155,26 +155,28 @@ def test_sigterm_during_loading_ends_at_once() -> None:
             process.kill()
 
 
-def test_it_answers_in_vertex_ais_shape(asked: Any) -> None:
-    asked.server.model = Doubles()
-    assert asked("POST", "/predict", '{"instances": [1, 2.5]}') == (200, {"predictions": [2, 5.0]})
-    assert asked("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}') == (200, {"predictions": [3]})
-    assert asked("POST", "/predict", [b'{"instances"', b": [4]}"]) == (200, {"predictions": [8]})
-    assert asked("POST", "/predict", '{"instances": []}') == (200, {"predictions": []})
+def test_it_answers_in_vertex_ais_shape(requested: Any) -> None:
+    requested.server.model = Doubles()
+    assert requested("POST", "/predict", '{"instances": [1, 2.5]}') == (200, {"predictions": [2, 5.0]})
+    assert requested("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}') == (200, {"predictions": [3]})
+    assert requested("POST", "/predict", [b'{"instances"', b": [4]}"]) == (200, {"predictions": [8]})
+    assert requested("POST", "/predict", '{"instances": []}') == (200, {"predictions": []})
 
 
-def test_metadata_is_returned_with_the_predictions(asked: Any) -> None:
+def test_metadata_is_returned_with_the_predictions(requested: Any) -> None:
     class Chances(Doubles):
         def metadata(self, parameters: Any) -> dict[str, Any]:
             return {"classes": ["no", "yes"]} if parameters else {}
 
-    asked.server.model = Chances()
-    answer = asked("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}')
+    requested.server.model = Chances()
+    answer = requested("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}')
     assert answer == (200, {"predictions": [3], "metadata": {"classes": ["no", "yes"]}})
-    assert asked("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
+    assert requested("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
 
 
-def test_a_client_that_disconnects_is_no_failure_of_the_server(asked: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_is_no_failure_of_the_server(
+    requested: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -183,9 +185,9 @@ def test_a_client_that_disconnects_is_no_failure_of_the_server(asked: Any, capsy
             assert go_on.wait(60)
             return list(instances)
 
-    asked.server.model = Slow()
+    requested.server.model = Slow()
     body = b'{"instances": [1]}'
-    with socket.create_connection(asked.server.server_address) as asking:
+    with socket.create_connection(requested.server.server_address) as asking:
         asking.sendall(b"POST /predict HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         assert begun.wait(60)
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
@@ -193,8 +195,8 @@ def test_a_client_that_disconnects_is_no_failure_of_the_server(asked: Any, capsy
     for thread in threading.enumerate():
         if "process_request_thread" in thread.name:
             thread.join(60)
-    asked.server.model = Doubles()
-    assert asked("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
+    requested.server.model = Doubles()
+    assert requested("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -202,9 +204,9 @@ def test_a_client_that_disconnects_is_no_failure_of_the_server(asked: Any, capsy
     ("body", "words"),
     [("nonsense", "not JSON"), ("[1]", "must be an object"), ('{"instances": ["a"]}', "takes numbers")],
 )
-def test_a_bad_request_gets_the_reason(asked: Any, body: str, words: str) -> None:
-    asked.server.model = Doubles()
-    status, answer = asked("POST", "/predict", body)
+def test_a_bad_request_gets_the_reason(requested: Any, body: str, words: str) -> None:
+    requested.server.model = Doubles()
+    status, answer = requested("POST", "/predict", body)
     assert status == 400
     assert words in answer["error"]
 

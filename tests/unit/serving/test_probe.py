@@ -108,10 +108,10 @@ def test_of_many_those_that_answer_in_time_are_known() -> None:
             go_on.wait(120)
         return ProbeResult(True, route)
 
-    asked = {"a": ("quick", "/a"), "b": ("slow", "/b"), "c": ("quick", "/c")}
+    requested = {"a": ("quick", "/a"), "b": ("slow", "/b"), "c": ("quick", "/c")}
     try:
         begun = time.monotonic()
-        heard = probe_all(probe, asked, within_s=3)
+        heard = probe_all(probe, requested, within_s=3)
         assert time.monotonic() - begun < 60
     finally:
         go_on.set()

@@ -44,7 +44,7 @@ def test_an_update_without_room_begins_with_one_less() -> None:
     assert steps.start == 1  # in the place of the one that drains
 
 
-def test_asked_again_nothing_more_is_begun() -> None:
+def test_requested_again_nothing_more_is_begun() -> None:
     starting = server("c", 2, ServingState.STARTING, running_since=None, is_healthy=None)
     assert not plan(deployed(server("a", 1), server("b", 1), starting), NOW)
 
@@ -77,14 +77,14 @@ def test_back_off_doubles_and_has_an_end() -> None:
 
 
 def test_what_starts_is_looked_at_again_soon_and_then_ever_more_seldom() -> None:
-    def asked_after(seconds: float) -> float | None:
+    def queried(seconds: float) -> float | None:
         begun = NOW - timedelta(seconds=seconds)
         starting = server("a", 2, ServingState.STARTING, created_at=begun, running_since=begun, is_healthy=False)
         steps = plan(deployed(starting, replicas=1), NOW)
         return None if steps.recheck_at is None else (steps.recheck_at - NOW).total_seconds()
 
-    assert [asked_after(seconds) for seconds in (0, 1, 5)] == [0.15, 0.15, 0.5]
-    assert asked_after(9.95) == pytest.approx(0.995)
+    assert [queried(seconds) for seconds in (0, 1, 5)] == [0.15, 0.15, 0.5]
+    assert queried(9.95) == pytest.approx(0.995)
     waits = server("a", 2, ServingState.STARTING, created_at=NOW, running_since=None, is_healthy=None)
     assert plan(deployed(waits, replicas=1), NOW).recheck_at == NOW + timedelta(seconds=0.15)
     # Who has waited for long is found by the control loop's own rounds.

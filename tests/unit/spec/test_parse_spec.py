@@ -80,7 +80,7 @@ def test_a_part_of_a_gpu_is_one_device_and_one_process():
 
 
 @given(milli=st.integers(1, 999))
-def test_every_number_of_thousandths_of_a_gpu_is_kept(milli):
+def test_every_number_of_thousandths_of_a_gpu_is_retained(milli):
     spec = parse_spec({**BASE, "gpus": milli / 1000})
     assert spec.roles["worker"].resources.gpu_milli == milli
     assert parse_spec(spec.model_dump(mode="json")) == spec
@@ -121,7 +121,7 @@ def test_environment_and_arguments_keep_the_text_that_was_written():
     }
 
 
-def test_yes_and_on_serve_where_a_switch_is_asked_for():
+def test_yes_and_on_serve_where_a_switch_is_requested():
     spec = parse_spec_text("name: a\ncommand: x\nmounts: [{volume: v, at: /mnt/v, read_only: no}]\nsparse: off\n")
     assert (spec.mounts[0].read_only, spec.sparse) == (False, False)
 
@@ -149,7 +149,7 @@ def test_mxnet_adds_the_scheduler():
     assert roles["scheduler"].resources.gpus == 0
 
 
-def test_a_scheduler_of_the_users_own_is_kept():
+def test_a_scheduler_of_the_users_own_is_retained():
     roles = roles_of(contract="mxnet", roles={"worker": 1, "ps": 1, "scheduler": {"resources": {"cpu": 2}}})
     assert roles["scheduler"].resources.cpu == "2"
 

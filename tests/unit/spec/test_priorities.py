@@ -10,7 +10,7 @@ def _spec(priority: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("name", "number"), CLASSES.items())
-def test_a_priority_by_name_is_kept_as_its_number(name: str, number: int) -> None:
+def test_a_priority_by_name_is_retained_as_its_number(name: str, number: int) -> None:
     assert parse_spec(_spec(name)).priority == number
     assert priority_name(number) == name
     assert priority_words(number) == f"{name} ({number})"
@@ -22,7 +22,7 @@ def test_a_priority_by_number_stays_what_it_is(written: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "reported"),
     [
         ("hihg", "did you mean high?"),
         ("fast", "must be one of low, normal, high, urgent, or a number from 0 to 100"),
@@ -33,8 +33,8 @@ def test_a_priority_by_number_stays_what_it_is(written: object) -> None:
         ([], "a whole number from 0 to 100"),
     ],
 )
-def test_a_priority_that_is_none_is_refused_in_words(written: object, told: str) -> None:
+def test_a_priority_that_is_none_is_refused_in_words(written: object, reported: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec(_spec(written))
     assert [mistake.path for mistake in caught.value.mistakes] == ["priority"]
-    assert told in str(caught.value)
+    assert reported in str(caught.value)

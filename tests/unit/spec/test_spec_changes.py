@@ -51,7 +51,7 @@ def test_mappings_merge_and_null_removes():
     assert changed(roles={"worker": {"replicas": 5}}).roles["worker"].replicas == 5
 
 
-def test_mistakes_are_told_where_the_change_was_written():
+def test_mistakes_are_informed_where_the_change_was_written():
     with pytest.raises(SpecError) as caught:
         changed(workers="x", gpus=-1)
     assert [mistake.path for mistake in caught.value.mistakes] == ["workers", "gpus"]

@@ -125,11 +125,11 @@ def test_json_is_read_by_its_own_rules():
         (b"name: \xe4", "byte 7 is not UTF-8"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text, words):
+def test_what_is_wrong_is_reported_with_its_place(text, words):
     assert words in refusal_of(text)
 
 
-def test_every_duplicate_key_is_told_at_once():
+def test_every_duplicate_key_is_reported_at_once():
     assert len(refusal_of("a: 1\na: 2\nb: 3\nb: 4\na: 5").splitlines()) == 3
 
 

@@ -39,7 +39,7 @@ def test_models_stand_beside_shorthands() -> None:
     assert set(spec.model_dump(exclude_unset=True)) == {"name", "command", "roles", "contract"}
 
 
-def test_a_contradiction_and_a_wrong_value_are_told() -> None:
+def test_a_contradiction_and_a_wrong_value_are_reported() -> None:
     with pytest.raises(ValidationError, match=r"workers says 3, but roles\.worker\.replicas says 2"):
         JobSpec(name="digits", roles={"worker": {"replicas": 2}}, workers=3)
     with pytest.raises(ValidationError, match="workers"):

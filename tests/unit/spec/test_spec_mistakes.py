@@ -11,18 +11,18 @@ BASE = {"name": "digits", "command": "python train.py"}
 def mistakes_of(written, *, on=BASE) -> dict[str, SpecMistake]:
     with pytest.raises(SpecError) as caught:
         parse_spec({**on, **written})
-    told = {mistake.path: mistake for mistake in caught.value.mistakes}
-    assert len(told) == len(caught.value.mistakes), str(caught.value)
-    return told
+    reported = {mistake.path: mistake for mistake in caught.value.mistakes}
+    assert len(reported) == len(caught.value.mistakes), str(caught.value)
+    return reported
 
 
 def the_mistake(written) -> SpecMistake:
-    told = mistakes_of(written)
-    assert len(told) == 1, told
-    return next(iter(told.values()))
+    reported = mistakes_of(written)
+    assert len(reported) == 1, reported
+    return next(iter(reported.values()))
 
 
-def test_all_of_them_are_told_at_once_in_the_order_of_the_document():
+def test_all_of_them_are_reported_at_once_in_the_order_of_the_document():
     with pytest.raises(SpecError) as caught:
         parse_spec_text(
             """
@@ -92,7 +92,7 @@ def test_a_misspelt_field_is_not_also_called_missing():
         ({"roles": {"worker": {"priority": 1}}}, "roles.worker.priority", "top of the spec"),
     ],
 )
-def test_a_field_in_the_wrong_place_is_told_where_it_belongs(written, path, hint):
+def test_a_field_in_the_wrong_place_is_informed_where_it_belongs(written, path, hint):
     mistake = the_mistake(written)
     assert mistake.path == path
     assert hint in mistake.hint
@@ -227,11 +227,11 @@ def test_a_mount_may_not_cover_what_is_not_its_own(at, words):
 
 def test_mounts_lie_beside_each_other():
     mounts = [{"volume": "v", "at": at} for at in ("/mnt/a", "/mnt/a/", "/mnt/a/b", "/mnt/ab")]
-    told = mistakes_of({"mounts": mounts[:2]})
-    assert told["mounts[1].at"].message == "mounts[0] is also at /mnt/a"
-    told = mistakes_of({"mounts": [mounts[2], mounts[0], mounts[3]]})
-    assert list(told) == ["mounts[1].at"]
-    assert "are nested" in told["mounts[1].at"].message
+    reported = mistakes_of({"mounts": mounts[:2]})
+    assert reported["mounts[1].at"].message == "mounts[0] is also at /mnt/a"
+    reported = mistakes_of({"mounts": [mounts[2], mounts[0], mounts[3]]})
+    assert list(reported) == ["mounts[1].at"]
+    assert "are nested" in reported["mounts[1].at"].message
 
 
 def test_a_wrong_mount_does_not_move_the_numbers_of_the_others():
@@ -254,7 +254,7 @@ def test_a_wrong_mount_does_not_move_the_numbers_of_the_others():
         ({"workers": 1, "evaluator": 1, "evaluators": 2}, "evaluators"),
     ],
 )
-def test_a_shorthand_that_contradicts_the_roles_is_told_where_it_was_written(written, path):
+def test_a_shorthand_that_contradicts_the_roles_is_informed_where_it_was_written(written, path):
     mistake = the_mistake(written)
     assert mistake.path == path
     assert mistake.message.startswith("says ")
@@ -275,7 +275,7 @@ def test_a_gang_has_an_upper_bound():
     assert "5000 replicas in total" in the_mistake({"workers": 4000, "ps": 1000}).message
 
 
-def test_a_missing_command_is_told_once_for_the_job_or_for_each_role_that_lacks_it():
+def test_a_missing_command_is_reported_once_for_the_job_or_for_each_role_that_lacks_it():
     assert list(mistakes_of({"workers": 2, "ps": 1}, on={"name": "a"})) == ["command"]
     roles = {"worker": {"command": "x"}, "ps": 1, "own": {"image": "i"}}
     assert list(mistakes_of({"roles": roles}, on={"name": "a"})) == ["roles.ps.command"]
@@ -310,22 +310,22 @@ def test_what_is_no_mapping_is_no_spec(raw):
 
 
 def test_python_values_that_no_spec_can_hold_are_named():
-    told = mistakes_of({"env": {"A": b"x", "B": {1, 2}, "C": float("nan")}, 3: 4})
-    assert "is a Python bytes" in told["env.A"].message
-    assert "is a Python set" in told["env.B"].message
-    assert told["env.C"].message == "is nan, not a number"
-    assert "not text" in told['["?"]'].message
+    reported = mistakes_of({"env": {"A": b"x", "B": {1, 2}, "C": float("nan")}, 3: 4})
+    assert "is a Python bytes" in reported["env.A"].message
+    assert "is a Python set" in reported["env.B"].message
+    assert reported["env.C"].message == "is nan, not a number"
+    assert "not text" in reported['["?"]'].message
 
 
-def test_a_mapping_that_holds_itself_is_told():
+def test_a_mapping_that_holds_itself_is_reported():
     loop = {}
     loop["again"] = loop
     assert "nested deeper than 32 levels" in str(mistakes_of({"env": {"A": loop}}).values())
 
 
 def test_a_huge_mapping_is_refused_as_a_whole():
-    told = mistakes_of({"args": ["x"] * 200_000})
-    assert "larger than 100000 values" in told[""].message
+    reported = mistakes_of({"args": ["x"] * 200_000})
+    assert "larger than 100000 values" in reported[""].message
 
 
 @pytest.mark.parametrize(

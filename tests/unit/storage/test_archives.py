@@ -45,7 +45,7 @@ def test_an_upload_goes_on_after_a_restart_of_both_sides(store: ArchiveStore, tm
     assert again.has(DIGEST)
 
 
-def test_a_chunk_for_another_place_is_told_where_to_go_on(store: ArchiveStore) -> None:
+def test_a_chunk_for_another_place_is_informed_where_to_go_on(store: ArchiveStore) -> None:
     store.start(DIGEST, "u", size_bytes=len(DATA))
     store.append(DIGEST, "u", offset=0, chunk=DATA[:100])
     with pytest.raises(WrongOffset) as caught:
@@ -78,7 +78,7 @@ def test_something_else_than_gzip_is_refused(store: ArchiveStore) -> None:
         send(store, data=data, digest="sha256:" + hashlib.sha256(data).hexdigest())
 
 
-def test_limits_are_told_before_a_byte_is_sent(store: ArchiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_reported_before_a_byte_is_sent(store: ArchiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PayloadTooLarge, match="10,000"):
         store.start(DIGEST, "u", size_bytes=10_001)
     with pytest.raises(InvalidRequest):
@@ -147,7 +147,7 @@ def test_many_may_send_the_same_archive_at_once(store: ArchiveStore, same_user: 
     assert list((store.path_of(DIGEST).parent.parent / "partial").iterdir()) == []
 
 
-def test_uploads_without_progress_are_dropped_and_younger_ones_kept(store: ArchiveStore) -> None:
+def test_uploads_without_progress_are_dropped_and_younger_ones_retained(store: ArchiveStore) -> None:
     store.start(DIGEST, "u", size_bytes=len(DATA))
     store.append(DIGEST, "u", offset=0, chunk=DATA[:10])
     now = datetime.now(UTC)

@@ -49,7 +49,7 @@ def test_other_lines_say_nothing(line: bytes) -> None:
     assert level_of(line) is None
 
 
-def test_indented_lines_go_on_with_what_the_line_above_them_said() -> None:
+def test_indented_lines_go_on_with_what_the_line_above_them_stated() -> None:
     assert level_after(b'  File "train.py", line 3', 40) == 40
     assert level_after(b"next", 40) is None
     assert level_after(b"  INFO: x", 40) == 20

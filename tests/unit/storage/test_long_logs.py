@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from trainmaster_runtime.logs.log_writer import JobLog
+from trainmaster_runtime.log_writer import JobLog
 from trainmaster_runtime.process import syscalls
 
 from core.storage.logs.files import JobLogs, line_starts_backwards, parse_line, tail_offset
@@ -49,7 +49,7 @@ def numbers(lines: list[str]) -> list[int]:
     return [int(line.split()[1]) for line in lines if line.startswith("line ")]
 
 
-def test_the_beginning_and_the_newest_lines_are_kept_and_the_room_is_bounded(path: Path, logs: JobLogs) -> None:
+def test_the_beginning_and_the_newest_lines_are_retained_and_the_room_is_bounded(path: Path, logs: JobLogs) -> None:
     log = fill(path)
     status = path.stat()
     assert status.st_size > 4 * LIMIT, "offsets go on"
@@ -57,11 +57,11 @@ def test_the_beginning_and_the_newest_lines_are_kept_and_the_room_is_bounded(pat
     assert log.lost_bytes == 0
     read = texts(LogMerge(logs, Selection(), LogPosition()))
     assert not any("\0" in line for line in read)
-    kept = numbers(read)
-    assert kept == sorted(set(kept))
-    assert kept[0] == 0
-    assert kept[-1] == LINES - 1
-    gaps = [(one, two) for one, two in pairwise(kept) if two != one + 1]
+    retained = numbers(read)
+    assert retained == sorted(set(retained))
+    assert retained[0] == 0
+    assert retained[-1] == LINES - 1
+    gaps = [(one, two) for one, two in pairwise(retained) if two != one + 1]
     assert len(gaps) == 1, "one part is missing, and every line beside it is whole"
 
 

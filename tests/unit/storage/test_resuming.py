@@ -31,9 +31,9 @@ def whole_file() -> bytes:
     return written.getvalue()
 
 
-def newest(root: Path, *told: ReportedCheckpoint) -> str | None:
+def newest(root: Path, *reported: ReportedCheckpoint) -> str | None:
     try:
-        return Resumable("parent", told, Tree(root.parent).below(root.name)).newest().removeprefix("/data/resume/")
+        return Resumable("parent", reported, Tree(root.parent).below(root.name)).newest().removeprefix("/data/resume/")
     except InvalidRequest:
         return None
 
@@ -42,20 +42,20 @@ def test_a_file_that_is_being_written_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/step-8.pt").write_bytes(whole_file())
     (tmp_path / "checkpoints/step-9.pt").write_bytes(whole_file()[:300])
-    told = ReportedCheckpoint("checkpoints/step-9.pt", 9, AT)
-    assert newest(tmp_path) == newest(tmp_path, told) == "checkpoints/step-8.pt"
+    reported = ReportedCheckpoint("checkpoints/step-9.pt", 9, AT)
+    assert newest(tmp_path) == newest(tmp_path, reported) == "checkpoints/step-8.pt"
 
 
-def test_what_was_told_counts_while_it_is_there(tmp_path: Path) -> None:
+def test_what_was_reported_counts_while_it_is_there(tmp_path: Path) -> None:
     folder(tmp_path, "checkpoints/step-7", "weights")
     folder(tmp_path, "checkpoints/step-5", ".complete")
-    told = [ReportedCheckpoint(f"checkpoints/step-{step}", step, AT) for step in (9, 8, 7)]
+    reported = [ReportedCheckpoint(f"checkpoints/step-{step}", step, AT) for step in (9, 8, 7)]
     # Of a folder the job's word counts, too.
-    assert newest(tmp_path, *told) == "checkpoints/step-7"
+    assert newest(tmp_path, *reported) == "checkpoints/step-7"
     assert newest(tmp_path) == "checkpoints/step-5"
-    assert newest(tmp_path, told[0], ReportedCheckpoint("best", None, AT)) == "checkpoints/step-5"
-    assert newest(tmp_path / "nothing", *told) is None
-    assert Resumable("parent", tuple(told), None).newest() == "/data/resume/checkpoints/step-9"
+    assert newest(tmp_path, reported[0], ReportedCheckpoint("best", None, AT)) == "checkpoints/step-5"
+    assert newest(tmp_path / "nothing", *reported) is None
+    assert Resumable("parent", tuple(reported), None).newest() == "/data/resume/checkpoints/step-9"
 
 
 @pytest.mark.parametrize(

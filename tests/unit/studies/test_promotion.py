@@ -158,7 +158,7 @@ def test_drawn_anew_a_condition_brings_and_takes_parameters() -> None:
     assert all(("momentum" in one) == (one["opt"] == "sgd") for one in seen)
 
 
-def test_where_no_change_is_allowed_the_parents_values_are_kept() -> None:
+def test_where_no_change_is_allowed_the_parents_values_are_retained() -> None:
     space = Space.of(parse_study({**STUDY, "parameters": {"n": {"type": "integer", "min": 3, "max": 3}}}))
     assert perturbed(space, {"n": 3}, Population(interval=1), Random(1)) == {"n": 3}
 
@@ -192,9 +192,9 @@ def test_where_no_change_is_allowed_the_parents_values_are_kept() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_field(changes: dict[str, Any], path: str, words: str) -> None:
-    told = mistakes(**changes)
-    assert path in told, told
+def test_what_is_wrong_is_reported_by_its_field(changes: dict[str, Any], path: str, words: str) -> None:
+    reported = mistakes(**changes)
+    assert path in reported, reported
     with pytest.raises(SpecError) as caught:
         parse_study({**STUDY, **changes})
     assert words in " ".join(f"{one.message} {one.hint or ''}" for one in caught.value.mistakes if one.path == path)

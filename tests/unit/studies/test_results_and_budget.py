@@ -74,9 +74,9 @@ def test_time_and_gpu_hours_end_what_runs_too() -> None:
     assert evaluate_budget(Budget(gpu_hours=2.1, parallel=3), hungry).room == 1
 
 
-def test_too_many_failures_end_it_with_what_most_of_them_said() -> None:
-    told = BudgetUsage({T.FAILED: HOPELESS_AFTER}, errors=["no module torch", "out of memory", "no module torch"])
-    ended = evaluate_budget(Budget(trials=100), told)
+def test_too_many_failures_end_it_with_what_most_of_them_stated() -> None:
+    reported = BudgetUsage({T.FAILED: HOPELESS_AFTER}, errors=["no module torch", "out of memory", "no module torch"])
+    ended = evaluate_budget(Budget(trials=100), reported)
     assert ended.end is StudyEvent.FAIL
     assert "2 of 3 said: no module torch" in ended.reason
     assert evaluate_budget(Budget(trials=100), spent(failed=50, succeeded=1)).end is None
@@ -86,7 +86,7 @@ def test_too_many_failures_end_it_with_what_most_of_them_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "is_told"),
+    ("results", "is_reported"),
     [
         ([(x, 0.5) for x in range(4)], True),
         ([(x, 0.5) for x in range(3)], False),
@@ -95,9 +95,9 @@ def test_too_many_failures_end_it_with_what_most_of_them_said() -> None:
         ([], False),
     ],
 )
-def test_equal_results_of_different_points_are_told(results: list[tuple[int, float]], *, is_told: bool) -> None:
+def test_equal_results_of_different_points_are_reported(results: list[tuple[int, float]], *, is_reported: bool) -> None:
     words = equal_words([({"x": x}, (1.0, value)) for x, value in results])
-    assert ("whether the script reads its parameters" in words) is is_told
+    assert ("whether the script reads its parameters" in words) is is_reported
 
 
 @pytest.mark.parametrize(("state", "event"), [*itertools.product(StudyState, StudyEvent)])

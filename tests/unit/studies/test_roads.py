@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainmaster_runtime.metrics.collector import Collector
+from trainmaster_runtime.metrics.collector import SourceCounts as Counted
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.metrics.source_counts import SourceCounts as Counted
 from trainmaster_runtime.reports.reporter import Reporter
 
 from core.domain.studies.metric_sources import KEY, MetricSources, parse_sources
@@ -31,7 +31,7 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
     return made
 
 
-def told_by(made: Reporter) -> Any:
+def reported_by(made: Reporter) -> Any:
     """What it says of its roads at its end."""
     added: list[dict[str, Any]] = []
     cast("Any", made)._spool.add = added.append
@@ -43,7 +43,7 @@ def told_by(made: Reporter) -> Any:
 def test_a_trial_tells_at_its_end_what_came_on_each_road(tmp_path: Path) -> None:
     made = reporter(tmp_path, json.dumps({"kind": "progress", "step": 1, "metrics": {"loss": 0.1, "lr": 1}}) + "\n")
     made.note([b"hello", b"loss=0.5 step=1", b"nothing of it"])
-    roads = MetricSources.of([{KEY: parse_sources(told_by(made))}])
+    roads = MetricSources.of([{KEY: parse_sources(reported_by(made))}])
     assert roads.is_known
     assert roads.words(["acc", "loss", "lr", "auc"], more=False) == (
         "training library: `loss`, `lr`, 2 values; hypertune's file: `acc`, 1 value; MLflow: `auc`; "
@@ -65,10 +65,10 @@ def test_many_names_take_few_words_and_what_is_no_count_is_none() -> None:
     counted = Counted()
     for number in range(5_000):
         counted.count_value("events", f"layer/{number}/{'x' * 300}")
-    told = parse_sources({**counted.summary(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
-    assert told is not None
-    assert len(json.dumps(told)) < 1_500
-    roads = MetricSources.of([{KEY: told}, {KEY: told}, {}])
+    reported = parse_sources({**counted.summary(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
+    assert reported is not None
+    assert len(json.dumps(reported)) < 1_500
+    roads = MetricSources.of([{KEY: reported}, {KEY: reported}, {}])
     words = roads.words([f"layer/{number}" for number in range(8)], more=True)
     assert "and 78 more, 10,000 values" in words
     assert "MLflow: not known" in words

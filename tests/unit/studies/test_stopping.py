@@ -26,8 +26,8 @@ def flat(number: int, value: float, steps: int = 27, *, is_over: bool = False) -
 def test_asha_lets_the_best_third_pass_each_rung() -> None:
     asha = rule("asha", min_steps=1, reduction=3, min_trials=3)
     others = [flat(number, number / 10) for number in range(1, 10)]
-    kept = [curve.number for curve in others if judge(asha, MIN, curve, others) is None]
-    assert kept == [1, 2, 3]
+    retained = [curve.number for curve in others if judge(asha, MIN, curve, others) is None]
+    assert retained == [1, 2, 3]
     verdict = judge(asha, MIN, others[5], others)
     assert verdict is not None
     # Nobody looked earlier, so it is asked where it has come to.
@@ -132,7 +132,7 @@ RULES = ["asha", "hyperband", "median", "patience", "decay-curve"]
 def test_the_best_of_all_is_never_ended_by_comparison_and_order_does_not_matter(
     points: Any, kind: str, chance: Any
 ) -> None:
-    curves = [make_curve(number, told, is_over=number % 2 == 0) for number, told in enumerate(points)]
+    curves = [make_curve(number, reported, is_over=number % 2 == 0) for number, reported in enumerate(points)]
     this = rule(kind, min_steps=0, min_trials=1)
     verdicts = [judge(this, MIN, curve, curves) for curve in curves]
     shuffled = list(curves)
@@ -155,6 +155,6 @@ def test_what_is_no_number_is_no_point_and_the_last_word_of_a_step_counts() -> N
 @pytest.mark.parametrize("count", [1, STORED_POINTS, STORED_POINTS + 1, 12_345])
 def test_a_thinned_curve_keeps_its_ends(count: int) -> None:
     curve = flat(1, 1.0, steps=count)
-    kept = thinned(curve)
-    assert len(kept.steps) == min(count, STORED_POINTS)
-    assert (kept.steps[0], kept.steps[-1]) == (1, count)
+    retained = thinned(curve)
+    assert len(retained.steps) == min(count, STORED_POINTS)
+    assert (retained.steps[0], retained.steps[-1]) == (1, count)

@@ -91,17 +91,17 @@ def test_a_spec_with_something_strange_gives_a_study_or_mistakes_with_their_fiel
             assert len(mistake.path) + len(mistake.message) < 2_500, mistake
             assert not any(words in str(mistake) for words in ("Input should", "Extra inputs", "object at 0x")), mistake
         return
-    told = spec.model_dump(mode="json")
-    json.dumps(told, allow_nan=False).encode()
-    assert parse_study(told) == spec
+    reported = spec.model_dump(mode="json")
+    json.dumps(reported, allow_nan=False).encode()
+    assert parse_study(reported) == spec
     space = Space.of(spec)
     algorithm = chosen_algorithm(space, spec.algorithm, spec.goals, spec.budget.trials)
     if algorithm is Algorithm.GP or algorithm is Algorithm.CMA_ES:  # they take their time, and know no other points
         algorithm = Algorithm.RANDOM
-    asked = ProposalRequest(
+    requested = ProposalRequest(
         space=space, algorithm=algorithm, goals=spec.goals, seed=1, index=0, count=2, initial=spec.initial
     )
-    for proposal in propose(asked):
+    for proposal in propose(requested):
         assert space.fault(proposal.parameters) is None
         if spec.template is not None:
             trial_spec(spec, 1, proposal.parameters)

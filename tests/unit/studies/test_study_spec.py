@@ -47,48 +47,48 @@ def test_the_canonical_form_of_a_study_is_itself() -> None:
     assert spec.template.name == "search"
 
 
-def test_a_long_value_is_cut_where_it_is_told_and_so_are_many_mistakes() -> None:
-    (told,) = mistakes(initial=[{"lr": "x" * 5_000, "layers": 2, "optimizer": "adam"}])
-    assert told.startswith("initial[0].lr: 'xxx")
-    assert len(told) < 200
+def test_a_long_value_is_cut_where_it_is_reported_and_so_are_many_mistakes() -> None:
+    (reported,) = mistakes(initial=[{"lr": "x" * 5_000, "layers": 2, "optimizer": "adam"}])
+    assert reported.startswith("initial[0].lr: 'xxx")
+    assert len(reported) < 200
     assert len(mistakes(parameters={f" {number}": 1 for number in range(190)})) == 100
 
 
-def test_a_command_that_passes_no_parameters_on_is_told_with_what_to_write() -> None:
+def test_a_command_that_passes_no_parameters_on_is_reported_with_what_to_write() -> None:
     loop = "for seed in 1 2; do python train.py --seed $seed; done"
     roles = {"worker": {"replicas": 2}, "ps": {"command": "serve | tee log"}}
-    told = mistakes(template={"command": loop, "roles": roles})
-    assert [one.split(":")[0] for one in told] == ["template.command", "template.roles.ps.command"]
-    assert "(--lr=…)" in told[0]
-    assert "after done" in told[0]
-    assert 'write "$@" where they belong' in told[0]
+    reported = mistakes(template={"command": loop, "roles": roles})
+    assert [one.split(":")[0] for one in reported] == ["template.command", "template.roles.ps.command"]
+    assert "(--lr=…)" in reported[0]
+    assert "after done" in reported[0]
+    assert 'write "$@" where they belong' in reported[0]
     parse_study({**GOOD, "template": {"command": loop, "gpus": 1}, "arguments": False})
     parse_study({**GOOD, "template": {"command": loop.replace("$seed", '$seed "$@"'), "gpus": 1}})
 
 
-def test_a_list_whose_shell_keeps_the_parameters_is_told_with_what_to_write() -> None:
+def test_a_list_whose_shell_keeps_the_parameters_is_reported_with_what_to_write() -> None:
     lost, passed = "python train.py", 'python train.py "$@"'
     roles = {"worker": {"replicas": 2}, "ps": {"command": ["bash", "-c"], "args": [passed]}, "eval": {"args": ["x"]}}
-    told = mistakes(template={"command": ["sh", "-c", lost], "roles": roles})
-    assert [one.split(":")[0] for one in told] == [
+    reported = mistakes(template={"command": ["sh", "-c", lost], "roles": roles})
+    assert [one.split(":")[0] for one in reported] == [
         f"template.{place}" for place in ("command", "roles.ps.command", "roles.eval.args")
     ]
-    assert "(--lr=…)" in told[0]
-    assert "they go to the shell, and its text does not read them" in told[0]
-    assert "write `[sh, -c, 'python train.py \"$@\"', sh]`, or only the text instead of a list" in told[0]
-    assert "($0)" in told[1]
+    assert "(--lr=…)" in reported[0]
+    assert "they go to the shell, and its text does not read them" in reported[0]
+    assert "write `[sh, -c, 'python train.py \"$@\"', sh]`, or only the text instead of a list" in reported[0]
+    assert "($0)" in reported[1]
     parse_study({**GOOD, "template": {"command": ["sh", "-c", lost], "gpus": 1}, "arguments": False})
     parse_study({**GOOD, "template": {"command": ["sh", "-c"], "args": [passed, "sh"], "gpus": 1}})
 
 
 @pytest.mark.parametrize(("short", "meant"), [("max", "maximize"), ("Min", "minimize")])
-def test_a_goal_in_short_is_told_what_it_is_called(short: str, meant: str) -> None:
+def test_a_goal_in_short_is_informed_what_it_is_called(short: str, meant: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_study({**GOOD, "goal": short})
     assert [one.hint for one in refused.value.mistakes] == [f"did you mean {meant}?"]
 
 
-def test_every_mistake_is_told_at_once_by_its_path() -> None:
+def test_every_mistake_is_reported_at_once_by_its_path() -> None:
     with pytest.raises(SpecError) as refused:
         parse_study_text(
             """
@@ -107,7 +107,7 @@ stopping: ashe
 algoritm: tpe
 """
         )
-    told = str(refused.value)
+    reported = str(refused.value)
     for line in (
         "name: 'Search' is not a name",
         "template.comand: unknown field (did you mean command?)",
@@ -124,11 +124,11 @@ algoritm: tpe
         "stopping: must be one of median, asha, hyperband, decay-curve, patience (did you mean asha?)",
         "algoritm: unknown field (did you mean algorithm?)",
     ):
-        assert line in told
+        assert line in reported
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"constraints": ["layers < 0"]}, "constraints: no point of the ranges satisfies 'layers < 0'"),
         ({"constraints": ["layers > 4", "layers < 3"]}, "contradict each other"),
@@ -160,12 +160,12 @@ algoritm: tpe
         ),
     ],
 )
-def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
-    assert any(said in mistake for mistake in mistakes(**changes)), mistakes(**changes)
+def test_a_mistake_is_reported_in_words(changes: dict[str, Any], output: str) -> None:
+    assert any(output in mistake for mistake in mistakes(**changes)), mistakes(**changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"metric": None}, ["metric: is missing (write what the trials report, such as `metric: loss`)"]),
         ({"goal": None}, ["goal: is missing (write `goal: minimize` or `goal: maximize`)"]),
@@ -190,14 +190,14 @@ def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_at_the_place_that_the_user_wrote(changes: dict[str, Any], told: list[str]) -> None:
+def test_a_mistake_is_reported_at_the_place_that_the_user_wrote(changes: dict[str, Any], reported: list[str]) -> None:
     found = mistakes(**changes)
-    assert len(found) == len(told)
-    assert all(one.startswith(start) for one, start in zip(found, told, strict=True)), found
+    assert len(found) == len(reported)
+    assert all(one.startswith(start) for one, start in zip(found, reported, strict=True)), found
 
 
-def test_of_a_parameter_that_does_not_stand_unknown_parents_are_told_as_well() -> None:
-    told = mistakes(
+def test_of_a_parameter_that_does_not_stand_unknown_parents_are_reported_as_well() -> None:
+    reported = mistakes(
         parameters={
             "lr": {"type": "float", "min": 1e-5, "max": 0.1},
             "mom": {"type": "float", "min": 1, "max": 0, "when": {"optimiser": "sgd", "lr": 7}},
@@ -205,7 +205,7 @@ def test_of_a_parameter_that_does_not_stand_unknown_parents_are_told_as_well() -
         constraints=["lr <", "lr < depth + width"],
         initial=[],
     )
-    assert sorted(one.partition(" (")[0] for one in told) == [
+    assert sorted(one.partition(" (")[0] for one in reported) == [
         "constraints[0]: 'lr <' is not an expression",
         "constraints[1]: depth, width are not parameters of the study",
         "parameters.mom.when.optimiser: is not a parameter of the study",
@@ -214,22 +214,22 @@ def test_of_a_parameter_that_does_not_stand_unknown_parents_are_told_as_well() -
 
 
 def test_a_condition_on_the_exact_value_of_a_range_is_refused() -> None:
-    def told_of(lr: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    def reported_for(lr: dict[str, Any], **changes: Any) -> dict[str, Any]:
         child = {"type": "categorical", "values": [1, 2], "when": {"lr": 0.5}}
         return {"parameters": {"lr": lr, "child": child}, "constraints": [], "initial": [], **changes}
 
     lr = {"type": "float", "min": 0, "max": 1}
-    assert mistakes(**told_of(lr)) == [
+    assert mistakes(**reported_for(lr)) == [
         (
             "parameters.child.when.lr: lr is a float in a range, which is practically never exactly 0.5 "
             "(make lr discrete, integer or categorical, or omit this)"
         )
     ]
-    assert mistakes(**told_of({**lr, "steps": 4}, algorithm="grid"))
+    assert mistakes(**reported_for({**lr, "steps": 4}, algorithm="grid"))
     for fine in (
-        told_of({"type": "discrete", "values": [0.1, 0.5]}),
-        told_of({"type": "float", "min": 0.5, "max": 0.5}),
-        told_of({**lr, "steps": 3}, algorithm="grid"),
+        reported_for({"type": "discrete", "values": [0.1, 0.5]}),
+        reported_for({"type": "float", "min": 0.5, "max": 0.5}),
+        reported_for({**lr, "steps": 3}, algorithm="grid"),
     ):
         assert parse_study({**GOOD, **fine}).parameters["child"].when == {"lr": (0.5,)}
 
@@ -241,20 +241,22 @@ def test_one_metric_may_be_a_mapping() -> None:
 
 def test_the_points_of_a_grid_are_counted_and_not_made() -> None:
     wide = {"x": {"type": "integer", "min": -(2**53), "max": 2**53}}
-    told = mistakes(algorithm="grid", parameters=wide, constraints=[], initial=[])
-    assert [one.partition(" (")[0] for one in told] == [
+    reported = mistakes(algorithm="grid", parameters=wide, constraints=[], initial=[])
+    assert [one.partition(" (")[0] for one in reported] == [
         "algorithm: the grid has more than 1,000,000,000,000,000 points"
     ]
-    told = mistakes(
+    reported = mistakes(
         algorithm="grid", parameters={"x": {**wide["x"], "min": 0, "max": 10**10}}, constraints=[], initial=[]
     )
-    assert told[0].startswith("algorithm: the grid has 10,000,000,001 points")
+    assert reported[0].startswith("algorithm: the grid has 10,000,000,001 points")
 
 
-@pytest.mark.parametrize(("template", "said"), [({"command": "train"}, True), (None, True), (GOOD["template"], False)])
-def test_gpu_hours_that_nobody_spends_are_no_end(template: Any, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("template", "output"), [({"command": "train"}, True), (None, True), (GOOD["template"], False)]
+)
+def test_gpu_hours_that_nobody_spends_are_no_end(template: Any, output: bool) -> None:
     raw = {**GOOD, "template": template, "stopping": None}
-    if said:
+    if output:
         assert mistakes(template=template, stopping=None, budget={"gpu_hours": 1})[0].startswith(
             "budget: has no limit: trials without GPUs never spend gpu_hours"
         )
@@ -273,7 +275,7 @@ def test_a_grid_none_of_whose_points_satisfies_the_constraints_is_refused() -> N
 
 
 def test_parameters_that_wait_for_each_other_are_refused() -> None:
-    told = mistakes(
+    reported = mistakes(
         parameters={
             "a": {"type": "categorical", "values": [1, 2], "when": {"b": 1}},
             "b": {"type": "categorical", "values": [1, 2], "when": {"a": 1}},
@@ -281,25 +283,25 @@ def test_parameters_that_wait_for_each_other_are_refused() -> None:
         constraints=[],
         initial=[],
     )
-    assert told == ["parameters: a, b depend on each other in a cycle"]
+    assert reported == ["parameters: a, b depend on each other in a cycle"]
 
 
 def test_a_circle_names_those_in_it_alone() -> None:
     def one(parent: str) -> dict[str, Any]:
         return {"type": "categorical", "values": [1, 2], "when": {parent: 1}}
 
-    told = mistakes(
+    reported = mistakes(
         parameters={"first": one("b"), "a": one("b"), "b": one("a"), "after": one("a"), "alone": one("alone")},
         constraints=[],
         initial=[],
     )
-    assert sorted(told) == [
+    assert sorted(reported) == [
         "parameters.alone.when.alone: is the parameter itself",
         "parameters: a, b depend on each other in a cycle",
     ]
 
 
-def test_every_mistake_of_the_points_to_begin_with_is_told_at_once_beside_all_others() -> None:
+def test_every_mistake_of_the_points_to_begin_with_is_reported_at_once_beside_all_others() -> None:
     point = {"lr": 7, "layers": 9, "optimizer": "adam", "depth": 1}
     beside = [
         "initial[0].depth: is not a parameter of the study",
@@ -307,17 +309,17 @@ def test_every_mistake_of_the_points_to_begin_with_is_told_at_once_beside_all_ot
         "initial[0].layers: 9 is not in its range",
     ]
     assert mistakes(initial=[point]) == beside
-    told = mistakes(initial=[point, 3], constraints=["layers > 4", "layers < 3"], warm_start=7, seed=-1)
-    assert set(beside) < set(told)
+    reported = mistakes(initial=[point, 3], constraints=["layers > 4", "layers < 3"], warm_start=7, seed=-1)
+    assert set(beside) < set(reported)
     for start in ("initial[1]: must be a mapping", "warm_start: must be a list", "constraints: contradict", "seed: "):
-        assert any(one.startswith(start) for one in told), start
+        assert any(one.startswith(start) for one in reported), start
     # Where one parameter is wrong, the values of the others are looked at all the same.
     wrong = {**GOOD["parameters"], "layers": {"type": "integer"}}
-    told = mistakes(initial=[point], parameters=wrong)
-    assert {"initial[0].lr: 7 is not in its range", "initial[0].depth: is not a parameter of the study"} < set(told)
+    reported = mistakes(initial=[point], parameters=wrong)
+    assert {"initial[0].lr: 7 is not in its range", "initial[0].depth: is not a parameter of the study"} < set(reported)
 
 
-def test_an_empty_file_is_told_what_a_study_wants() -> None:
+def test_an_empty_file_is_informed_what_a_study_wants() -> None:
     with pytest.raises(SpecError, match=r"is empty.*`parameters:`, `metric:`"):
         parse_study_text("# nothing\n")
 
@@ -356,7 +358,7 @@ def test_text_is_never_repeated_or_formatted() -> None:
     assert not parse_constraint("a % 3 < 'y'").holds({"a": "%s"})
 
 
-def test_what_is_no_number_is_told_where_it_stands_and_never_sent() -> None:
+def test_what_is_no_number_is_informed_where_it_stands_and_never_sent() -> None:
     text = "name: x\nparameters: {lr: {type: float, min: .nan, max: 1}}\ninitial: [{lr: 0.1}, {lr: .inf}]\n"
     with pytest.raises(SpecError) as refused:
         parse_study_text(text)
@@ -370,12 +372,12 @@ def test_what_is_no_number_is_told_where_it_stands_and_never_sent() -> None:
 
 
 def test_constraints_of_many_parameters_are_looked_at_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
+    requested = 0
     holds = Constraint.holds
 
     def counted(self: Constraint, point: Any) -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal requested
+        requested += 1
         return holds(self, point)
 
     monkeypatch.setattr(Constraint, "holds", counted)
@@ -383,7 +385,7 @@ def test_constraints_of_many_parameters_are_looked_at_for_a_bounded_time(monkeyp
     sums = [" + ".join(f"p{(7 * number + place) % 200}" for place in range(8)) + " > 100" for number in range(50)]
     with pytest.raises(SpecError, match=r"satisfies 'p0 .*none of 1,000 points spread over the ranges does"):
         parse_study({**GOOD, "initial": [], "parameters": many, "constraints": sums})
-    assert asked <= 100_000
+    assert requested <= 100_000
 
 
 def test_a_constraint_is_met_whatever_the_parameters_beside_it() -> None:

@@ -42,7 +42,7 @@ def test_a_name_alone_is_a_winner() -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_winner_is_told(changes: dict[str, Any], place: str, words: str) -> None:
+def test_what_cannot_be_a_winner_is_reported(changes: dict[str, Any], place: str, words: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_study({**STUDY, **changes})
     assert any(one.path == place and words in one.message for one in refused.value.mistakes), refused.value.mistakes

@@ -64,13 +64,13 @@ def test_a_state_goes_back_to_its_last_commit(monkeypatch: pytest.MonkeyPatch) -
     state = elastic.State(model=model, step=0)
     state.step = 5
     state.commit()
-    kept = model.weight.detach().clone()
+    retained = model.weight.detach().clone()
     with torch.no_grad():
         model.weight += 1
     state.step = 6
     state.restore()
     assert state.step == 5
-    assert torch.equal(model.weight, kept)
+    assert torch.equal(model.weight, retained)
 
 
 def test_a_part_may_not_hide_what_the_state_itself_is() -> None:
@@ -88,11 +88,11 @@ def test_a_program_s_own_error_is_no_lost_peer() -> None:
 
 def test_rank_0_whose_port_is_taken_asks_for_it_now_and_then(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("torch.distributed")
-    clock = SimpleNamespace(now=0.0, asked=0)
+    clock = SimpleNamespace(now=0.0, requested=0)
 
     def taken(*_args: object, **_options: object) -> None:
-        clock.asked += 1
-        assert clock.asked < 1000, "it never pauses"
+        clock.requested += 1
+        assert clock.requested < 1000, "it never pauses"
         raise RuntimeError("address already in use")
 
     def sleep(seconds: float) -> None:
@@ -104,4 +104,4 @@ def test_rank_0_whose_port_is_taken_asks_for_it_now_and_then(file: Path, monkeyp
     world = elastic.ElasticWorld(number=3, rank=0, size=2, master_addr="127.0.0.1", master_port=29500)
     with pytest.raises(elastic.PeerLost, match=r"rank 0 at 127\.0\.0\.1:29500 for too long: address already in use"):
         elastic.Group("gloo", timeout_s=20).join(world)
-    assert 10 <= clock.asked <= 400
+    assert 10 <= clock.requested <= 400

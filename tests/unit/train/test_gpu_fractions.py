@@ -11,7 +11,7 @@ from trainmaster_train.distributed import group  # noqa: E402
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requested(monkeypatch):
     """Shares of memory that torch was asked to keep to, on a machine with two devices."""
     shares: list[tuple[float, str]] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -29,14 +29,14 @@ def test_the_processes_of_a_replica_divide_its_part(monkeypatch, results, proces
     assert group._gpu_share(processes) == share
 
 
-def test_a_part_limits_the_memory_on_the_own_device(asked):
+def test_a_part_limits_the_memory_on_the_own_device(requested):
     group._bind(1, 0.25)
-    assert asked == [(0.25, "cuda:1")]
+    assert requested == [(0.25, "cuda:1")]
 
 
-def test_whole_gpus_have_no_limit(asked):
+def test_whole_gpus_have_no_limit(requested):
     group._bind(0, None)
-    assert asked == []
+    assert requested == []
 
 
 @pytest.mark.parametrize("results", ["half", "0", "-1", "2", "nan"])

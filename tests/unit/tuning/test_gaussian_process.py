@@ -72,14 +72,14 @@ def test_the_slopes_of_likelihood_and_expectation_are_those_of_their_values() ->
     _, slope = _unlikely(logs, squares, values)
     assert slope == pytest.approx(approx_fprime(logs, lambda at: _unlikely(at, squares, values)[0], 1e-6), abs=1e-3)
 
-    told = _expected_improvement(
+    reported = _expected_improvement(
         GaussianProcess(fit_kernel(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance
     )
     for _ in range(4):
         row = np.array([*chance.random(2), 1.0])
-        value, slope = told.slope(row)
-        assert value == pytest.approx(told.at(row[None, :])[0])
-        by_steps = approx_fprime(row, lambda at: told.at(at[None, :])[0], 1e-7)
+        value, slope = reported.slope(row)
+        assert value == pytest.approx(reported.at(row[None, :])[0])
+        by_steps = approx_fprime(row, lambda at: reported.at(at[None, :])[0], 1e-7)
         assert slope[:2] == pytest.approx(by_steps[:2], rel=0.02, abs=0.5)
 
 

@@ -68,15 +68,15 @@ def test_a_prediction_is_the_same_twice_grows_with_the_trials_and_is_never_worse
 
 def test_the_interval_of_80_percent_holds_about_as_often() -> None:
     random = Random(5)
-    held = told = 0
+    held = reported = 0
     for seed in range(24):
         costs = [random.gauss(0, 1) for _ in range(80)]
         found = predict(costs[:40], 40, seed)
         if found.points:
-            told += 1
+            reported += 1
             held += found.points[-1].low <= min(costs) <= found.points[-1].high
-    assert told >= 18
-    assert held >= 0.65 * told
+    assert reported >= 18
+    assert held >= 0.65 * reported
 
 
 def test_no_forecast_is_given_where_backtests_fail() -> None:

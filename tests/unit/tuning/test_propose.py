@@ -26,10 +26,9 @@ from scheduler.tuning import (
     interleaved,
     propose,
 )
-from scheduler.tuning.propose import gp_is_there, key_of
+from scheduler.tuning.propose import gp_is_there, key_of, shuffled
 from scheduler.tuning.proposers import Proposers
 from scheduler.tuning.request import startup_trials
-from scheduler.tuning.shuffle import shuffled
 
 MIN = (Goal.MINIMIZE,)
 
@@ -175,12 +174,12 @@ def test_what_auto_is_comes_with_the_reason() -> None:
 
 def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
     # What each source is told of the other's points, and who drew which.
-    told: list[tuple[str, list[str]]] = []
+    reported: list[tuple[str, list[str]]] = []
 
     def source(name: str) -> Any:
         def points(_: ProposalRequest, others: Sequence[Proposal]) -> Iterator[Proposal]:
             for number in count():
-                told.append((name, [one.parameters["who"] for one in others]))
+                reported.append((name, [one.parameters["who"] for one in others]))
                 yield Proposal({"who": name, "number": number})
 
         return points
@@ -194,9 +193,9 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
 
     whole = names(0, 400)
     assert 190 <= whole.count("tpe") <= 210
-    for name, others in told:
+    for name, others in reported:
         assert name not in others
-    assert [len(others) for _, others in told] == [
+    assert [len(others) for _, others in reported] == [
         sum(one != name for one in whole[:place]) for place, name in enumerate(whole)
     ]
     for start in range(30):  # in each round of 8, whatever was drawn before
@@ -269,7 +268,7 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
     ]
 
 
-def test_what_an_algorithm_needs_is_loaded_before_its_first_point_is_asked_for() -> None:
+def test_what_an_algorithm_needs_is_loaded_before_its_first_point_is_requested() -> None:
     """In a Python of its own: here all of it is loaded."""
     script = (
         "import sys, threading\n"
@@ -281,17 +280,17 @@ def test_what_an_algorithm_needs_is_loaded_before_its_first_point_is_asked_for()
         "        if thread.name == 'tuning-load': thread.join()\n"
         "    print('optuna' in sys.modules)\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
-    assert told.stdout.split() == ["False", "False", "True", "True"]
+    reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert reported.stdout.split() == ["False", "False", "True", "True"]
 
 
 def test_what_is_drawn_in_a_process_is_loaded_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pool:
         def __init__(self) -> None:
-            self.asked: list[object] = []
+            self.requested: list[object] = []
 
-        def submit(self, *asked: object) -> Future[None]:
-            self.asked += asked[1:]
+        def submit(self, *requested: object) -> Future[None]:
+            self.requested += requested[1:]
             done: Future[None] = Future()
             done.set_exception(BrokenProcessPool())  # which the first draw will meet, too
             return done
@@ -303,7 +302,7 @@ def test_what_is_drawn_in_a_process_is_loaded_there_once(monkeypatch: pytest.Mon
     for thread in threading.enumerate():
         if thread.name == "tuning-load":
             thread.join(10)
-    assert pool.asked == [Algorithm.AUTO]
+    assert pool.requested == [Algorithm.AUTO]
 
 
 def test_what_is_loaded_ahead_begins_no_process_once_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +368,7 @@ def test_numbers_are_shuffled_one_place_at_a_time() -> None:
         shuffled(3, 3, 0)
 
 
-def test_of_a_large_grid_only_the_places_that_are_asked_for_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_grid_only_the_places_that_are_requested_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     large = space(**{f"p{number}": {"type": "integer", "min": 1, "max": 10} for number in range(6)})
     looked: list[int] = []
     point_at = Space.grid_point

@@ -23,7 +23,7 @@ def coordinator():
     return Coordinator(2, fusion_bytes=1000)
 
 
-def test_nothing_starts_before_every_rank_asked(coordinator):
+def test_nothing_starts_before_every_rank_queried(coordinator):
     coordinator.take(0, [gradient("a"), gradient("b")], 0.0)
     coordinator.take(1, [gradient("b")], 0.0)
     assert [response.names for response in taken(coordinator)] == [("b",)]

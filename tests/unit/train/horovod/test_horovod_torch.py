@@ -102,7 +102,7 @@ def test_a_process_set_runs_operations_of_its_own(operations):
     assert all(results["removed"] == [True, False] for results in operations)
 
 
-def test_what_cannot_be_asked_is_refused_in_a_sentence(operations):
+def test_what_cannot_be_queried_is_refused_in_a_sentence(operations):
     results = operations[0]
     assert "power of two; here are 3" in results["adasum of three"][1]
     assert results["bad splits"] == ["ValueError", "alltoall: splits [1, 1, 1] must be 3 counts that add up to 4 rows."]

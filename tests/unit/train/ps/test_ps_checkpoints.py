@@ -116,14 +116,14 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
     monkeypatch.setattr(chief, "_HOLD_S", WITHIN_S)
     job = cluster(3, Options(mode="sync", backup_workers=1, checkpoint_every=4), workers=3)
     members = [job.join(rank) for rank in range(3)]
-    kept: list[set[int]] = []
+    retained: list[set[int]] = []
     finish = CheckpointCoordinator.finish
 
     def look(self: CheckpointCoordinator) -> None:
         finish(self)
         for path in tm.checkpoint.complete_checkpoints():
             files = path.glob("shard-*.pt")
-            kept.append({torch.load(file, weights_only=True)["version"] for file in files} | {int(path.name[5:])})
+            retained.append({torch.load(file, weights_only=True)["version"] for file in files} | {int(path.name[5:])})
 
     monkeypatch.setattr(CheckpointCoordinator, "finish", look)
 
@@ -136,16 +136,16 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
     members[0][1].checkpoint()
     look(members[0][1]._checkpoints)  # type: ignore[arg-type]
 
-    assert len(kept) >= 3
-    assert all(len(versions) == 1 for versions in kept), kept
+    assert len(retained) >= 3
+    assert all(len(versions) == 1 for versions in retained), retained
 
 
 @pytest.mark.parametrize("failing", ["the hold", "the folder"])
-@pytest.mark.parametrize("is_asked_for", [False, True])
+@pytest.mark.parametrize("is_requested", [False, True])
 def test_no_ps_stays_paused_for_a_checkpoint_that_cannot_begin(
-    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, failing: str, *, is_asked_for: bool
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, failing: str, *, is_requested: bool
 ) -> None:
-    job = cluster(2, Options(mode="sync", checkpoint_every=None if is_asked_for else 1))
+    job = cluster(2, Options(mode="sync", checkpoint_every=None if is_requested else 1))
     model, servers = job.join()
     if failing == "the hold":
         job.servers[1]._op_hold = lambda request: job.servers[1]._refuse(request, "not now")
@@ -156,7 +156,7 @@ def test_no_ps_stays_paused_for_a_checkpoint_that_cannot_begin(
 
         monkeypatch.setattr(chief, "stage_checkpoint", refuse)
     step(model, servers, 1)
-    if is_asked_for:
+    if is_requested:
         with pytest.raises(tm.CheckpointError, match="not now" if failing == "the hold" else "was not written"):
             servers.checkpoint()
 

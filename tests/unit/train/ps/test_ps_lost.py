@@ -63,7 +63,7 @@ class Tabled(torch.nn.Module):
         return self.body(inputs + self.table(torch.arange(len(inputs))))
 
 
-def test_rows_that_were_asked_for_before_a_loss_are_asked_for_again(cluster: Callable[..., Cluster]) -> None:
+def test_rows_that_were_requested_before_a_loss_are_requested_again(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, PATIENT, make=Tabled)
     model, servers = job.join()
     loss_of(model, 1).backward()

@@ -120,9 +120,9 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
         assert is_written.wait(WITHIN_S)
         path = folder / "shard-00000-of-00001.pt"
     if not has_rates:  # as an earlier version wrote it
-        kept = torch.load(path, weights_only=True)
-        del kept["rates"]
-        shard_checkpoint.save_file(kept, path)
+        retained = torch.load(path, weights_only=True)
+        del retained["rates"]
+        shard_checkpoint.save_file(retained, path)
 
     if where == "left":
         assert shutdown.restore_saved_shard(after, context, mode="async", start=None)

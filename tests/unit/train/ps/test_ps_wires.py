@@ -58,7 +58,7 @@ def test_topk_sends_the_largest_and_keeps_the_rest(size: int) -> None:
     torch.testing.assert_close(back + rest, values)
 
 
-def test_topk_of_equal_values_is_no_more_than_asked_for() -> None:
+def test_topk_of_equal_values_is_no_more_than_requested() -> None:
     for values in (torch.zeros(50_000), torch.ones(50_000)):
         assert len(largest(values, 500)) == 500
 

@@ -124,10 +124,10 @@ def process_sets():
             results["late"] = refused(hvd.synchronize, waits)
     results["removed"] = [alone.process_set_id, refused(hvd.allreduce, torch.ones(1), process_set=alone)]
     results["other ranks"] = refused(hvd.add_process_set, [0, rank])
-    kept = hvd.add_process_set([0, 1])
+    retained = hvd.add_process_set([0, 1])
     hvd.shutdown()
     hvd.init()
-    again = hvd.add_process_set(kept)
+    again = hvd.add_process_set(retained)
     results["again"] = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=again).item() if rank < 2 else None
     hvd.barrier()
     return results
