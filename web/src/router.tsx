@@ -14,7 +14,7 @@ import { JobsPage } from "./pages/jobs/page";
 import { LoginPage } from "./pages/login";
 import { NotFound } from "./pages/notFound";
 
-/* All routes. Their first segments are also in `api/pages/routes.py`, which serves this application there. */
+/* All routes. Their first segments are also in `api/pages.py`, which serves this application there. */
 
 const RETRY_AFTER_MS = [250, 1_000, 3_000];
 

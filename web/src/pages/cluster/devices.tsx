@@ -50,11 +50,11 @@ export function Slot({ name, device }: { name: string; device: Device }) {
   const usedShare = device.holders.reduce((sum, holder) => sum + (holder.gpu_part ?? 1), 0);
   const [first] = device.holders;
   if (first === undefined) return <FreeSlot label={`${label}: free`} />;
-  if (typeof first.gpu_part !== "number") return <HeldSlot label={`${label}: ${holderName(first)}`} holder={first} />;
+  if (typeof first.gpu_part !== "number") return <AllocatedSlot label={`${label}: ${holderName(first)}`} holder={first} />;
   return (
     <span className="gpu-parts">
       {device.holders.map((holder, i) => (
-        <HeldSlot
+        <AllocatedSlot
           key={`${holder.job_id ?? ""} ${holder.role ?? ""}-${holder.index ?? i}`}
           label={`${label}: ${number(holder.gpu_part ?? 1)} of it ${holderName(holder)}`}
           holder={holder}
@@ -69,7 +69,7 @@ export function Slot({ name, device }: { name: string; device: Device }) {
 const holderName = (holder: Holder): string =>
   holder.job ? `${holder.job} ${holder.role ?? ""}-${holder.index ?? 0}` : "a job of another project";
 
-function HeldSlot({ label, holder, share }: { label: string; holder: Holder; share?: number }) {
+function AllocatedSlot({ label, holder, share }: { label: string; holder: Holder; share?: number }) {
   const attributes = { className: `gpu hue-${hueOf(holder.job_id ?? "")}`, title: label, style: { flexGrow: share } };
   if (!holder.job_id) return <span {...attributes} role="img" aria-label={label} />;
   return <Link to="/jobs/$job" params={{ job: holder.job_id }} {...attributes} aria-label={label} />;

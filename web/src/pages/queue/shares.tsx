@@ -33,7 +33,7 @@ export function SharesCard({ shares, hues }: { shares: Shares; hues: Hues }) {
 function Legend() {
   return (
     <span className="row share-legend" aria-hidden="true">
-      <i className="legend-held" /> using <i className="legend-due" /> fair share <i className="legend-past" /> recent
+      <i className="legend-allocated" /> using <i className="legend-due" /> fair share <i className="legend-past" /> recent
     </span>
   );
 }
@@ -106,7 +106,7 @@ function ShareBar({ share, label, hue }: { share: Share; label: string; hue: str
       aria-valuemax={100}
       title={label}
     >
-      <span className={`share-held ${hue}`} style={{ width: width(share.allocated) }} />
+      <span className={`share-allocated ${hue}`} style={{ width: width(share.allocated) }} />
       {share.usage != null && <span className="share-past" style={{ width: width(share.usage) }} />}
       <span className="share-due" style={{ left: width(share.entitlement) }} />
     </div>
@@ -123,17 +123,17 @@ function Models({ shares, hues }: { shares: Shares; hues: Hues }) {
         const parts = shares.projects
           .map((share) => ({ project: share.project, count: share.gpus?.[model] ?? 0 }))
           .filter((part) => part.count > 0);
-        const held = parts.reduce((sum, part) => sum + part.count, 0);
+        const allocated = parts.reduce((sum, part) => sum + part.count, 0);
         const label = [
           ...parts.map((part) => `${part.project ?? "other projects"} ${number(part.count)}`),
-          `free ${number(Math.max(0, all - held))}`,
+          `free ${number(Math.max(0, all - allocated))}`,
         ].join(", ");
         return (
           <li key={model} title={label}>
             <div className="row small">
               <span className="grow mono">{model}</span>
               <span className="num dim">
-                {number(held)} of {number(all)} in use
+                {number(allocated)} of {number(all)} in use
               </span>
             </div>
             <div className="stacked" role="img" aria-label={`${model}: ${label}`}>
