@@ -10,6 +10,7 @@ from functools import partial
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
+from api import VERSION
 from api.app import routers
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
@@ -20,14 +21,13 @@ from api.endpoints.proxy import Proxy
 from api.http import problems
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
 from api.http.openapi_document import describe
-from api.pages.routes import page
+from api.pages import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from api.protocols.optuna.storages import Storages
 from api.protocols.vertex.table import environment_entries
 from api.tensorboard.links import TensorBoardViewCache
 from api.tensorboard.viewers import Viewers
-from api.version import VERSION
 from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 from core.tokens import platform_key

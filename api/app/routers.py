@@ -1,4 +1,4 @@
-"""The list of all routers of the API, by package."""
+"""The list of all routers of the API, by module."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from api.auth import forget_callers
 
 PREFIX: Final = "/api/v1"
 
-# Packages under /api/v1; each package's routes.py has a `router`. Requests are matched in this order, so the busiest
-# routes come first.
+# Modules under /api/v1; each has a `router`. Requests are matched in this order, so the busiest routes come first.
 NOUNS: Final = (
     "runtime",
-    "jobs",
-    "studies",
-    "automl",
-    "endpoints",
-    "protocols.optuna",
-    "forecasts",
-    "queue",
-    "attempts",
-    "events",
-    "logs",
-    "metrics",
-    "checkpoints",
-    "models",
-    "files",
+    "jobs.routes",
+    "studies.routes",
+    "automl.routes",
+    "endpoints.routes",
+    "protocols.optuna.routes",
+    "forecasts.routes",
+    "queue.routes",
+    "attempts.routes",
+    "events.routes",
+    "logs.routes",
+    "metrics.routes",
+    "checkpoints.routes",
+    "models.routes",
+    "files.routes",
     "code",
-    "archives",
-    "nodes",
+    "archives.routes",
+    "nodes.routes",
     "volumes",
-    "quotas",
+    "quotas.routes",
     "projects",
-    "policy",
-    "vertex_table",
+    "policy.routes",
+    "vertex_table.routes",
     "reservations",
     "simulations",
     "secrets",
@@ -48,13 +47,13 @@ NOUNS: Final = (
 )
 # At the root.
 ROOTS: Final = (
-    "prometheus",
-    "protocols.mlflow",
-    "protocols.gcs",
-    "protocols.vertex",
-    "protocols.kubeflow",
-    "protocols.ray",
-    "tensorboard",
+    "prometheus.routes",
+    "protocols.mlflow.routes",
+    "protocols.gcs.routes",
+    "protocols.vertex.routes",
+    "protocols.kubeflow.routes",
+    "protocols.ray.routes",
+    "tensorboard.routes",
     "pages",
 )
 
@@ -67,7 +66,7 @@ def include_all(app: FastAPI) -> None:
 
 
 def _include(app: FastAPI, noun: str, prefix: str) -> None:
-    router: APIRouter = importlib.import_module(f"api.{noun}.routes").router
+    router: APIRouter = importlib.import_module(f"api.{noun}").router
     changes_callers = noun in ("projects", "users", "tokens")
     dependencies = [Depends(forget_callers, scope="function")] if changes_callers else []
     app.include_router(router, prefix=prefix, dependencies=dependencies)

@@ -6,11 +6,11 @@ service, and the block's end commits. Services never commit. Wake-ups of the sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request
@@ -21,6 +21,7 @@ from api.app.coalescing import RequestBatcher
 from api.app.volume_cache import VolumeCache
 from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.events import append_event
 from core.settings import Settings
 from core.wakeups import Wakeup
 
@@ -45,6 +46,28 @@ class UnitOfWork:
         """Wake the scheduler's loop for ``topic`` and ``key`` after the commit; not at all after a rollback."""
         if (topic, key) not in self.notifications:
             self.notifications.append((topic, key))
+
+    def record_event(
+        self,
+        kind: str,
+        actor: str,
+        *,
+        project_id: str | None = None,
+        job_id: str | None = None,
+        reason: str = "",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append an event of now to the history; see ``append_event``."""
+        append_event(
+            self.session,
+            at=self.now,
+            kind=kind,
+            actor=actor,
+            project_id=project_id,
+            job_id=job_id,
+            reason=reason,
+            data=data,
+        )
 
 
 @dataclass(frozen=True, slots=True)

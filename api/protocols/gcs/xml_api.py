@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from api.pages.routes import PAGE_PATHS
+from api.pages import PAGE_PATHS
 
 _OTHER_APIS: Final = frozenset(
     {"api", "apis", "ajax-api", "assets", "compute", "mlflow", "storage", "upload", "download", "resumable"}

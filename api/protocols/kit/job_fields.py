@@ -9,7 +9,7 @@ from typing import Final
 
 # Our labels begin and end with a letter or a digit; others are stored for the foreign client alone.
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_RUNNER: Final = Path(__file__).parents[2] / "code" / "run_in_environment.py"
+_RUNNER: Final = Path(__file__).with_name("run_in_environment.py")
 
 
 def own_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from api import VERSION
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer, authenticate
 from api.protocols.kit.errors import NotServed
@@ -22,7 +23,6 @@ from api.protocols.kit.json_values import answer
 from api.protocols.kubeflow import jobs, runtimes, views
 from api.protocols.kubeflow.answers import KubernetesRoute, items
 from api.protocols.kubeflow.logs import PodLog, has_ended, open_log
-from api.version import VERSION
 from core.domain.errors import InvalidRequest
 
 router = APIRouter(prefix="/kubernetes", route_class=KubernetesRoute, include_in_schema=False)

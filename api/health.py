@@ -1,4 +1,4 @@
-"""Health checks of the platform's parts."""
+"""Liveness, readiness and health of the platform's parts, for supervisors and load balancers; no token is needed."""
 
 from __future__ import annotations
 
@@ -6,30 +6,72 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from anyio import move_on_after, to_thread
+from fastapi import Request, Response
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
-from trainmaster.wire.admin import HealthView
+from trainmaster.wire.admin import Alive, HealthView
 
-from api.app.unit_of_work import AppContext
+from api import VERSION
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContext, AppContextDep
+from api.http.routing import new_router
 from core.db.leases import TICK, TICK_DONE, marked_at
 from core.db.tables import Lease, Node, Orphan
 from core.domain.errors import Unavailable
 from core.settings import Settings
 from core.wakeups import ReportsProblem
 
-OK: Final = "ok"
+router = new_router("health")
+
+_OK: Final = "ok"
 _IDLE: Final = timedelta(seconds=15)
 # Below the timeout of probes: load balancers and kubelets wait for some seconds.
 _TIME_LIMIT_S: Final = 1.5
 
 
-def check(context: AppContext, version: str) -> HealthView:
+@router.get("/live", operation_id="get_liveness", summary="Liveness of the process", openapi_extra={"security": []})
+async def get_liveness() -> Alive:
+    """200 while the process can answer. Other parts that are away do not matter: a restart would not bring them
+    back.
+    """
+    return Alive(version=VERSION)
+
+
+@router.get(
+    "/health", operation_id="get_health", summary="Health of the platform's parts", openapi_extra={"security": []}
+)
+async def get_health(context: AppContextDep) -> HealthView:
+    """Always 200; `status` is `ok` or `degraded`, and `parts` has the state of each part."""
+    return await _check_within_limit(context)
+
+
+@router.get(
+    "/ready", operation_id="get_readiness", summary="Readiness to serve requests", openapi_extra={"security": []}
+)
+async def get_readiness(request: Request, context: AppContextDep, response: Response) -> HealthView:
+    """503 while the database is away, and while this process shuts down.
+
+    If the scheduler or the broker is away, jobs wait, but requests are served.
+    """
+    shutdown: GracefulShutdown = request.app.state.shutdown
+    if shutdown.is_draining:
+        parts = {"api": "is shutting down; use another API process"}
+        health = HealthView(status="degraded", version=VERSION, parts=parts)
+    else:
+        health = await _check_within_limit(context)
+    if shutdown.is_draining or health.parts["database"] != _OK:
+        response.status_code = 503
+        response.headers["Retry-After"] = "2"
+    return health
+
+
+def _check(context: AppContext) -> HealthView:
     """Each part's state: ``ok``, or a sentence about the problem. Never raises."""
     try:
         with context.read() as work:
             work.session.execute(text("select 1"))
             parts = {
-                "database": OK,
+                "database": _OK,
                 "scheduler": _scheduler(work.session, context.settings, work.now),
                 "nodes": _nodes(work.session),
                 "executor": _executor(work.session),
@@ -39,25 +81,20 @@ def check(context: AppContext, version: str) -> HealthView:
         parts |= dict.fromkeys(("nodes", "executor"), "unknown")
     parts["wakeups"] = _wakeup(context)
     return HealthView(
-        status="ok" if all(part == OK for part in parts.values()) else "degraded", version=version, parts=parts
+        status="ok" if all(part == _OK for part in parts.values()) else "degraded", version=VERSION, parts=parts
     )
 
 
-async def check_within_limit(context: AppContext, version: str) -> HealthView:
-    """Like ``check``, within ``_TIME_LIMIT_S`` whatever hangs.
+async def _check_within_limit(context: AppContext) -> HealthView:
+    """Like ``_check``, within ``_TIME_LIMIT_S`` whatever hangs.
 
     It uses threads of its own: when requests block all others, a health check must not queue behind them.
     """
     with move_on_after(_TIME_LIMIT_S):
-        return await to_thread.run_sync(check, context, version, limiter=context.probe_threads, abandon_on_cancel=True)
+        return await to_thread.run_sync(_check, context, limiter=context.probe_threads, abandon_on_cancel=True)
     parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
     parts["wakeups"] = _wakeup(context, is_asking=False)  # nothing may block here
-    return HealthView(status="degraded", version=version, parts=parts)
-
-
-def shutting_down(version: str) -> HealthView:
-    """The health of a process that is shutting down."""
-    return HealthView(status="degraded", version=version, parts={"api": "is shutting down; use another API process"})
+    return HealthView(status="degraded", version=VERSION, parts=parts)
 
 
 def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
@@ -68,7 +105,7 @@ def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
     allowed = max(_IDLE, timedelta(seconds=settings.lease_ttl_s)) + timedelta(seconds=3 * settings.tick_interval_s)
     late = now - done_at
     if late <= allowed:
-        return OK
+        return _OK
     ago = f"{int(late.total_seconds())} s ago"
     lives = session.get(Lease, TICK)
     if lives is not None and lives.expires_at > now:
@@ -78,7 +115,7 @@ def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
 
 def _nodes(session: Session) -> str:
     ready = session.execute(select(func.count()).select_from(Node).where(Node.is_ready)).scalar_one()
-    return OK if ready else "no node is ready; jobs wait until one is"
+    return _OK if ready else "no node is ready; jobs wait until one is"
 
 
 def _executor(session: Session) -> str:
@@ -89,11 +126,11 @@ def _executor(session: Session) -> str:
         orphans.append(f"{foreign} of another database, which are left running")
     if forgotten := len(kinds) - foreign:
         orphans.append(f"{forgotten} deleted from this database, which are removed within minutes")
-    return f"has orphaned attempts: {' and '.join(orphans)}; `GET /api/v1/events` has details" if orphans else OK
+    return f"has orphaned attempts: {' and '.join(orphans)}; `GET /api/v1/events` has details" if orphans else _OK
 
 
 def _wakeup(context: AppContext, *, is_asking: bool = True) -> str:
     """Wake-ups are hints: without them the scheduler runs at its interval, not at once."""
     if not isinstance(context.wakeup, ReportsProblem):
-        return OK
-    return context.wakeup.problem(is_asking=is_asking) or OK
+        return _OK
+    return context.wakeup.problem(is_asking=is_asking) or _OK

@@ -17,7 +17,7 @@ from core.domain.errors import NotFound
 
 router = new_router("pages")
 
-BUILD: Final = Path(__file__).parents[2] / "web" / "dist"
+BUILD: Final = Path(__file__).parents[1] / "web" / "dist"
 # The first path segments of the application's pages. Other unknown addresses are answered with 404.
 PAGE_PATHS: Final = (
     "jobs", "studies", "models", "endpoints", "batch-predictions", "submit", "compare", "queue", "simulations",

@@ -12,11 +12,11 @@ from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
-from api.app.unit_of_work import UnitOfWork
+from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.app.volume_cache import CachedVolume
-from api.auth import Caller
-from api.http.paging import PageQuery, rows_by_name
-from core.db.repositories.events import append_event
+from api.auth import Caller, PlatformAdmin, Reader
+from api.http.paging import PageParams, rows_by_name
+from api.http.routing import new_router
 from core.db.tables import Job, Volume
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.jobs.states import JobState
@@ -24,10 +24,73 @@ from core.ids import new_id
 from core.settings import Settings
 from core.storage.registry import FOLDER as MODELS
 
+router = new_router("volumes", "/volumes")
+
 _ENDED = [state.value for state in JobState if state.is_terminal]
 
 
-def view_of(volume: Volume, caller: Caller) -> VolumeView:
+@router.get("", operation_id="list_volumes", summary="The volumes that jobs may use")
+def list_volumes(caller: Reader, context: AppContextDep, page: PageParams) -> Page[VolumeView]:
+    """In order of name. `root` and `config` are shown to platform admins only."""
+    with context.read() as work:
+        rows, cursor = rows_by_name(work.session, select(Volume), Volume.name, page)
+        return Page(items=[_view_of(volume, caller) for volume, _ in rows], next_cursor=cursor)
+
+
+@router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)
+def create_volume(body: VolumeCreate, caller: PlatformAdmin, context: AppContextDep) -> VolumeView:
+    """`root` is the volume's folder on the control plane: required for a local volume; without it files and logs are
+    not served. `config` is how containers mount it: `nfs` takes `server` and `path`, `pvc` a `claim`, `csi` a `driver`
+    with its `attributes`, `local` a `path` if the folder is elsewhere on the nodes.
+    """
+    root = _checked_root(body, context.settings)
+    _demand_no_models(body, root, context.volumes.find(context.settings.default_volume, context.clock()))
+    with context.write() as work:
+        volume = Volume(
+            id=new_id("volume"),
+            name=body.name,
+            kind=body.kind,
+            root=root,
+            config=body.config.model_dump(exclude_none=True, exclude_defaults=True),
+            is_read_only=body.is_read_only,
+            created_at=work.now,
+        )
+        try:
+            with work.session.begin_nested():
+                work.session.add(volume)
+        except IntegrityError:
+            raise Conflict(f"Volume {body.name!r} already exists; choose another name.", field="name") from None
+        work.record_event("volume.registered", caller.actor, data={"name": body.name})
+        return _view_of(volume, caller)
+
+
+@router.get("/{volume}", operation_id="get_volume", summary="One volume")
+def get_volume(volume: str, caller: Reader, context: AppContextDep) -> VolumeView:
+    with context.read() as work:
+        return _view_of(_load(work, volume), caller)
+
+
+@router.delete("/{volume}", operation_id="delete_volume", summary="Remove a volume", status_code=204)
+def delete_volume(volume: str, caller: PlatformAdmin, context: AppContextDep) -> None:
+    """Its files stay. Refused while jobs that have not ended use it."""
+    with context.write() as work:
+        row = _load(work, volume)
+        if volume == context.settings.default_volume:
+            raise Conflict(
+                f"Volume {volume} is the default volume for outputs (TRAINMASTER_DEFAULT_VOLUME); choose another "
+                "default first."
+            )
+        users = list(_live_users(work, volume))
+        if users:
+            shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
+            raise Conflict(
+                f"Volume {volume} is used by jobs that have not ended: {shown}; wait for them or cancel them."
+            )
+        work.session.delete(row)
+        work.record_event("volume.removed", caller.actor, data={"name": volume})
+
+
+def _view_of(volume: Volume, caller: Caller) -> VolumeView:
     """The view of a volume; only admins see paths and mount options."""
     return VolumeView.model_validate(
         {
@@ -41,19 +104,14 @@ def view_of(volume: Volume, caller: Caller) -> VolumeView:
     )
 
 
-def list_volumes(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[VolumeView]:
-    rows, cursor = rows_by_name(work.session, select(Volume), Volume.name, page)
-    return Page(items=[view_of(volume, caller) for volume, _ in rows], next_cursor=cursor)
-
-
-def load(work: UnitOfWork, name: str) -> Volume:
+def _load(work: UnitOfWork, name: str) -> Volume:
     volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"There is no volume {name!r}; `GET /api/v1/volumes` lists them.")
     return volume
 
 
-def check_root(body: VolumeCreate, settings: Settings) -> str | None:
+def _checked_root(body: VolumeCreate, settings: Settings) -> str | None:
     """The root to store. Reads the file system; call it before the transaction.
 
     Raises:
@@ -87,7 +145,7 @@ def check_root(body: VolumeCreate, settings: Settings) -> str | None:
     return str(resolved if body.kind == "local" else root)
 
 
-def demand_no_models(body: VolumeCreate, root: str | None, shared: CachedVolume | None) -> None:
+def _demand_no_models(body: VolumeCreate, root: str | None, shared: CachedVolume | None) -> None:
     """Refuse a folder through which jobs could write to registered models. ``shared``: the default volume.
 
     Raises:
@@ -102,41 +160,6 @@ def demand_no_models(body: VolumeCreate, root: str | None, shared: CachedVolume 
             "another folder, or register it with is_read_only.",
             field="root",
         )
-
-
-def register(work: UnitOfWork, caller: Caller, body: VolumeCreate, root: str | None) -> Volume:
-    volume = Volume(
-        id=new_id("volume"),
-        name=body.name,
-        kind=body.kind,
-        root=root,
-        config=body.config.model_dump(exclude_none=True, exclude_defaults=True),
-        is_read_only=body.is_read_only,
-        created_at=work.now,
-    )
-    try:
-        with work.session.begin_nested():
-            work.session.add(volume)
-    except IntegrityError:
-        raise Conflict(f"Volume {body.name!r} already exists; choose another name.", field="name") from None
-    append_event(work.session, at=work.now, kind="volume.registered", actor=caller.actor, data={"name": body.name})
-    return volume
-
-
-def remove(work: UnitOfWork, caller: Caller, name: str, settings: Settings) -> None:
-    """Remove the volume's registration; its files stay. Raises ``Conflict`` while jobs that have not ended use it."""
-    volume = load(work, name)
-    if name == settings.default_volume:
-        raise Conflict(
-            f"Volume {name} is the default volume for outputs (TRAINMASTER_DEFAULT_VOLUME); choose another default "
-            "first."
-        )
-    users = list(_live_users(work, name))
-    if users:
-        shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
-        raise Conflict(f"Volume {name} is used by jobs that have not ended: {shown}; wait for them or cancel them.")
-    work.session.delete(volume)
-    append_event(work.session, at=work.now, kind="volume.removed", actor=caller.actor, data={"name": name})
 
 
 def _live_users(work: UnitOfWork, name: str) -> Iterator[str]:

@@ -1,3 +1,5 @@
+"""The JSON Schema of the job spec."""
+
 from __future__ import annotations
 
 from functools import lru_cache

@@ -1,18 +1,24 @@
+"""What replicas report, and the code that they fetch: an attempt's token gives access to that attempt alone."""
+
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from fastapi import Response
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
 from trainmaster.wire.runtime import Report, ReportAnswer
 
 from api.app.unit_of_work import AppContext, AppContextDep
+from api.archives.service import store_of
 from api.auth import AttemptCaller
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
 from api.metrics.ingest import ingest_batch
-from api.runtime.code import open_code
+from core.db.tables import Attempt, Job
+from core.domain.errors import AttemptEnded, NotFound
 from core.domain.ids import AttemptId
 from core.reports.ingest import ingest_report
 
@@ -60,4 +66,30 @@ def _ingest_metrics(body: MetricsBatch, attempt: AttemptId, context: AppContext)
 )
 async def download_code(attempt: AttemptCaller, context: AppContextDep) -> Response:
     """With the attempt's token, while the attempt is live. Supports `Range` and `If-Range`."""
-    return OpenFileResponse(await run_in_threadpool(open_code, context, attempt), media_type="application/gzip")
+    return OpenFileResponse(await run_in_threadpool(_open_code, context, attempt), media_type="application/gzip")
+
+
+def _open_code(context: AppContext, attempt_id: AttemptId) -> int:
+    """A file descriptor for reading the code archive of the attempt's job.
+
+    Raises:
+        NotFound: the job has no code, or its archive is gone.
+        AttemptEnded: it has ended, or its job was deleted.
+    """
+    with context.read() as work:
+        row = work.session.execute(
+            select(Job.spec, Job.deleted_at, Attempt.ended_at)
+            .join(Attempt, Attempt.job_id == Job.id)
+            .where(Attempt.id == attempt_id)
+        ).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no attempt {attempt_id}.")
+    if row.deleted_at is not None or row.ended_at is not None:
+        raise AttemptEnded("The attempt of this token has ended; no more of its replicas start.")
+    digest = row.spec.get("code")
+    if digest is None:
+        raise NotFound("The job was submitted without code.")
+    try:
+        return os.open(store_of(context).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFound("The job's code archive is gone; submit the job again to upload it.") from None

@@ -10,11 +10,11 @@ from sqlalchemy import func, or_, select
 from trainmaster.wire.base import Page
 from trainmaster.wire.reservations import ReservationCreate, ReservationView
 
-from api.app.unit_of_work import UnitOfWork
-from api.auth import Caller
+from api.app.unit_of_work import AppContextDep, UnitOfWork
+from api.auth import Caller, PlatformAdmin, Reader
 from api.http.cursors import make_cursor
-from api.http.paging import PageQuery, read_position
-from core.db.repositories.events import append_event
+from api.http.paging import PageParams, read_position
+from api.http.routing import new_router
 from core.db.repositories.nodes import is_holding, merged_labels
 from core.db.repositories.planning import bookings
 from core.db.tables import BookingRow, Job, Node, Project, Replica
@@ -23,24 +23,45 @@ from core.domain.jobs.states import JobState
 from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 
+router = new_router("reservations", "/reservations")
+
 _MAX_DURATION: Final = timedelta(days=366)
 _CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _SHOWN: Final = 5
 
 
-def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[ReservationView]:
-    """Current and future reservations, in order of their beginning."""
-    rows = list(bookings(work.session, ending_after=work.now))
-    if page.cursor is not None:
-        after = read_position(page.cursor)
-        rows = [row for row in rows if (row.begins_at, row.id) > after]
-    shown = rows[: page.limit]
-    names = _project_names(work, shown)
-    cursor = make_cursor(shown[-1].begins_at.isoformat(), shown[-1].id) if len(rows) > page.limit else None
-    return Page(items=[_view(work, caller, row, names) for row in shown], next_cursor=cursor)
+@router.get("", operation_id="list_reservations", summary="Reservations of nodes for projects")
+def list_reservations(caller: Reader, context: AppContextDep, page: PageParams) -> Page[ReservationView]:
+    """Current and future reservations, in order of their beginning. Only those of your own projects have names."""
+    with context.read() as work:
+        rows = list(bookings(work.session, ending_after=work.now))
+        if page.cursor is not None:
+            after = read_position(page.cursor)
+            rows = [row for row in rows if (row.begins_at, row.id) > after]
+        shown = rows[: page.limit]
+        names = _project_names(work, shown)
+        cursor = make_cursor(shown[-1].begins_at.isoformat(), shown[-1].id) if len(rows) > page.limit else None
+        return Page(items=[_view(work, caller, row, names) for row in shown], next_cursor=cursor)
 
 
-def create(work: UnitOfWork, caller: Caller, body: ReservationCreate) -> ReservationView:
+@router.post("", operation_id="create_reservation", summary="Reserve nodes for a project", status_code=201)
+def create_reservation(body: ReservationCreate, caller: PlatformAdmin, context: AppContextDep) -> ReservationView:
+    """From `begins_at` to `ends_at` only this project's jobs may use the nodes; jobs of other projects that run there
+    at the beginning are preempted. Until then, jobs that surely end before may start there.
+    """
+    with context.write() as work:
+        return _create(work, caller, body)
+
+
+@router.delete("/{reservation}", operation_id="delete_reservation", summary="Delete a reservation", status_code=204)
+def delete_reservation(reservation: str, caller: PlatformAdmin, context: AppContextDep) -> None:
+    with context.write() as work:
+        row = work.session.get(BookingRow, reservation) or _named(work, reservation)
+        _record_event(work, caller, row, "reservation.deleted", {"id": row.id, "name": row.name})
+        work.session.delete(row)
+
+
+def _create(work: UnitOfWork, caller: Caller, body: ReservationCreate) -> ReservationView:
     """Reserve nodes.
 
     Raises:
@@ -70,21 +91,8 @@ def create(work: UnitOfWork, caller: Caller, body: ReservationCreate) -> Reserva
     return _view(work, caller, row, {project.id: project.name}, warnings)
 
 
-def remove(work: UnitOfWork, caller: Caller, which: str) -> None:
-    """Delete a reservation; other projects may use its nodes at once.
-
-    ``which``: its id, or its name if that is unique among current and future reservations.
-
-    Raises:
-        NotFound: there is no such reservation.
-        Conflict: several have this name.
-    """
-    row = work.session.get(BookingRow, which) or _named(work, which)
-    _record_event(work, caller, row, "reservation.deleted", {"id": row.id, "name": row.name})
-    work.session.delete(row)
-
-
 def _named(work: UnitOfWork, name: str) -> BookingRow:
+    """The only current or future reservation of this name."""
     found = [row for row in bookings(work.session, ending_after=work.now) if row.name == name]
     if not found:
         raise NotFound(f"There is no reservation {name!r}; `trainmaster reservation list` shows them.")
@@ -95,7 +103,7 @@ def _named(work: UnitOfWork, name: str) -> BookingRow:
 
 
 def _record_event(work: UnitOfWork, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:
-    append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, data=dict(data))
+    work.record_event(kind, caller.actor, project_id=row.project_id, data=data)
     work.notify(TOPIC_TICK)
 
 

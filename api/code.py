@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Query
 from trainmaster.wire.code import CodeDifference, CodeFileDifference
 
-from api.app.unit_of_work import AppContext
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.archives.service import store_of
-from api.auth import JobAccess
+from api.auth import JobAccess, JobViewer
+from api.http.routing import new_router
 from core.domain.errors import NotFound, Unavailable
 from core.storage.code_listing import CodeFile, CodeText, list_code, read_texts
+
+router = new_router("code")
 
 _FILE_LIMIT: Final = 500
 _LOCK_TIMEOUT_S: Final = 20.0
@@ -20,22 +24,25 @@ _NO_TEXT: Final = CodeText(None)
 _comparison_lock: Final = threading.Lock()
 
 
-def difference(context: AppContext, before: JobAccess, after: JobAccess) -> CodeDifference:
-    """From the code of ``before`` to that of ``after``; a job without code has no files.
-
-    Raises:
-        NotFound: an archive is gone.
-        CodeUnreadable: an archive is damaged or oversized.
-        Unavailable: another comparison is running.
+@router.get("/jobs/{job}/code/diff", operation_id="diff_code", summary="Which files of two jobs' code differ")
+def diff_code(
+    job: JobViewer,
+    context: AppContextDep,
+    other: Annotated[str, Query(min_length=1, max_length=100, description="The job to compare with, by id or name.")],
+) -> CodeDifference:
+    """From `job` to `other`, with the texts of small text files. Archives are not unpacked to disk. A damaged or
+    oversized archive is an error.
     """
     with context.read() as work:
-        old_digest, new_digest = (access.load(work.session).spec.get("code") for access in (before, after))
-    if old_digest == new_digest:
-        return CodeDifference(before=old_digest, after=new_digest, same_count=0, differ_count=0, items=[])
+        # A job without code has no files.
+        accesses = (job, JobAccess(job.caller, other, "viewer"))
+        before, after = (access.load(work.session).spec.get("code") for access in accesses)
+    if before == after:
+        return CodeDifference(before=before, after=after, same_count=0, differ_count=0, items=[])
     if not _comparison_lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise Unavailable("The code of other jobs is being compared; try again in a moment.")
     try:
-        return _difference(context, old_digest, new_digest)
+        return _difference(context, before, after)
     finally:
         _comparison_lock.release()
 

@@ -1,1 +1,0 @@
-"""The code of jobs: contents and differences."""

@@ -1,0 +1,202 @@
+"""Login: exchange of one-time codes for tokens, and of tokens for browser sessions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from fastapi import Request, Response
+from sqlalchemy import select, update
+from starlette.concurrency import run_in_threadpool
+from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
+
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
+from api.auth import SESSION_COOKIE, Caller, Reader, Scope, Writer, caller_of_token, refuse_foreign_page
+from api.http.routing import new_router
+from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
+from core.db.tables import LoginCode, Token, User
+from core.domain.errors import Forbidden, InvalidRequest, Unauthenticated
+from core.tokens import token_digest
+
+router = new_router("login")
+
+_SESSION_TTL: Final = timedelta(days=30)
+_TOKEN_TTL: Final = timedelta(days=90)
+
+
+@router.post(
+    "/login",
+    operation_id="exchange_login",
+    summary="A token for a one-time login code",
+    status_code=201,
+    openapi_extra={"security": []},
+)
+def exchange_login(body: LoginExchange, context: AppContextDep, response: Response) -> TokenCreated:
+    """The code can be used once. The token is only in this response."""
+    response.headers["Cache-Control"] = "no-store"
+    with context.write() as work:
+        return _exchange_code(work, body.code, name="login", ttl=_TOKEN_TTL)
+
+
+@router.post("/login/codes", operation_id="create_login_code", summary="A one-time login code", status_code=201)
+def create_login_code(caller: Writer, context: AppContextDep, response: Response) -> LoginCodeCreated:
+    """For a browser or another machine of the caller. The caller's token must have all scopes that the code gives."""
+    response.headers["Cache-Control"] = "no-store"
+    with context.write() as work:
+        # From the user, not from the caller's token: the code gives all scopes that the user may have.
+        is_admin = work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one()
+        for scope in _scopes_of(is_admin):
+            if not caller.may(Scope(scope)):
+                raise Forbidden(f"A login gives the scope {scope}, which your own token lacks; use one that has it.")
+        code = add_login_code(work.session, caller.user_id, now=work.now)
+        work.record_event("user.login_code_made", caller.actor)
+        return LoginCodeCreated(user=caller.user, code=code, expires_at=work.now + LOGIN_CODE_TTL)
+
+
+@router.post(
+    "/session",
+    operation_id="open_session",
+    summary="Begin a browser's session",
+    status_code=201,
+    openapi_extra={"security": []},
+)
+async def open_session(
+    body: SessionOpen, request: Request, context: AppContextDep, response: Response
+) -> CallerIdentity:
+    """For a token or a one-time code. The session is an HttpOnly cookie; the response has no token. It is valid for 30
+    days, at most as long as the token, and is revoked with it.
+
+    Only pages of this platform may call it (checked by `Origin` and `Sec-Fetch-Site`).
+    """
+    refuse_foreign_page(request)
+    if (body.token is None) == (body.code is None):
+        raise InvalidRequest("State either token or code, not both.", field="token")
+    if body.token is not None:
+        caller = await caller_of_token(request, context, body.token.strip())
+        token, left = await run_in_threadpool(_open_session, context, caller)
+    else:
+        token, left = await run_in_threadpool(_open_session_by_code, context, body.code or ""), _SESSION_TTL
+        caller = await caller_of_token(request, context, token)
+    response.headers["Cache-Control"] = "no-store"
+    response.set_cookie(
+        SESSION_COOKIE,
+        token,
+        max_age=int(left.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="strict",  # other sites' links open the page without the cookie; its own requests have it
+        secure=context.settings.api_url.startswith("https://"),
+    )
+    return _identity(caller)
+
+
+@router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
+def close_session(request: Request, caller: Reader, context: AppContextDep) -> Response:
+    """The cookie's token is revoked at once. A program's token is not."""
+    if SESSION_COOKIE in request.cookies:
+        with context.write() as work:
+            work.session.execute(
+                update(Token)
+                .where(Token.id == caller.token_id, Token.revoked_at.is_(None))
+                .values(revoked_at=work.now)
+                .execution_options(synchronize_session=False)
+            )
+        request.app.state.callers.clear()
+    response = Response(status_code=204)
+    response.delete_cookie(SESSION_COOKIE, path="/")
+    return response
+
+
+@router.get("/me", operation_id="get_me", summary="The caller's user, scopes and roles")
+async def get_me(caller: Reader) -> CallerIdentity:
+    return _identity(caller)
+
+
+def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) -> TokenCreated:
+    """A token for a one-time code, which cannot be used again.
+
+    Raises:
+        Unauthenticated: the code is unknown, used or expired; or its user is disabled.
+    """
+    digest = token_digest(code)
+    taken = work.session.execute(
+        update(LoginCode)
+        .where(LoginCode.digest == digest, LoginCode.used_at.is_(None), LoginCode.expires_at > work.now)
+        .values(used_at=work.now)
+        .returning(LoginCode.user_id)
+        .execution_options(synchronize_session=False)
+    ).scalar_one_or_none()
+    if taken is None:
+        raise Unauthenticated(_why_not(work, digest))
+    user = work.session.execute(select(User).where(User.id == taken)).scalar_one()
+    if user.disabled_at is not None:
+        raise Unauthenticated("This user is disabled; ask an admin of the platform.")
+    token = add_token(work.session, user_id=user.id, name=name, scopes=_scopes_of(user.is_admin), now=work.now, ttl=ttl)
+    work.record_event("user.logged_in", f"user:{user.name}", reason=f"By a one-time code ({name}).")
+    row = work.session.execute(select(Token).where(Token.digest == token_digest(token))).scalar_one()
+    return TokenCreated(
+        id=row.id,
+        user=user.name,
+        name=row.name,
+        scopes=row.scopes,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        token=token,
+    )
+
+
+def _why_not(work: UnitOfWork, digest: str) -> str:
+    code = work.session.get(LoginCode, digest)
+    if code is None:
+        return "This login code is unknown here; get a new link (`trainmaster login --link` prints one)."
+    if code.used_at is not None:
+        return "This login code was already used; get a new link (`trainmaster login --link` prints one)."
+    return "This login code has expired; get a new link (`trainmaster login --link` prints one)."
+
+
+def _open_session(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
+    """A session token for a browser, opened by the caller's token, and how long it is valid.
+
+    Logging out revokes the session token alone; revoking the caller's token revokes both.
+
+    Raises:
+        Unauthenticated: the caller's token was revoked or has expired just now.
+    """
+    with context.write() as work:
+        # Locked: a revocation between this read and the insert would miss the new session.
+        shown = work.session.execute(
+            select(Token).where(Token.id == caller.token_id).with_for_update()
+        ).scalar_one_or_none()
+        left = _SESSION_TTL
+        if shown is not None and shown.expires_at is not None:
+            left = min(left, shown.expires_at - work.now)
+        if shown is None or shown.revoked_at is not None or left <= timedelta(0):
+            raise Unauthenticated("This token is no longer valid; `trainmaster login` gets a new one.")
+        token = add_token(
+            work.session,
+            user_id=caller.user_id,
+            name="browser session",
+            scopes=sorted(caller.scopes),
+            now=work.now,
+            ttl=left,
+            parent_token_id=shown.id,
+        )
+        return token, left
+
+
+def _open_session_by_code(context: AppContext, code: str) -> str:
+    with context.write() as work:
+        return _exchange_code(work, code, name="browser session", ttl=_SESSION_TTL).token
+
+
+def _scopes_of(is_admin: bool) -> tuple[str, ...]:
+    return ("read", "write", "admin") if is_admin else ("read", "write")
+
+
+def _identity(caller: Caller) -> CallerIdentity:
+    return CallerIdentity(
+        user=caller.user,
+        is_admin=caller.is_admin,
+        scopes=[scope.value for scope in sorted(caller.scopes)],
+        projects={member.project: member.role for member in caller.projects.values()},
+    )

@@ -1,1 +1,0 @@
-"""The built web application."""

@@ -1,1 +1,0 @@
-"""What replicas report."""

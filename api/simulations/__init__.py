@@ -1,1 +1,0 @@
-"""Simulations of other policies on the own history."""

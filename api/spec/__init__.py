@@ -1,1 +1,0 @@
-"""The job spec's JSON Schema."""

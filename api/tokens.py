@@ -1,0 +1,145 @@
+"""API tokens: listed, created and revoked. Only their digests are stored."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Final
+
+from fastapi import Query, Response
+from pydantic import Field
+from sqlalchemy import literal, select, tuple_, update
+from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
+from trainmaster.wire.base import Page
+
+from api.app.unit_of_work import AppContextDep, UnitOfWork
+from api.auth import Caller, Reader, Scope, Writer
+from api.http.cursors import make_cursor
+from api.http.paging import PageQuery, cut, read_position
+from api.http.routing import new_router
+from core.db.rows import AnySelect
+from core.db.tables import Token, User, UtcDateTime
+from core.domain.errors import Forbidden, InvalidRequest, NotFound
+from core.ids import new_id
+from core.tokens import new_user_token, token_digest
+
+router = new_router("tokens", "/tokens")
+
+_MAX_LIFETIME: Final = timedelta(days=3650)  # for longer, a token without expiry
+_OTHERS: Final = "Only a platform admin can manage tokens of other users."
+
+
+class TokenQuery(PageQuery):
+    """Filter of tokens."""
+
+    user: Annotated[str | None, Field(description="Tokens of another user: platform admins only.")] = None
+    all_users: Annotated[bool, Field(description="Tokens of all users: platform admins only.")] = False
+
+
+@router.get("", operation_id="list_tokens", summary="The caller's tokens")
+def list_tokens(caller: Reader, context: AppContextDep, query: Annotated[TokenQuery, Query()]) -> Page[TokenView]:
+    """Newest first; their text is never shown again."""
+    with context.read() as work:
+        newest_first = _selected(work, caller, query).order_by(Token.created_at.desc(), Token.id.desc())
+        rows, has_more = cut(work.session.execute(newest_first.limit(query.limit + 1)), query.limit)
+        cursor = make_cursor(rows[-1][0].created_at.isoformat(), rows[-1][0].id) if has_more else None
+        return Page(items=[_view_of(token, name) for token, name in rows], next_cursor=cursor)
+
+
+@router.post("", operation_id="create_token", summary="Create a token", status_code=201)
+def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, response: Response) -> TokenCreated:
+    """`token` is shown only once. Its scopes cannot exceed those of the caller's token."""
+    response.headers["Cache-Control"] = "no-store"
+    with context.write() as work:
+        user = _user(work, caller, body.user)
+        _demand_valid(body, caller, user)
+        text = new_user_token()
+        token = Token(
+            id=new_id("token"),
+            user_id=user.id,
+            name=body.name,
+            digest=token_digest(text),
+            scopes=sorted(set(body.scopes), key=["read", "write", "admin"].index),
+            created_at=work.now,
+            expires_at=None if body.expires_in_s is None else work.now + timedelta(seconds=body.expires_in_s),
+        )
+        work.session.add(token)
+        work.session.flush()
+        data = {"token_id": token.id, "user": user.name, "scopes": token.scopes}
+        work.record_event("token.created", caller.actor, data=data)
+        return TokenCreated(**_view_of(token, user.name).model_dump(), token=text)
+
+
+@router.delete("/{token_id}", operation_id="revoke_token", summary="Revoke a token", status_code=204)
+def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
+    """Takes effect at once on this API process, within seconds on others. The caller's own token may be revoked,
+    too.
+    """
+    with context.write() as work:
+        token = work.session.get(Token, token_id, with_for_update=True)
+        if token is None or (token.user_id != caller.user_id and not caller.is_admin):
+            raise NotFound(f"You have no token {token_id}; `GET /api/v1/tokens` lists yours.")
+        if token.revoked_at is None:
+            token.revoked_at = work.now
+            # Also the browser sessions that were opened with it.
+            work.session.execute(
+                update(Token)
+                .where(Token.parent_token_id == token_id, Token.revoked_at.is_(None))
+                .values(revoked_at=work.now)
+                .execution_options(synchronize_session=False)
+            )
+            work.record_event("token.revoked", caller.actor, data={"token_id": token.id})
+
+
+def _selected(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> AnySelect:
+    """The tokens of a list, with their users' names, revoked tokens included."""
+    query = select(Token, User.name).join(User, User.id == Token.user_id)
+    if wanted.all_users:
+        if wanted.user is not None:
+            raise InvalidRequest("State user or all_users, not both.", field="all_users")
+        if not caller.is_admin:
+            raise Forbidden(_OTHERS, field="all_users")
+    else:
+        query = query.where(Token.user_id == _user(work, caller, wanted.user).id)
+    if wanted.cursor is not None:
+        made_at, token_id = read_position(wanted.cursor)
+        last = tuple_(literal(made_at, UtcDateTime), literal(token_id))
+        query = query.where(tuple_(Token.created_at, Token.id) < last)
+    return query
+
+
+def _demand_valid(body: TokenCreate, caller: Caller, user: User) -> None:
+    for scope in body.scopes:
+        if not caller.may(Scope(scope)):
+            raise Forbidden(f"Your own token lacks the scope {scope}, so it cannot grant it.", field="scopes")
+        if scope == "admin" and not user.is_admin:
+            raise Forbidden(
+                f"{user.name} is not a platform admin, so the scope admin would have no effect.", field="scopes"
+            )
+    if user.disabled_at is not None:
+        raise InvalidRequest(f"User {user.name} is disabled; enable the user first.", field="user")
+    if body.expires_in_s is not None and body.expires_in_s > _MAX_LIFETIME.total_seconds():
+        raise InvalidRequest(
+            "expires_in_s is at most ten years; omit it for a token that does not expire.", field="expires_in_s"
+        )
+
+
+def _view_of(token: Token, user_name: str) -> TokenView:
+    return TokenView(
+        id=token.id,
+        user=user_name,
+        name=token.name,
+        scopes=token.scopes,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+        last_used_at=token.last_used_at,
+    )
+
+
+def _user(work: UnitOfWork, caller: Caller, name: str | None) -> User:
+    if name is not None and name != caller.user and not caller.is_admin:
+        raise Forbidden(_OTHERS, field="user")
+    user = work.session.execute(select(User).where(User.name == (name or caller.user))).scalar_one_or_none()
+    if user is None:
+        raise NotFound(f"There is no user {name!r}; `GET /api/v1/users` lists them.", field="user")
+    return user

@@ -1,7 +1,0 @@
-"""The server's version, as /health reports it."""
-
-from __future__ import annotations
-
-from typing import Final
-
-VERSION: Final = "0.1.0"
