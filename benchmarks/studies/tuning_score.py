@@ -38,9 +38,9 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from trainmaster.studies import Algorithm, Goal, Space, parse_study
 
 from benchmarks.support.tuning_tasks import TASKS, Task
+from scheduler.control.studies.decide import usable
 from scheduler.tuning import ObservedTrial, Proposal, ProposalRequest, chosen_algorithm, propose
 from scheduler.tuning.engine import _distribution, _outer
-from scheduler.tuning.prefetch import usable
 from scheduler.tuning.proposers import is_quick
 
 ROUNDS, PARALLEL = 16, 8
@@ -114,7 +114,7 @@ class Search:
         self.asked_s = self.asked_cpu_s = 0.0
 
     def ours(self) -> None:
-        """As :mod:`scheduler.control.studies.study_pass` begins trials and draws ahead, where those of a round end
+        """As :mod:`scheduler.control.studies.study_loop` begins trials and draws ahead, where those of a round end
         together.
         """
         finished: list[ObservedTrial] = []

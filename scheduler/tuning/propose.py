@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain, count, islice
+from math import isqrt
 from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Final
 
@@ -14,7 +17,6 @@ from trainmaster.studies import Algorithm, Goal, ParameterType, Space
 from trainmaster.studies.space import spread, value_count
 
 from scheduler.tuning.request import Proposal, ProposalRequest, startup_trials
-from scheduler.tuning.shuffle import shuffled
 
 # Up to these numbers of parameters and trials a Gaussian process helps, in a time that trials hide. Beyond, its cubic
 # cost shows and TPE catches up: Optuna's own AutoSampler has the same limits.
@@ -25,6 +27,7 @@ _REDRAWS: Final = 20
 # Optuna's GP lists every integer of a range; for larger ranges our own Gaussian process is used.
 _GP_WHOLE: Final = 100_000
 _RANDOM_DRAWS: Final = 10_000
+_ROUNDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,6 @@ def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
         case Algorithm.RANDOM:
             return _random(request, "random", offset)
         case Algorithm.QMC:
-            from scheduler.tuning.sobol import sobol_points
-
             return (Proposal(point) for point in sobol_points(request.space, request.seed, request.index + offset))
         case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(request.finished) < startup_trials(request.space):
             return _spread(request, offset)
@@ -219,3 +220,40 @@ def _fresh(request: ProposalRequest, draws: Iterator[Proposal], tried: _Tried) -
     if request.space.size is None:
         return None
     return next((Proposal(point) for point in request.space.grid() if point not in tried), None)
+
+
+def shuffled(place: int, size: int, seed: int) -> int:
+    """Element ``place`` of the permutation of the numbers below ``size`` that ``seed`` defines.
+
+    A Feistel network over the smallest sufficient square, iterated while the result is outside ``size`` (cycle
+    walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    """
+    if not 0 <= place < size:
+        raise ValueError(f"there is no place {place} among {size}")
+    side = isqrt(size - 1) + 1
+    found = place
+    while True:
+        left, right = divmod(found, side)
+        for number in range(_ROUNDS):
+            key = b"%d:%d:%d" % (seed, number, right)
+            left, right = right, (left + int.from_bytes(blake2b(key, digest_size=8).digest(), "big")) % side
+        found = left * side + right
+        if found < size:
+            return found
+
+
+def sobol_points(space: Space, seed: int, index: int) -> Iterator[dict[str, Any]]:
+    """The points from number ``index`` on. The caller skips points that break constraints.
+
+    A skipped point shifts the following ones: two requests with different numbers may get the same point, which the
+    list of pending points keeps apart.
+    """
+    from scipy.stats import qmc
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # for counts that are no power of two
+        source = qmc.Sobol(len(space.parameters), scramble=True, rng=seed)
+        if index:
+            source.fast_forward(index)
+        while True:
+            yield space.from_unit([min(float(place), 1 - 1e-12) for place in source.random(1)[0]])

@@ -14,6 +14,7 @@ from sqlalchemy.pool import StaticPool
 
 from core.db import engine as database
 from core.db.tables import Base
+from scheduler.control.attempts.launching import commands
 from scheduler.control.attempts.storage import transaction_batcher
 from scheduler.control.planning import placing
 from scheduler.control.studies import trial_starts
@@ -47,7 +48,7 @@ def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> I
 @pytest.fixture(autouse=True)
 def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and creations side by side, and yet the same in every run of a seed."""
-    for module in (transaction_batcher, create):
+    for module in (transaction_batcher, commands):
         monkeypatch.setattr(module, "ThreadPoolExecutor", TurnByTurn)
 
 

@@ -28,8 +28,7 @@ from scheduler.control.attempts.decide import START_PATIENCE, decide
 from scheduler.control.attempts.decision import Decision
 from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.launching.addresses import addresses_of
-from scheduler.control.attempts.launching.commands import ExecutorCommands
-from scheduler.control.attempts.launching.create import batch_size, create_batch
+from scheduler.control.attempts.launching.commands import ExecutorCommands, batch_size, create_batch
 from scheduler.control.attempts.launching.environment import attempt_context, environment_note
 from scheduler.control.attempts.launching.replica_orders import OrderContext, check_paths
 from scheduler.control.attempts.launching.resume import ResumeSources, find_resume_path, given_path, load_sources

@@ -20,6 +20,7 @@ from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from core.db.tables import PlanRecord
+from core.domain.sharing.policy import Policy
 from core.ids import new_id
 from scheduler.planning.json_codec import from_json, plan_from_json, plan_to_json, to_json
 from scheduler.planning.model import (
@@ -32,7 +33,6 @@ from scheduler.planning.model import (
     RunningGang,
     Snapshot,
 )
-from scheduler.planning.policy import Policy
 
 _FORMAT: Final = 1
 # Reading one record means reading its chain.

@@ -1,9 +1,10 @@
-"""Jobs that hold resources, as the planner sees them: their run time, the cost of a stop, and whether they are
-ending.
+"""Jobs that hold resources, as the planner sees them: their run time, the cost of a stop, whether they are ending, and
+whether they may get more replicas.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,15 +16,16 @@ from trainmaster.spec import Grace
 
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
-from core.domain.ids import AttemptId, JobId
-from core.domain.jobs.states import AttemptState, DesiredState, JobState
+from core.domain.ids import AttemptId, JobId, NodeId
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from core.domain.sharing.resources import Gang
 from scheduler.control.attempts.attempt_snapshot import Stop
+from scheduler.control.attempts.backoff import restart_delay
 from scheduler.control.attempts.decide import DEADLINE_SLACK, KILL_SLACK
 from scheduler.control.planning.estimates import IS_ENDLESS, OUT_OF_SIGHT_S, Estimates
 from scheduler.control.planning.node_cache import ReplicaHolding
 from scheduler.planning.forecast.durations import JobTraits
-from scheduler.planning.model import RunningGang
+from scheduler.planning.model import GrowingGang, RunningGang
 from scheduler.planning.queue.shares import gpus_of
 
 # An ending attempt without an end time of its own is expected to be gone after this.
@@ -35,6 +37,8 @@ _STOP_GRACE_S: Final[float] = Grace().stop
 STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
 # The leaving part of an elastic gang is a gang of its own for the planner, which is stopping.
 _LEAVING: Final = "~leaving"
+_GROWS: Final = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
+_GONE: Final = (ReplicaState.FAILED.value, ReplicaState.LOST.value, ReplicaState.STOPPED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +237,59 @@ def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:
         if row.removal is not None:
             found.setdefault(row.attempt_id, {})[row.role, row.number] = row.removal.get("for_job")
     return found
+
+
+def load_growing(
+    session: Session, gangs: Mapping[str, Gang], now: datetime
+) -> tuple[tuple[GrowingGang, ...], datetime | None]:
+    """The elastic jobs below their maximum that may get another replica now, and when the next job may.
+
+    Args:
+        gangs: by shape, of all running jobs.
+    """
+    shapes = [shape for shape, gang in gangs.items() if gang.elastic is not None]
+    if not shapes:
+        return (), None
+    rows = session.execute(
+        select(
+            Job.id, Job.priority, Job.queued_at, Job.shape,
+            Replica.role, Replica.index.label("number"), Replica.state, Replica.generation, Replica.ended_at,
+            Replica.node, Replica.gpu_model, Replica.memory_bytes, Replica.removal,
+        )
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(Replica, Replica.attempt_id == Attempt.id)
+        .where(
+            Job.shape.in_(shapes),
+            Job.state.in_([JobState.STARTING.value, JobState.RUNNING.value]),
+            Job.desired_state == DesiredState.RUN.value,
+            Attempt.state.in_(_GROWS),
+            Attempt.stop.is_(None),
+            Attempt.decided_at.is_(None),
+        )
+    ).all()  # fmt: skip
+    by_job: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_job[row.id].append(row)
+    growing, dues = [], []
+    for job_id, replicas in by_job.items():
+        gang = gangs[replicas[0].shape]
+        role = gang.elastic
+        if role is None:
+            continue
+        mine = [row for row in replicas if row.role == role.role]
+        if any(row.state == ReplicaState.SUCCEEDED.value for row in mine):
+            continue  # it is about to end
+        given_up = {row.number: row for row in mine if row.state in _GONE and row.memory_bytes == 0}
+        present = [row for row in mine if row.number not in given_up]
+        lacking = sorted(set(range(role.most or 0)) - {row.number for row in present})
+        due = {
+            index: row.ended_at + restart_delay(row.generation)
+            for index, row in given_up.items()
+            if row.ended_at is not None
+        }
+        dues += [at for at in due.values() if at > now]
+        free = tuple(index for index in lacking if index not in due or due[index] <= now)
+        if free:
+            placed = tuple((NodeId(row.node), row.gpu_model) for row in present if row.removal is None)
+            growing.append(GrowingGang(JobId(job_id), replicas[0].priority, replicas[0].queued_at, gang, free, placed))
+    return tuple(growing), min(dues, default=None)

@@ -18,13 +18,13 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import DecayedUsage
-from scheduler.control.planning.elastic_candidates import load_growing
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.planning.node_cache import NodeCache, raw_nodes, usage_of
 from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
 from scheduler.control.planning.running import (
     STOP_GRACE_S,
     late_after_limit,
+    load_growing,
     load_running,
     plannable_limit_s,
     running_rows,

@@ -36,7 +36,6 @@ from scheduler.planning.model import Plan
 
 log = structlog.get_logger(__name__)
 
-TICK_LEASE: Final = leases.TICK
 # Reasons carry numbers that age; without any other change they are renewed at this interval.
 _REFRESH: Final = timedelta(seconds=10)
 # Gangs that start in one transaction, as others wait for its locks: SQLite has one writer.
@@ -90,7 +89,7 @@ class Ticker:
                 with unit_of_work(control.sessions) as session:
                     self._mark_done(session)
             return TickReport(recheck_at=self._next_due, is_skipped=True)
-        lease = fence.acquire(control, TICK_LEASE)
+        lease = fence.acquire(control, leases.TICK)
         if lease is None:
             return TickReport(is_skipped=True)
         tick_lease = RenewedLease(control, lease)

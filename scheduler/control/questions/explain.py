@@ -2,93 +2,74 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
+from typing import Any
 
 from core.domain.ids import JobId
 from core.domain.sharing.wait_phrases import addressed_to
+from scheduler.control.planning.snapshot import reason_to_json
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.queue_position import explain_position
 from scheduler.planning.forecast.start_times import positions
-from scheduler.planning.model import Placement, Plan, Reason, Snapshot
+from scheduler.planning.model import Placement, Plan, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerRecord:
-    """The planner's input and, where it was logged, its plan."""
+def explanation(
+    at: datetime, seen: Snapshot, made: Plan, job_id: JobId, name: str, *, logged_plan: Plan | None = None
+) -> dict[str, Any]:
+    """What ``made``, the plan of ``seen``, says of the job, as JSON.
 
-    at: datetime
-    snapshot: Snapshot
-    logged_plan: Plan | None
-
-
-class PlanVerdict(StrEnum):
-    """What the plan does with a job."""
-
-    WAITS = "waits"
-    STARTS = "starts"
-    STOPS = "stops"  # it is preempted
-    RUNS = "runs"
-    ABSENT = "absent"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """``then``: what the logged plan sentence of the job, where that differs."""
-
-    at: datetime
-    verdict: PlanVerdict
-    sentence: str
-    reason: Reason | None = None
-    position: int | None = None
-    placements: tuple[Placement, ...] = ()
-    waiting: int = 0
-    running: int = 0
-    nodes: int = 0
-    then: str = ""
-    order: str = ""  # of a waiting job: the explanation of its queue position
-
-
-def explanation(record: PlannerRecord, job_id: JobId, name: str, made: Plan) -> Explanation:
-    """What ``made``, the plan of the record's snapshot, says of the job."""
-    seen = record.snapshot
+    ``verdict``: ``waits``, ``starts``, ``stops`` (it is preempted), ``runs`` or ``absent``. ``then``: what
+    ``logged_plan`` says of the job, where that differs. ``order``: of a waiting job, the explanation of its queue
+    position.
+    """
     verdict, sentence, placements = _verdict(job_id, made, seen)
     reason = made.waits.get(job_id)
-    position = positions(made).get(job_id)
     if reason is not None:
         reason = replace(reason, sentence=addressed_to(job_id, name, reason.sentence, reason.numbers))
         sentence = reason.sentence
-    return Explanation(
-        at=record.at,
-        verdict=verdict,
-        sentence=sentence,
-        reason=reason,
-        position=position,
-        placements=placements,
-        waiting=len(seen.queued),
-        running=len(seen.running),
-        nodes=len(seen.nodes),
-        then="" if record.logged_plan is None else _otherwise(job_id, name, made, record.logged_plan, seen),
-        order=explain_position(seen, made, job_id),
-    )
+    return {
+        "at": at.isoformat(),
+        "verdict": verdict,
+        "sentence": sentence,
+        "reason": None if reason is None else reason_to_json(reason),
+        "position": positions(made).get(job_id),
+        "places": places_to_json(placements),
+        "waiting": len(seen.queued),
+        "running": len(seen.running),
+        "nodes": len(seen.nodes),
+        "then": "" if logged_plan is None else _otherwise(job_id, name, made, logged_plan, seen),
+        "order": explain_position(seen, made, job_id),
+    }
 
 
-def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[PlanVerdict, str, tuple[Placement, ...]]:
+def places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
+    """Replicas of a role with the same place are counted: a gang may have thousands."""
+    places = Counter((p.role, p.node, p.gpu_model) for p in placements)
+    return [
+        {"role": role, "node": node, "gpu_model": model, "replicas": count}
+        for (role, node, model), count in places.items()
+    ]
+
+
+def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[str, str, tuple[Placement, ...]]:
     for start in made.starts:
         if start.job_id == job_id:
-            return PlanVerdict.STARTS, f"is started on {_on(start.placements)}", start.placements
+            on = phrases.some_of(sorted({placement.node for placement in start.placements}))
+            return "starts", f"is started on {on}", start.placements
     if job_id in made.waits:
-        return PlanVerdict.WAITS, "", ()
+        return "waits", "", ()
     for preempt in made.preempts:
         if preempt.job_id == job_id:
-            return PlanVerdict.STOPS, preempt.sentence, ()
+            return "stops", preempt.sentence, ()
     running = next((view for view in seen.running if view.job_id == job_id), None)
     if running is not None:
         on = phrases.some_of(sorted({node for _, node in running.nodes}))
-        return PlanVerdict.RUNS, f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
-    return PlanVerdict.ABSENT, "neither waits for a place nor runs at that time", ()
+        return "runs", f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
+    return "absent", "neither waits for a place nor runs at that time", ()
 
 
 def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Snapshot) -> str:
@@ -100,7 +81,3 @@ def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Sn
     if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:
         return ""
     return sentence if reason is None else addressed_to(job_id, name, reason.sentence, reason.numbers)
-
-
-def _on(placements: Sequence[Placement]) -> str:
-    return phrases.some_of(sorted({placement.node for placement in placements}))

@@ -1,34 +1,41 @@
-"""Answers to users' questions to the planner, from a snapshot of its own or from the plan log."""
+"""Answers to users' questions: to the planner, from a snapshot of its own or from the plan log; and about a study,
+which of its parameters matter and what more trials would bring.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 import structlog
 from sqlalchemy.orm import Session
+from trainmaster.studies import Space, StudySpec
 
 from core.db.engine import unit_of_work
-from core.db.repositories import questions
+from core.db.repositories import questions, studies
 from core.db.repositories.questions import ERROR, ForecastQuestion, OpenQuestion, QuestionKind
+from core.db.tables import Study
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang
+from core.domain.studies.results import values_of
+from core.domain.studies.states import TrialState
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogEntry, entry_at, first_entry_at
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
 from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, load_snapshot, reason_to_json
-from scheduler.control.questions.explain import PlannerRecord, explanation
-from scheduler.control.studies.insight import StudyQuestion, answer_study_question, load_study_question
+from scheduler.control.questions.explain import explanation, places_to_json
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.forecast.start_times import StartForecast
 from scheduler.planning.forecast.what_if import Alternative, Forecast, changed_cluster, forecast
-from scheduler.planning.model import Placement, Plan, QueuedGang, Snapshot
+from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.planner import plan
+from scheduler.tuning import ObservedTrial
+from scheduler.tuning.prediction import predict
 
 log = structlog.get_logger(__name__)
+
 
 # Each answer plans the whole queue; after so many the answers are written.
 _AT_ONCE: Final = 4
@@ -63,7 +70,7 @@ class Forecaster:
                 if not open_questions:
                     return
                 of_studies = {
-                    question.id: load_study_question(session, question.arguments)
+                    question.id: _load_study_question(session, question.arguments)
                     for question in open_questions
                     if question.kind is QuestionKind.STUDY
                 }
@@ -97,11 +104,11 @@ class Forecaster:
             log.exception("question.failed", question=question.id, kind=question.kind.value)
             return _error("internal", _FAILED)
 
-    def _answer_of_study(self, question_id: str, read: StudyQuestion | None) -> dict[str, Any]:
+    def _answer_of_study(self, question_id: str, read: _StudyQuestion | None) -> dict[str, Any]:
         if read is None:
             return _error("not_found", "There is no such study any more.")
         try:
-            return answer_study_question(read)
+            return _answer_study_question(read)
         except Exception:
             log.exception("question.failed", question=question_id, kind=QuestionKind.STUDY.value)
             return _error("internal", _FAILED)
@@ -109,9 +116,10 @@ class Forecaster:
     def _explain(
         self, ask: Mapping[str, Any], loaded: PlannerInputs, record: PlanLogEntry | datetime | None
     ) -> dict[str, Any]:
+        job_id, name = JobId(ask["job_id"]), ask["name"]
         if ask.get("at") is None:
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-            return explain(ask, PlannerRecord(loaded.snapshot.now, planned.snapshot, None), planned.plan)
+            return explanation(loaded.snapshot.now, planned.snapshot, planned.plan, job_id, name)
         if not isinstance(record, PlanLogEntry):
             oldest = "there is none at all" if record is None else f"the oldest is of {record:%Y-%m-%d %H:%M:%S} UTC"
             return _error("not_found", _NOT_LOGGED.format(oldest))
@@ -119,7 +127,7 @@ class Forecaster:
         seen = {job.job_id for job in record.snapshot.queued}
         poison = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
         made = replace(planned.plan, waits={**planned.plan.waits, **poison})
-        return explain(ask, PlannerRecord(record.at, planned.snapshot, record.plan), made)
+        return explanation(record.at, planned.snapshot, made, job_id, name, logged_plan=record.plan)
 
     def _forecast(self, loaded: PlannerInputs, ask: ForecastQuestion) -> dict[str, Any]:
         """Poison jobs are found only when the planner fails: a plan for that in advance would cost as much as an
@@ -175,36 +183,19 @@ def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) ->
     except ValueError as error:
         field, _, _ = str(error).partition(":")
         return _error("invalid_request", str(error), f"cluster.{field}")
-    return to_json(forecast(seen, gang, left_out=[NodeId(name) for name in ask.without]))
-
-
-def explain(ask: Mapping[str, Any], record: PlannerRecord, made: Plan) -> dict[str, Any]:
-    found = explanation(record, JobId(ask["job_id"]), ask["name"], made)
-    return {
-        "at": found.at.isoformat(),
-        "verdict": found.verdict.value,
-        "sentence": found.sentence,
-        "reason": None if found.reason is None else reason_to_json(found.reason),
-        "position": found.position,
-        "places": places_to_json(found.placements),
-        "waiting": found.waiting,
-        "running": found.running,
-        "nodes": found.nodes,
-        "then": found.then,
-        "order": found.order,
-    }
+    return _forecast_to_json(forecast(seen, gang, left_out=[NodeId(name) for name in ask.without]))
 
 
 def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]:
     return {ERROR: {"code": code, "sentence": sentence, "field": field}}
 
 
-def to_json(found: Forecast) -> dict[str, Any]:
+def _forecast_to_json(found: Forecast) -> dict[str, Any]:
     return {
         "places": places_to_json(found.placements),
         "reason": None if found.reason is None else reason_to_json(found.reason),
         "position": found.position,
-        "start": None if found.start is None else start_to_json(found.start),
+        "start": None if found.start is None else _start_to_json(found.start),
         "options": [_option_to_json(option) for option in found.options],
         "later": [_option_to_json(option) for option in found.later],
         "victims": [
@@ -214,16 +205,7 @@ def to_json(found: Forecast) -> dict[str, Any]:
     }
 
 
-def places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
-    """Replicas of a role with the same place are counted: a gang may have thousands."""
-    places = Counter((p.role, p.node, p.gpu_model) for p in placements)
-    return [
-        {"role": role, "node": node, "gpu_model": model, "replicas": count}
-        for (role, node, model), count in places.items()
-    ]
-
-
-def start_to_json(start: StartForecast) -> dict[str, Any]:
+def _start_to_json(start: StartForecast) -> dict[str, Any]:
     return {
         "code": start.code.value,
         "sentence": start.sentence,
@@ -245,5 +227,51 @@ def _option_to_json(option: Alternative) -> dict[str, Any]:
         "roles": list(option.roles),
         "field": option.field,
         "value": option.value,
-        "start": None if option.start is None else start_to_json(option.start),
+        "start": None if option.start is None else _start_to_json(option.start),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _StudyQuestion:
+    """A question about a study, and what was read for it. ``results``: of its own trials, by number."""
+
+    ask: Mapping[str, Any]
+    spec: StudySpec
+    seed: int
+    results: Sequence[ObservedTrial]
+
+
+def _load_study_question(session: Session, ask: Mapping[str, Any]) -> _StudyQuestion | None:
+    """``None``: the study does not exist any more."""
+    row = session.get(Study, ask["study_id"])
+    if row is None or row.deleted_at is not None:
+        return None
+    spec = StudySpec.model_validate(row.spec)
+    names = [metric.name for metric in spec.metrics]
+    ended = (row for row in studies.ended_trials(session, row.id) if TrialState(row.state).has_result)
+    read = ((one.parameters, values_of(one.result, names)) for one in ended)
+    return _StudyQuestion(
+        ask, spec, row.seed, [ObservedTrial(point, values) for point, values in read if values is not None]
+    )
+
+
+def _answer_study_question(read: _StudyQuestion) -> dict[str, Any]:
+    """The answer, as JSON; ``ask`` has ``what``: ``importance`` (and ``metric``, or null) or ``prediction`` (and
+    ``more``).
+    """
+    goals = read.spec.goals
+    if read.ask["what"] == "prediction":
+        sign = read.spec.metrics[0].sign
+        found = predict([sign * one.values[0] for one in read.results], read.ask["more"], read.seed)
+        points = [
+            {"more": one.more, "likely": sign * one.likely, "low": min(ends), "high": max(ends)}
+            for one in found.points
+            for ends in [(sign * one.low, sign * one.high)]
+        ]
+        return {**asdict(found), "points": points}
+    from scheduler.tuning.importance import importance  # imports Optuna, only when it is needed
+
+    metrics = [metric.name for metric in read.spec.metrics]
+    metric = read.ask.get("metric")
+    place = None if metric is None else metrics.index(metric)
+    return asdict(importance(Space.of(read.spec), goals, read.results, place))

@@ -18,7 +18,6 @@ from core.domain.studies.trials import text_of
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.reported_metrics import ReportedMetrics
 from scheduler.tuning import choose_algorithm, chosen_algorithm
-from scheduler.tuning.prefetch import prefetched_to_start
 from scheduler.tuning.propose import gp_is_there, key_of
 from scheduler.tuning.proposers import INSTEAD_OF
 
@@ -158,6 +157,20 @@ def choose_points(facts: StudyFacts, slots: int) -> PointChoice:
     initial = [point for point in prepared if is_initial(point)]
     taken = initial[:slots] or prepared[:used]
     return PointChoice(taken, initial[len(taken) :], len(taken))
+
+
+def prefetched_to_start(ready: int, room: int, missed: int, parallel: int) -> int:
+    """How many prefetched points start now; the remaining slots are drawn again.
+
+    All slots are filled while the points lack only a few results. Where many trials end together, as in rounds, one
+    point starts at once so that no machine is idle, and the others wait for what these results teach.
+
+    Args:
+        ready: number of prefetched points. missed: results that came since they were drawn. parallel: parallel trials
+        of the study.
+    """
+    most = min(ready, room)
+    return most if missed <= max(1, parallel // 4) else min(1, most)
 
 
 def prefetch(facts: StudyFacts, algorithm: Algorithm) -> Prefetch:

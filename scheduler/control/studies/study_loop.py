@@ -1,20 +1,216 @@
-"""Reconciling studies: passes under the study's lease, until there is nothing more to do now."""
+"""Reconciling studies: passes under the study's lease, until there is nothing more to do now.
+
+A pass collects ended trials, stops bad ones early, and starts the trials that are due. Load → work → write, as for
+attempts: no transaction is open while points are drawn, every write is fenced by the study's lease and compares what
+was read, and a process may be killed between any two steps: the next pass sees the same truth.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import select
 
 from core.db.engine import unit_of_work
-from core.db.repositories.studies import live_studies
-from core.wakeups import TOPIC_STUDY
+from core.db.repositories import studies
+from core.db.repositories.wait_reasons import user_key
+from core.db.tables import Study, WaitReason
+from core.domain.jobs.states import JobState
+from core.domain.studies.budget import CHOSEN, PAUSED_AT, evaluate_budget
+from core.domain.studies.results import equal_words, values_of
+from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
+from core.wakeups import TOPIC_MODELS, TOPIC_STUDY, TOPIC_TICK
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
 from scheduler.control.leased_loop import LeasedLoop
-from scheduler.control.studies.facts import load_study
+from scheduler.control.studies.best_trial import register_best_trial
+from scheduler.control.studies.decide import (
+    algorithm_of,
+    as_sentence,
+    auto_choice,
+    exhausted,
+    is_initial,
+    is_metric_pending,
+    note_on_points,
+    trial_end,
+)
+from scheduler.control.studies.facts import StudyFacts, load_study
 from scheduler.control.studies.history import StudyHistory
-from scheduler.control.studies.study_pass import StudyPass
+from scheduler.control.studies.pass_context import StudyPassContext
+from scheduler.control.studies.reported_metrics import (
+    ReportedMetrics,
+    fully_reported,
+    missing_metric_reason,
+    read_metrics,
+)
+from scheduler.control.studies.trial_starts import TrialStarter
+from scheduler.control.studies.trial_stops import cancel_trials, expire_trials, stop_early
+from scheduler.planning.model import ReasonCode
 from scheduler.tuning.proposers import Proposers
+
+# Trials that one pass starts: drawing a point takes up to some tens of milliseconds, and the lease has its time.
+_MAX_STARTS: Final = 25
+_IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
+
+
+class StudyPass:
+    """``run`` does what is next, and returns whether there may be more."""
+
+    def __init__(
+        self,
+        control: ControlContext,
+        lease: RenewedLease,
+        facts: StudyFacts,
+        history: StudyHistory,
+        proposers: Proposers,
+    ) -> None:
+        self._context = StudyPassContext(control, lease, facts, history, control.clock())
+        self._proposers = proposers
+        self._starter = TrialStarter(self._context, proposers)
+
+    def run(self) -> bool:
+        """Raises ``StaleWrite``: another process has moved something meanwhile."""
+        facts = self._context.facts
+        if self._collect() or expire_trials(self._context):
+            return True
+        if facts.state is StudyState.STOPPING:
+            return self._finish("The study was stopped.", StudyEvent.CONFIRM_STOP)
+        if facts.state is not StudyState.RUNNING:
+            return False
+        if facts.blocked:
+            return self._pause_blocked()
+        if self._continue():
+            return True
+        return stop_early(self._context)
+
+    def _collect(self) -> bool:
+        """Write the results of trials whose jobs are over; whether there were any."""
+        context, spec = self._context, self._context.spec
+        over = [trial for trial in context.facts.running if trial.is_over]
+        if not over:
+            return False
+        names = [metric.name for metric in spec.metrics]
+        ends = []
+        with unit_of_work(context.control.sessions, read_only=True) as session:
+            jobs = [trial.job_id for trial in over if trial.job_id is not None]
+            complete = fully_reported(session, jobs)  # before the values: a report that comes in between is not missed
+            metrics = read_metrics(session, jobs, names)
+            for trial in over:
+                job_id = trial.job_id or ""
+                reported = metrics.get(job_id, ReportedMetrics())
+                result, missing = reported.final(spec), None
+                if trial.job_state is JobState.SUCCEEDED and values_of(result, names) is None:
+                    if is_metric_pending(trial, context.now, is_fully_reported=job_id in complete):
+                        continue
+                    missing = missing_metric_reason(session, job_id, spec, result, reported)
+                ends.append(trial_end(trial, spec, reported, missing))
+        if not ends:
+            return False
+        with context.lease.fenced() as session:
+            for end in ends:
+                studies.end_trial(session, context.facts.id, end.number, end.state, context.now, **end.values)
+                context.add_event(session, f"trial.{end.state.value}", end.values["reason"], trial=end.number)
+        return True
+
+    def _pause_blocked(self) -> bool:
+        """Start no more trials for a user who may not submit jobs any more; running ones go on, as in any pause."""
+        context, facts = self._context, self._context.facts
+        with context.lease.fenced() as session:
+            state = advance_study(facts.state, StudyEvent.PAUSE)
+            reason = f"Paused: {facts.blocked}. Resume it once that is mended, or clone it to go on in another name."
+            spec = session.get_one(Study, facts.id).spec
+            studies.change_study(
+                session, facts.id, facts.generation, context.now, state=state.value, reason=reason, note="",
+                spec={**spec, PAUSED_AT: context.now.isoformat()},
+            )  # fmt: skip
+            context.add_event(session, "study.paused", reason)
+        return False
+
+    def _continue(self) -> bool:
+        """Start trials and draw points while the budget lasts; end the study where it is spent."""
+        spec = self._context.spec
+        ahead = evaluate_budget(spec.budget, self._context.facts.spent)
+        if ahead.end is not None:
+            return self._finish(as_sentence(ahead.reason), ahead.end)
+        self._update_note()
+        facts = self._context.facts
+        started = 0
+        if ahead.room and spec.template is not None:
+            started = self._starter.start(min(ahead.room, _MAX_STARTS))
+        is_idle = bool(ahead.room) and not started and not facts.spent.running
+        if is_idle and spec.template is not None and (end := exhausted(facts)):
+            return self._finish(*end)
+        if facts.running or started:
+            self._proposers.expect(algorithm_of(spec))
+        drawn, goes_on = self._starter.prefetch()
+        is_used_up = spec.template is None and not facts.prepared and not drawn
+        if is_idle and is_used_up and (end := exhausted(facts)):
+            return self._finish(*end)
+        return started > 0 or goes_on
+
+    def _update_note(self) -> None:
+        """What a user should know while the study runs: trials that fit no node, points of another algorithm, and
+        results that are all equal.
+        """
+        context, facts = self._context, self._context.facts
+        shapes = {trial.shape for trial in facts.running if trial.job_state is JobState.QUEUED and trial.shape}
+        note = ""
+        if shapes:
+            shapes |= {user_key(shape, facts.project_id, facts.user_id) for shape in shapes}
+            with unit_of_work(context.control.sessions, read_only=True) as session:
+                query = select(WaitReason.sentence).where(
+                    WaitReason.shape.in_(shapes), WaitReason.code.in_([code.value for code in _IMPOSSIBLE])
+                )
+                found = session.scalars(query.limit(1)).first()
+            note = f"Its trials cannot start: {found}" if found else ""
+        note = " ".join(sentence for sentence in (note, note_on_points(facts), self._note_on_results()) if sentence)
+        chosen = auto_choice(facts.spec)
+        if note != facts.note or chosen != facts.chosen:
+            with context.lease.fenced() as session:
+                values: dict[str, Any] = {"note": note}
+                if chosen != facts.chosen:
+                    values["spec"] = {**session.get_one(Study, facts.id).spec, CHOSEN: chosen}
+                generation = studies.change_study(session, facts.id, facts.generation, context.now, **values)
+            context.facts = replace(facts, generation=generation, note=note, chosen=chosen)
+
+    def _note_on_results(self) -> str:
+        return equal_words((result.parameters, result.values) for result in self._context.history.results)
+
+    def _finish(self, reason: str, event: StudyEvent) -> bool:
+        """End the study; running trials are cancelled first."""
+        context, facts = self._context, self._context.facts
+        alive = [trial for trial in facts.running if not trial.is_over]
+        uncancelled = [trial for trial in alive if trial.job_id is not None and trial.stop is None]
+        if uncancelled:
+            cancel_trials(context, uncancelled, "study", "study_stopped", reason)
+            return True  # those that waited in the queue have ended already
+        without_job = [trial.number for trial in alive if trial.job_id is None]
+        if any(trial.job_id is not None for trial in facts.running):
+            return False
+        state = advance_study(facts.state, event)
+        # They were not tried yet: where the study is extended, they come first again.
+        initial = [dict(point) for point in facts.prepared if is_initial(point)]
+        with context.lease.fenced() as session:
+            registered = None
+            if facts.blocked and facts.spec.winner is not None:
+                # Running the best point again would be one more job of a user who may not submit any.
+                reason = f"{reason} Its best trial is not registered: {facts.blocked}."
+            elif event is not StudyEvent.FAIL:
+                registered = register_best_trial(session, context.control, facts, context.now)
+            studies.change_study(
+                session, facts.id, facts.generation, context.now, state=state.value, reason=reason,
+                note=self._note_on_results(), finished_at=context.now, prefetched_points=initial,
+                best_trial=registered or facts.winner,
+            )  # fmt: skip
+            for number in without_job:  # its program is told so when it reports the result
+                studies.end_trial(session, facts.id, number, TrialState.CANCELLED, context.now, reason=reason)
+            context.add_event(session, f"study.{state.value}", reason)
+        if registered is not None:
+            context.notify([(TOPIC_TICK, ""), (TOPIC_MODELS, "")])
+        return False
+
 
 _MAX_PASSES: Final = 12
 # Studies whose results are cached.
@@ -51,9 +247,9 @@ class StudyLoop:
     def notify_due(self) -> None:
         """Wake up every study that may have something to do, in case its wake-up was lost."""
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            page = due = list(live_studies(session, limit=_PAGE))
+            page = due = list(studies.live_studies(session, limit=_PAGE))
             while len(page) == _PAGE:
-                page = list(live_studies(session, after=page[-1], limit=_PAGE))
+                page = list(studies.live_studies(session, after=page[-1], limit=_PAGE))
                 due += page
         for study_id in due:
             self._control.wakeup.notify(TOPIC_STUDY, study_id)

@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
 from core.db.repositories.metrics import writes
@@ -37,8 +38,7 @@ from core.domain.jobs.exits import ExitKind
 from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.states import JobState
 from core.settings import Settings
-from core.storage.archive_sweep import sweep_archives
-from core.storage.archives import ArchiveStore
+from core.storage.archives import ArchiveStore, sweep_archives
 from core.storage.optuna_tables import sweep_tables
 from core.wakeups import TOPIC_TICK
 from scheduler.control import fence
@@ -47,7 +47,6 @@ from scheduler.control.context import ControlContext
 from scheduler.control.journal import Journal
 from scheduler.control.planning.plan_log import prune
 from scheduler.control.planning.queued_jobs import move_queued
-from scheduler.control.planning.tick import TICK_LEASE
 from scheduler.control.upkeep.checkpoint_retention import apply_retention
 from scheduler.control.upkeep.orphans import note_orphans
 from scheduler.control.upkeep.quarantine import forget_failures
@@ -114,7 +113,7 @@ def expire_waiting(control: ControlContext) -> int:
     late = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
     if not late:
         return 0
-    lease = fence.acquire(control, TICK_LEASE)
+    lease = fence.acquire(control, leases.TICK)
     if lease is None:
         return 0
     expired = 0

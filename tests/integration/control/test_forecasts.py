@@ -24,7 +24,7 @@ from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.control.planning.start_forecasts import StartForecastWriter, to_rows
-from scheduler.control.questions.explain import PlannerRecord, explanation
+from scheduler.control.questions.explain import explanation
 from scheduler.control.questions.forecasts import Forecaster
 from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import forecast_starts
@@ -340,7 +340,7 @@ def test_the_logged_plan_is_shown_only_if_it_differs(plane) -> None:
     other_words = replace(made, waits={**made.waits, job: replace(reason, sentence="has to wait", numbers={})})
     starts = replace(made, waits={}, starts=(Start(job, ()),))
     reported = [
-        explanation(PlannerRecord(seen.now, seen, remaining), job, "second", made).then
+        explanation(seen.now, seen, made, job, "second", logged_plan=remaining)["then"]
         for remaining in (made, other_words, starts)
     ]
     assert reported == ["", "", "is started on "]

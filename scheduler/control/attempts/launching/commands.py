@@ -1,21 +1,33 @@
-"""Idempotent commands to the executor about existing replicas: stop, send a new world, discard.
+"""Commands to the executor about the replicas of one attempt: create several in parallel, stop, send a new world,
+discard.
 
-Each is sent again after a while, as long as the engine shows no effect.
+They are idempotent. Those about existing replicas are sent again after a while, as long as the engine shows no effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
+import structlog
+
+from core.domain.errors import ExecutorError, ExecutorTryAgain
+from executors.base import ChangesWorlds, CreatesGangs, Observation, Phase, ReplicaKey
 from scheduler.control.attempts.attempt_snapshot import GangMember, stop_grace
-from scheduler.control.attempts.launching.replica_orders import OrderContext, world_order
+from scheduler.control.attempts.launching.replica_orders import OrderContext, build_order, world_order
 from scheduler.control.attempts.reconcile_result import ReconcilerCache
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.context import ControlContext
 
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+# Of a gang that the driver creates whole: the lease is renewed between two parts, and a part takes less than half of
+# it.
+_PART: Final = 32
 # Stop is sent again at this interval, in case the engine lost it.
 _STOP_AGAIN: Final = timedelta(seconds=5)
 # The same of a new world. Its members show within a tenth of a second that they know it.
@@ -24,7 +36,7 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class ExecutorCommands:
-    """The commands of one pass. ``cache``: when earlier passes sent which command."""
+    """The commands of one pass about existing replicas. ``cache``: when earlier passes sent which command."""
 
     def __init__(self, control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> None:
         self.control = control
@@ -79,3 +91,55 @@ class ExecutorCommands:
 
     def _key(self, member: GangMember) -> ReplicaKey:
         return ReplicaKey(self.job.id, self.attempt.id, member.role, member.index, member.generation)
+
+
+def batch_size(control: ControlContext) -> int:
+    """How many members :func:`create_batch` gets at once."""
+    return _PART if isinstance(control.executor, CreatesGangs) else max(1, control.create_at_once)
+
+
+def create_batch(
+    control: ControlContext, order_context: OrderContext, members: Sequence[GangMember]
+) -> list[ExecutorError | None]:
+    """Create ``members`` in parallel; for each the error, if any."""
+    executor = control.executor
+    if isinstance(executor, CreatesGangs):
+        return _create_whole(control, executor, order_context, members)
+
+    def create(member: GangMember) -> ExecutorError | None:
+        answer = _result_or_error(
+            order_context, member, lambda: executor.create(build_order(control, order_context, member))
+        )
+        return answer if isinstance(answer, ExecutorError) else None
+
+    if len(members) == 1:
+        return [create(members[0])]
+    with ThreadPoolExecutor(len(members), thread_name_prefix="create") as pool:
+        return list(pool.map(create, members))
+
+
+def _create_whole(
+    control: ControlContext, executor: CreatesGangs, order_context: OrderContext, members: Sequence[GangMember]
+) -> list[ExecutorError | None]:
+    built = [
+        _result_or_error(order_context, member, partial(build_order, control, order_context, member))
+        for member in members
+    ]
+    orders = [order for order in built if not isinstance(order, ExecutorError)]
+    answer = _result_or_error(order_context, members[0], lambda: executor.create_all(orders)) if orders else ()
+    results = iter([answer] * len(orders) if isinstance(answer, ExecutorError) else answer)
+    return [order if isinstance(order, ExecutorError) else next(results) for order in built]
+
+
+def _result_or_error(order_context: OrderContext, member: GangMember, work: Callable[[], T]) -> T | ExecutorError:
+    """``work``'s result, or the error, with a sentence for the user."""
+    try:
+        return work()
+    except ExecutorError as error:
+        return error
+    except Exception as error:
+        log.exception("replica.create_failed", attempt=order_context.attempt.id, replica=member.name)
+        return ExecutorTryAgain(
+            f"The platform could not start it ({type(error).__name__}); the administrator finds why in the "
+            "scheduler's log. It is tried again."
+        )
