@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE, device_for, in_order
+from core.domain.sharing.policy import Policy
 from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from scheduler.planning import (
     Grow,
@@ -25,7 +26,6 @@ from scheduler.planning import (
     Start,
 )
 from scheduler.planning.model import Account, Booking, Preempt, Shrink
-from scheduler.planning.policy import Policy
 
 Holder = tuple[str, str, int]  # job, role, index
 

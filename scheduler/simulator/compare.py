@@ -6,42 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.domain.ids import NodeId
+from core.domain.sharing.policy import Policy
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account
-from scheduler.planning.policy import Policy
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.estimates import Knowledge
-from scheduler.simulator.metrics import Summary, summarise
+from scheduler.simulator.metrics import Summary
 from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import DEFAULT_START, Scenario
 
 # Planning interval: enough for jobs that run for minutes, and simulating a year takes minutes.
 _TICK_S = 10.0
-
-
-def simulate(
-    history: Sequence[Arrival],
-    nodes: Sequence[NodeSnapshot],
-    policy: Policy,
-    *,
-    more_nodes: Iterable[NodeSnapshot] = (),
-    accounts: Iterable[Account] = (),
-    knowledge: Knowledge = Knowledge.HISTORY,
-    cpu_clock: Callable[[], float] | None = None,
-) -> Summary:
-    """The figures of :func:`replay`."""
-    return summarise(
-        replay(
-            history,
-            nodes,
-            policy,
-            more_nodes=more_nodes,
-            accounts=accounts,
-            knowledge=knowledge,
-            cpu_clock=cpu_clock,
-        )
-    )
 
 
 def replay(

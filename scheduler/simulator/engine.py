@@ -9,7 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from core.domain.ids import JobId
+from core.domain.sharing.policy import QueueOrder
 from scheduler.planning import Plan, QueuedGang, Snapshot, plan
+from scheduler.planning.queue.policy_key import CLOCK_S
 from scheduler.simulator.cluster import SimulatedCluster, SimulatedRun, WrongPlan
 from scheduler.simulator.estimates import Estimator
 from scheduler.simulator.outcome import ClusterUsage, JobHistory, SimulationOutcome
@@ -17,7 +19,6 @@ from scheduler.simulator.progress import Progress
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.usage_history import UsageHistory
-from scheduler.simulator.wakeups import next_change_s
 
 Planner = Callable[[Snapshot], Plan]
 
@@ -262,22 +263,50 @@ class Simulation:
             heapq.heappush(self._ends, (ends_s, self._version[name], name))
 
     def _next_look_s(self, now_s: float) -> float:
+        """The next moment at which the planner may decide differently though nothing arrives, ends or changes: only
+        time has passed. Infinity if there is none.
+
+        The control loop plans every second; a simulation of a year cannot. Instead it plans again when an answer may
+        change: a minimum run time or a time slice is over, in this attempt or in all of them together, a job reaches
+        the next level of attained service or starves, its progress reveals its length, a reservation begins or ends.
+        """
         if not self.world.queued:
             return math.inf
-        look_s = next_change_s(
-            now_s,
-            policy=self.scenario.policy,
-            estimator=self.estimator,
-            running=[
-                (self._progress[job_id], self._began_s[job_id])
-                for job_id, running in self.world.running.items()
-                if running.stops_at is None
-            ],
-            waiting=self.world.queued.values(),
-            bookings=self.scenario.bookings,
-            start=self.scenario.start,
-        )
-        return min(look_s, now_s + self.scenario.look_s)
+        policy = self.scenario.policy
+        nearest_s = math.inf
+        soon_s = now_s + _SOON_S
+        after_s = {policy.min_run_time_s}
+        for span_s in (policy.time_slice_s, policy.rotation_s):
+            if span_s is not None:
+                after_s.add(max(span_s, policy.min_run_time_s))
+        has_levels = policy.order is not QueueOrder.FIFO
+        for job_id, running in self.world.running.items():
+            if running.stops_at is not None:
+                continue
+            progress = self._progress[job_id]
+            moments = [self._began_s[job_id] + passed_s for passed_s in after_s]
+            moments.append(self.estimator.changes_s(progress))
+            if policy.rotation_s is not None:
+                turns = (progress.held_s + CLOCK_S) // policy.rotation_s  # its total run time may complete a turn later
+                moments.append(now_s + (turns + 1) * policy.rotation_s - progress.held_s)
+            if has_levels and progress.rate > 0:
+                moments += [
+                    now_s + (end - progress.attained_gpu_s) / progress.rate
+                    for end in policy.levels_gpu_s
+                    if end > progress.attained_gpu_s
+                ][:1]
+            nearest_s = min(nearest_s, *(moment for moment in moments if moment > soon_s), math.inf)
+        start = self.scenario.start
+        if has_levels or policy.rotation_s is not None:
+            for job in self.world.queued.values():
+                since_s = ((job.waits_since or job.queued_at) - start).total_seconds()
+                if now_s < since_s + policy.starvation_s - _SOON_S < nearest_s:
+                    nearest_s = since_s + policy.starvation_s
+        for booking in self.scenario.bookings:
+            for moment in (booking.begins_at, booking.ends_at):
+                if (at_s := (moment - start).total_seconds()) > soon_s:
+                    nearest_s = min(nearest_s, at_s)
+        return min(nearest_s, now_s + self.scenario.look_s)
 
     def _moment(self, at_s: float) -> datetime:
         return self.scenario.start + timedelta(seconds=at_s)

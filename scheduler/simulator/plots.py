@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.fairness import rhos
-from scheduler.simulator.metrics import summarise
+from scheduler.simulator.metrics import rhos, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

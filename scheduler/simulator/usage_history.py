@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from core.domain.ids import JobId
+from core.domain.sharing.policy import Policy
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account
-from scheduler.planning.policy import Policy
 from scheduler.simulator.cluster import SimulatedRun
 from scheduler.simulator.reading.arrival import Arrival
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.planning import Plan, Snapshot, plan
-from scheduler.simulator.compare import Case, more_like, simulate, table
+from scheduler.simulator.compare import Case, more_like, replay, table
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
@@ -270,8 +270,10 @@ def test_more_nodes_are_tried_on_the_same_history() -> None:
     )
     more = more_like(scenario.nodes, 2)
     assert [node.id for node in more] == ["more-0", "more-1"]
-    before = simulate(scenario.arrivals, scenario.nodes, scenario.policy)
-    after = simulate(scenario.arrivals, scenario.nodes, scenario.policy, more_nodes=more, knowledge=Knowledge.KNOWN)
+    before = summarise(replay(scenario.arrivals, scenario.nodes, scenario.policy))
+    after = summarise(
+        replay(scenario.arrivals, scenario.nodes, scenario.policy, more_nodes=more, knowledge=Knowledge.KNOWN)
+    )
     assert (before.makespan_s, after.makespan_s) == (4 * 3600.0, 2 * 3600.0)
     text = table([Case("as it is", before), Case("2 more nodes", after)])
     assert "-40%" in text

@@ -1,10 +1,15 @@
-"""A simulated job, as it arrives."""
+"""Simulated jobs, as they arrive, and gangs of jobs that are given as a job spec or by their number of GPUs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from core.domain.sharing.resources import Gang
+from trainmaster.spec import SpecError, parse_spec
+
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest, gang_of
+from scheduler.simulator.errors import ScenarioError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +32,30 @@ class Arrival:
     is_preemptible: bool = True
     title: str = ""
     code: str = ""  # what it runs, if known; equal for jobs that run the same code
+
+
+def gang_from(job: Mapping[str, Any], where: str) -> tuple[Gang, Any]:
+    """The gang of a job written as a spec; the name and command that a simulation does not need are filled in."""
+    try:
+        spec = parse_spec({"name": "simulated", "command": "true", **job})
+    except SpecError as error:
+        raise ScenarioError(f"{where}: {'; '.join(str(mistake) for mistake in error.mistakes)}") from error
+    return gang_of(spec), spec
+
+
+def from_zero(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """``arrivals`` in the same order, the earliest at 0."""
+    arrivals = list(arrivals)
+    first_s = min((arrival.at_s for arrival in arrivals), default=0.0)
+    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+
+
+def whole_nodes(gpus: int, most: int) -> Gang:
+    """``gpus`` on one node, or on as many whole nodes of ``most`` GPUs as necessary."""
+    replicas = max(1, -(-gpus // most)) if most else 1
+    return Gang((GangRole("worker", replicas, ResourceRequest(1000, 2**30, -(-gpus // replicas))),))
+
+
+def single_gpus(gpus: int) -> Gang:
+    """Workers of one GPU each, anywhere, on few nodes if possible."""
+    return Gang((GangRole("worker", gpus, ResourceRequest(1000, 2**30, 1)),))

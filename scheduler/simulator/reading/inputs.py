@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.arrival import Arrival, from_zero
 from scheduler.simulator.reading.scenario import Scenario, load, parse
 from scheduler.simulator.traces import flat, gavel, openb, own, pollux
 
@@ -69,10 +69,9 @@ def read(path: Path, form: str | None, around: JobListOptions, *, seed: int | No
     name, times = Counter(arrival.name for arrival in arrivals).most_common(1)[0]
     if times > 1:
         raise ScenarioError(f"{path.name}: the job {name!r} stands {times} times")
-    first_s = arrivals[0].at_s
     return replace(
         scenario,
-        arrivals=tuple(replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals),
+        arrivals=tuple(from_zero(arrivals)),
         nodes=openb.read_nodes(around.node_list) if around.node_list is not None else scenario.nodes,
     )
 

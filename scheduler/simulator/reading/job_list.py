@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.arrival import Arrival, from_zero
 
 _UNITS: Final = {"s": 1.0, "ms": 0.001}
 _KNOWN: Final = (
@@ -51,8 +50,7 @@ def read_trace(given: Any, folder: Path, nodes: Sequence[NodeSnapshot]) -> list[
             arrivals.append(_arrival(fields, number, unit, most))
         except ValueError as error:
             raise ScenarioError(f"{path.name}, line {number + 2}: {error}") from error
-    first_s = min((arrival.at_s for arrival in arrivals), default=0.0)
-    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+    return from_zero(arrivals)
 
 
 def _arrival(fields: Mapping[str, str], number: int, unit: float, most: int) -> Arrival:

@@ -18,17 +18,27 @@ import yaml
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_duration_s
 
 from core.domain.ids import NodeId
+from core.domain.sharing.policy import Policy
 from core.domain.sharing.resources import Amounts
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account, Booking
-from scheduler.planning.policy import Policy
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
-from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.reading.expectations import Expectation, parse_expectations
-from scheduler.simulator.reading.gangs import gang_from
+from scheduler.simulator.reading.arrival import Arrival, gang_from
 from scheduler.simulator.reading.job_list import read_trace
 from scheduler.simulator.reading.settings import read_accounts, read_bookings, read_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """``kind``: the keyword of the line, such as ``started``; ``line``: all of it."""
+
+    kind: str
+    line: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}: {value}" for key, value in self.line.items())
+
 
 DEFAULT_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _NODE_KEYS: Final = frozenset({"name", "count", "cpu", "memory", "gpus", "labels", "cordoned"})
@@ -39,12 +49,27 @@ _KEYS: Final = frozenset(
         "accounts", "bookings", "restart_cost", "resize_cost", "checkpoint_every", "estimates", "learnt_after",
     }
 )  # fmt: skip
+# The options that each kind of line takes besides its own value.
+_OPTIONS: Final[Mapping[str, set[str]]] = {
+    "started": {"by", "at", "after", "nodes"},
+    "waiting": {"at", "code", "says"},
+    "order": set(),
+    "beside": {"spread"},
+    "free": {"gpus", "at"},
+    "nodes_of": {"count"},
+    "racks_of": {"count"},
+    "model_of": {"is"},
+    "max_wait": set(),
+    "finished": set(),
+    "utilisation": set(),
+}
+_OF_A_JOB = frozenset({"started", "waiting", "beside", "nodes_of", "racks_of", "model_of"})
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """``tick_s``: minimum planning interval; 0: plan after every arrival and end. ``look_s``: maximum planning
-    interval while a job waits, in addition to the moments of :mod:`scheduler.simulator.wakeups`.
+    interval while a job waits, in addition to the moments at which an answer may change.
 
     ``restart_cost_s``: restart time of a preempted job, while it holds its GPUs; ``resize_cost_s``: of an elastic job
     that grows or shrinks. ``checkpoint_every_s``: it also loses its work since the last multiple; ``None``: it writes
@@ -225,3 +250,28 @@ def _only(given: Mapping[str, Any], known: frozenset[str], where: str) -> None:
     for key in given:
         if key not in known:
             raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(sorted(known))}")
+
+
+def parse_expectations(lines: Any, jobs: frozenset[str], nodes: frozenset[str]) -> tuple[Expectation, ...]:
+    """Raises :class:`ScenarioError` for an unknown keyword, job or node."""
+    made: list[Expectation] = []
+    for position, line in enumerate(lines):
+        where = f"expect[{position}]"
+        if not isinstance(line, Mapping):
+            raise ScenarioError(f"{where}: is a mapping such as {{started: big, by: 2h}}")
+        kind = next((key for key in line if key in _OPTIONS), None)
+        if kind is None:
+            raise ScenarioError(f"{where}: has none of the words {', '.join(sorted(_OPTIONS))}")
+        unknown = set(line) - {kind} - _OPTIONS[kind]
+        if unknown:
+            raise ScenarioError(f"{where}: {kind} does not take {', '.join(sorted(map(str, unknown)))}")
+        value = line[kind]
+        named = value if isinstance(value, list) else [value]
+        if kind in _OF_A_JOB and named[0] not in jobs:
+            raise ScenarioError(f"{where}: there is no job {named[0]!r}")
+        if kind == "order" and not set(named) <= jobs:
+            raise ScenarioError(f"{where}: there is no job {', '.join(sorted(set(named) - jobs))}")
+        if kind == "free" and value not in nodes:
+            raise ScenarioError(f"{where}: there is no node {value!r}")
+        made.append(Expectation(kind, dict(line)))
+    return tuple(made)

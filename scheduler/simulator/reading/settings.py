@@ -10,8 +10,8 @@ from typing import Any, Final
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_duration_s
 
 from core.domain.ids import NodeId
+from core.domain.sharing.policy import Defragment, Policy, QueueOrder
 from scheduler.planning.model import Account, Booking, Quota
-from scheduler.planning.policy import Defragment, Policy, QueueOrder
 from scheduler.simulator.errors import ScenarioError
 
 _POLICY_FIELDS: Final = {field.name: field for field in fields(Policy)}

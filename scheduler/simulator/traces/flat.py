@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.reading.gangs import whole_nodes
+from scheduler.simulator.reading.arrival import Arrival, from_zero, whole_nodes
 from scheduler.simulator.traces.rows import number, read_rows, whole
 
 
@@ -45,11 +44,11 @@ TIRESIAS: Final = Format("submit_time", "duration", "num_gpu", name="job_id", ti
 PHILLY: Final = Format("timestamp", "duration", "num_gpus", project="cluster", is_dated=True)
 
 
-def read(path: Path, form: Format, *, node_gpus: int, limit: int | None = None) -> list[Arrival]:
+def read(path: Path, form: Format, *, node_gpus: int) -> list[Arrival]:
     """The jobs by arrival, the earliest at 0.
 
     Args:
-        node_gpus: GPUs of the largest node. limit: only the first so many jobs.
+        node_gpus: GPUs of the largest node.
 
     Raises:
         ScenarioError: with file, line and column.
@@ -58,10 +57,7 @@ def read(path: Path, form: Format, *, node_gpus: int, limit: int | None = None) 
     arrivals = [
         _arrival(row, form, f"{path.name}, line {line}", line, node_gpus) for line, row in read_rows(path, needed)
     ]
-    arrivals.sort(key=lambda arrival: arrival.at_s)
-    arrivals = arrivals[:limit]
-    first_s = arrivals[0].at_s if arrivals else 0.0
-    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+    return from_zero(sorted(arrivals, key=lambda arrival: arrival.at_s))
 
 
 def _arrival(row: Mapping[str, str], form: Format, where: str, line: int, node_gpus: int) -> Arrival:

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.reading.gangs import single_gpus
+from scheduler.simulator.reading.arrival import Arrival, single_gpus
 from scheduler.simulator.traces.rows import number, read_text, whole
 
 _FIELDS: Final = (

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.arrival import Arrival, from_zero
 from scheduler.simulator.traces.rows import number, read_rows, whole
 
 _MIB: Final = 2**20
@@ -55,10 +54,8 @@ def read_nodes(path: Path) -> tuple[NodeSnapshot, ...]:
 
 def read(path: Path) -> list[Arrival]:
     """The pods by creation, the earliest at 0. Raises :class:`ScenarioError` with file, line and column."""
-    arrivals = [_arrival(row, f"{path.name}, line {line}") for line, row in read_rows(path, _PODS)]
-    arrivals.sort(key=lambda arrival: arrival.at_s)
-    first_s = arrivals[0].at_s if arrivals else 0.0
-    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+    arrivals = (_arrival(row, f"{path.name}, line {line}") for line, row in read_rows(path, _PODS))
+    return from_zero(sorted(arrivals, key=lambda arrival: arrival.at_s))
 
 
 def _arrival(row: Mapping[str, str], where: str) -> Arrival:

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from core.domain.sharing.resources import Gang
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.reading.gangs import gang_from
+from scheduler.simulator.reading.arrival import Arrival, gang_from
 from scheduler.simulator.traces.rows import read_text
 
 _KEYS: Final = frozenset(

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.reading.gangs import single_gpus
+from scheduler.simulator.reading.arrival import Arrival, from_zero, single_gpus
 from scheduler.simulator.traces.rows import number, read_rows, whole
 
 START_S: Final = 30.0  # `rescale_time` of the artifact
@@ -67,8 +66,7 @@ def read(path: Path, profiles: Path) -> list[Arrival]:
                 code=name,
             )
         )
-    first_s = min((arrival.at_s for arrival in arrivals), default=0.0)
-    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+    return from_zero(arrivals)
 
 
 @dataclass(frozen=True)
