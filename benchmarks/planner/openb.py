@@ -32,6 +32,7 @@ from random import Random
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.policy import Policy, QueueOrder
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, QueuedGang, Snapshot, plan
 from scheduler.planning.placement.capacity import Capacity
@@ -41,7 +42,6 @@ from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import NEVER, Ledger
 from scheduler.planning.placement.search import SearchBudget
-from scheduler.planning.policy import Policy, QueueOrder
 
 LISTS = ("openb_pod_list_default.csv", "openb_pod_list_cpu250.csv", "openb_pod_list_gpushare100.csv")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

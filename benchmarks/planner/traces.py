@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scheduler.planning.policy import Policy, QueueOrder
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.simulator.compare import run
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge

@@ -1,5 +1,6 @@
 """Decide which jobs start now and why the others wait: ``plan(snapshot) -> Plan``, a pure function."""
 
+from core.domain.sharing.policy import Defragment, Policy, QueueOrder
 from scheduler.planning.model import (
     Account,
     Booking,
@@ -22,7 +23,6 @@ from scheduler.planning.model import (
     Start,
 )
 from scheduler.planning.planner import plan, plan_to_apply
-from scheduler.planning.policy import Defragment, Policy, QueueOrder
 
 __all__ = [
     "Account",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
+from core.domain.sharing.policy import Policy, QueueOrder
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Placement, QueuedGang, Snapshot, Start
-from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.simulator.cluster import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -13,10 +13,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning import plan
 from scheduler.planning.json_codec import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_json
 from scheduler.planning.model import Plan, Snapshot
-from scheduler.planning.policy import Policy, QueueOrder
 from tests.properties.planner_worlds import snapshots
 
 POLICIES = st.sampled_from(

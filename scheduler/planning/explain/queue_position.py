@@ -9,10 +9,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from core.domain.ids import JobId
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.start_times import can_never_start
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
-from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.queue.policy_key import turns_taken
 from scheduler.planning.queue.quota import is_guaranteed
 from scheduler.planning.queue.shares import Shares

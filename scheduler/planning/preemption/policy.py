@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from core.domain.sharing.policy import Policy
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
-from scheduler.planning.policy import Policy
 from scheduler.planning.preemption.share_exchange import ShareExchange
 from scheduler.planning.preemption.time_slicing import TimeSlicing
 from scheduler.planning.queue.quota import (

@@ -12,6 +12,7 @@ from typing import Final
 from zlib import crc32
 
 from core.domain.ids import JobId
+from core.domain.sharing.policy import Defragment, QueueOrder
 from scheduler.planning.elastic import shrink_candidates
 from scheduler.planning.elastic.shrink_candidates import replicas_to_spare
 from scheduler.planning.explain.preemption_messages import PreemptionMessages
@@ -22,7 +23,6 @@ from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.ledger import Ledger
 from scheduler.planning.placement.partial import PartialPlacement
-from scheduler.planning.policy import Defragment, QueueOrder
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.migration import find_migrations, has_enough_gpus
 from scheduler.planning.preemption.node_ranking import NodeRanking

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from core.domain.ids import JobId
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
-from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.preemption.share_exchange import ShareExchange
 from scheduler.planning.queue.policy_key import CLOCK_S, long_job_s, policy_key, turns_taken
 from scheduler.planning.queue.shares import GPUS

@@ -22,8 +22,8 @@ from operator import itemgetter
 from typing import Final
 
 from core.domain.ids import JobId
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
-from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.queue.fair_queue import ProjectQueue, UserQueue, progressive_filling
 from scheduler.planning.queue.job_classes import Batch, JobClass, JobFamily, QueueEntry, SortKey, job_batches
 from scheduler.planning.queue.policy_key import long_job_s, policy_key, turns_taken

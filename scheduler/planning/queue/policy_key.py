@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
-from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.queue.shares import gpu_milli, gpus_of
 
 # A job is long if it alone takes this much longer than all remaining work spread over all GPUs. A factor of 1 is the
