@@ -28,15 +28,13 @@ from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
 from core.wakeups import WakeupSocket, wakeup_socket_path
 from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.beat import Beat, LeaderElection
+from scheduler.messaging.beat import Beat, FallbackBeat, LeaderElection, LocalTaskPool
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
-from scheduler.messaging.fallback import FallbackBeat, LocalTaskPool
 from scheduler.messaging.tasks import Tasks, register_tasks
 from scheduler.messaging.wakeups import AppWakeup, WakeupListener
 from scheduler.messaging.work_queue import PendingDeduplicator
-from scheduler.probe import ProcessProbe, serve_probe
 from scheduler.process import SchedulerProcess, new_holder, utc_now
-from scheduler.process_metrics import ProcessMetrics
+from scheduler.process_metrics import ProcessMetrics, ProcessProbe, serve_probe
 
 log = structlog.get_logger(__name__)
 

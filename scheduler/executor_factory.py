@@ -1,15 +1,21 @@
-"""The driver that the settings name. The control loop itself knows only ``executors.base``."""
+"""The driver that the settings name, and the volumes that it will refuse. The control loop itself knows only
+``executors.base``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from core.domain.errors import ExecutorTryAgain
+from sqlalchemy import select
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Volume
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.settings import BadSettings, Settings
-from executors.base import Executor
+from executors.base import Executor, VolumeSource
 
 T = TypeVar("T")
 
@@ -143,3 +149,28 @@ def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
         return parse(text)
     except ValueError as error:
         raise BadSettings(f"TRAINMASTER_{name.upper()}: {error}.") from error
+
+
+def refused_volumes(sessions: SessionFactory, settings: Settings) -> Sequence[str]:
+    """A sentence on each local volume that the Kubernetes driver will refuse, by name; none with another executor.
+
+    Raises:
+        Unavailable: the database is away.
+    """
+    if settings.executor != "kubernetes":
+        return ()
+    from executors.kubernetes.volumes import render_volume
+
+    host_paths = tuple(filter(None, settings.host_paths.split(":")))
+    with unit_of_work(sessions, read_only=True) as session:
+        rows = session.scalars(select(Volume).where(Volume.kind == "local").order_by(Volume.name)).all()
+        sources = [
+            VolumeSource(row.name, row.kind, {**row.config, "path": row.config.get("path") or row.root}) for row in rows
+        ]
+    sentences = []
+    for source in sources:
+        try:
+            render_volume(source, name="volume", target="/volume", read_only=True, host_paths=host_paths)
+        except ExecutorRefused as refused:
+            sentences.append(refused.sentence)
+    return sentences

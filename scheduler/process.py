@@ -32,17 +32,14 @@ from scheduler.control.questions.forecasts import Forecaster
 from scheduler.control.questions.simulations import SimulationRunner
 from scheduler.control.serving.endpoint_loop import EndpointLoop
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.control.upkeep.drift import find_drifted
 from scheduler.control.upkeep.gc import expire_waiting, housekeep, sweep_executor
 from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts
-from scheduler.executor_factory import make_executor
+from scheduler.control.upkeep.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
+from scheduler.executor_factory import make_executor, refused_volumes
 from scheduler.messaging.celery_app import RECONCILE
-from scheduler.messaging.duty_cycle import DutyCycle
-from scheduler.messaging.timers import Timers
-from scheduler.messaging.work_queue import BatchQueue, SingleFlight
+from scheduler.messaging.wakeups import Timers
+from scheduler.messaging.work_queue import BatchQueue, DutyCycle, SingleFlight
 from scheduler.tuning.proposers import Proposers
-from scheduler.volume_check import refused_volumes
 
 log = structlog.get_logger(__name__)
 

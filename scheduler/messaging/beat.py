@@ -1,8 +1,10 @@
 """The beat: sends a message for each periodic task, so that a lost wake-up costs only time.
 
 Any number of beats may run. One of them is the leader, by a lease in the database, and sends; the others are standbys.
-A standby follows a killed leader within the lease's time; until then each worker's fallback beat
-(``scheduler.messaging.fallback``) runs the tasks that it misses.
+A standby follows a killed leader within the lease's time; until then each worker's :class:`FallbackBeat` runs the tasks
+that it misses, as a :class:`LocalTaskPool` does while the broker is away. The broker only spreads the work and makes it
+quick; nothing depends on it: where two processes do the same because neither receives messages, the leases in the
+database keep them apart, as always.
 """
 
 from __future__ import annotations
@@ -10,30 +12,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.domain.errors import TrainmasterError
+from scheduler.messaging.work_queue import PendingDeduplicator
 
 log = structlog.get_logger(__name__)
 
-BEAT_LEASE: Final = leases.BEAT
 _MAX_WAIT_S: Final = 1.0
-
-
-class IsLeader(Protocol):
-    """Whether this beat is the leader."""
-
-    def __call__(self) -> bool: ...
-
-
-def always_leader() -> bool:
-    """For a beat that is alone with its worker."""
-    return True
+_CHECK_S: Final = 0.5
+# A process that has received no task at all for so many seconds has no beat: it runs each task that is late by so many
+# intervals.
+_SILENT_S: Final = 5.0
+_SILENT_INTERVALS: Final = 3.0
+# Workers share the messages: although a beat is alive, one task may bring no message here for a while, by chance or
+# because another worker takes all.
+_UNLUCKY_S: Final = 30.0
+_UNLUCKY_INTERVALS: Final = 20.0
+_STOP_WITHIN_S: Final = 20.0
 
 
 class LeaderElection:
@@ -70,7 +72,8 @@ class LeaderElection:
         was_leading = self._lease is not None
         try:
             with unit_of_work(self._sessions) as session:
-                self._lease = leases.acquire(session, BEAT_LEASE, holder=self._holder, now=self._clock(), ttl=self._ttl)
+                now = self._clock()
+                self._lease = leases.acquire(session, leases.BEAT, holder=self._holder, now=now, ttl=self._ttl)
         except TrainmasterError:
             return  # while the database is away, a lease that was acquired before lasts until its time is over
         if self._lease is not None:
@@ -80,10 +83,12 @@ class LeaderElection:
 
 
 class Beat:
-    """Calls ``notify`` with each name of ``every`` at its interval, in seconds, while ``is_leader()``."""
+    """Calls ``notify`` with each name of ``every`` at its interval, in seconds, while ``is_leader()``: a beat that is
+    alone with its worker always is.
+    """
 
     def __init__(
-        self, notify: Callable[[str], None], every: Mapping[str, float], is_leader: IsLeader = always_leader
+        self, notify: Callable[[str], None], every: Mapping[str, float], is_leader: Callable[[], bool] = lambda: True
     ) -> None:
         self._notify = notify
         self._every = dict(every)
@@ -109,3 +114,77 @@ class Beat:
 
     def stop(self) -> None:
         self._stopping.set()
+
+
+class LocalTaskPool:
+    """A few threads for tasks without a message. Equal pending tasks are run once."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="local-tasks")
+        self._deduplicator = PendingDeduplicator(is_local=True)
+
+    def submit(self, name: str, key: str, work: Callable[[], None]) -> None:
+        """Run ``work`` soon, in a thread; it must not raise."""
+        if not self._deduplicator.add(name, key):
+            return
+
+        def run() -> None:
+            self._deduplicator.discard(name, key)
+            work()
+
+        try:
+            self._pool.submit(run)
+        except RuntimeError:  # the pool is shutting down: another process runs the task
+            self._deduplicator.discard(name, key)
+
+    def stop(self) -> None:
+        """Finish the tasks that run; pending ones are left to other processes."""
+        closing = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        closing.start()
+        closing.join(_STOP_WITHIN_S)
+
+
+class FallbackBeat:
+    """Runs each task of ``every`` (its interval in seconds) through ``run_task`` when no message for it came for too
+    long.
+    """
+
+    def __init__(self, every: Mapping[str, float], run_task: Callable[[str], None]) -> None:
+        self._every = dict(every)
+        self._run_task = run_task
+        now_s = time.monotonic()
+        self._last_message_s = dict.fromkeys(self._every, now_s)
+        self._last_run_s = dict.fromkeys(self._every, now_s)
+        self.is_active = False  # whether it runs tasks because no beat sends messages
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fallback-beat", daemon=True)
+        self.last_turn_s = now_s
+
+    def note_message(self, name: str) -> None:
+        """A message has brought the task ``name``."""
+        self._last_message_s[name] = time.monotonic()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_CHECK_S):
+            self.last_turn_s = now_s = time.monotonic()
+            missed = [name for name, every_s in self._every.items() if self._is_missed(name, every_s, now_s)]
+            if bool(missed) != self.is_active:
+                self.is_active = bool(missed)
+                log.info("beat.missed" if missed else "beat.back")
+            for name in missed:
+                if now_s - self._last_run_s[name] >= self._every[name]:
+                    self._last_run_s[name] = now_s
+                    self._run_task(name)
+
+    def _is_missed(self, name: str, every_s: float, now_s: float) -> bool:
+        silent_s = now_s - self._last_message_s[name]
+        if now_s - max(self._last_message_s.values()) > _SILENT_S:
+            return silent_s > max(_SILENT_S, _SILENT_INTERVALS * every_s)
+        return silent_s > max(_UNLUCKY_S, _UNLUCKY_INTERVALS * every_s)

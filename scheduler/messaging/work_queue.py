@@ -2,20 +2,21 @@
 
 The parts are those of a Kubernetes work queue: a set of keys in flight that marks a key requested meanwhile as dirty
 (:class:`InFlight`, and :class:`SingleFlight` for work without a key), a set of pending messages
-(:class:`PendingDeduplicator`) and a queue that hands out batches to a few workers (:class:`BatchQueue`).
+(:class:`PendingDeduplicator`) and a queue that hands out batches to a few workers (:class:`BatchQueue`). Long work
+rests between its runs (:class:`DutyCycle`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Generic, TypeVar
 
 import structlog
 
 log = structlog.get_logger(__name__)
-
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -194,3 +195,40 @@ class BatchQueue:
                 del self._pending[key]
             self._since[worker] = self._clock()
             return keys
+
+
+# Seconds. Shorter runs delay nothing else.
+_MIN_RUN_S: Final = 0.05
+# Seconds. However long a run took, a user may wait for the next one.
+_MAX_REST_S: Final = 1.0
+
+
+class DutyCycle:
+    """After a long run the next one is due once as much time has passed again, but a second at most.
+
+    Ticks in immediate succession each start the few jobs for which room has become free meanwhile. With a rest between
+    them, the threads that start and end jobs get the interpreter: of a long queue of short jobs twice as many have
+    ended by the next tick, and half as many ticks are made.
+
+    For one thread. ``clock_s``: seconds that never go back.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._due_s = 0.0
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds until the next run is due; 0: it is due."""
+        return max(0.0, self._due_s - self._clock_s())
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Around a run, whether it fails or not."""
+        began_s = self._clock_s()
+        try:
+            yield
+        finally:
+            ended_s = self._clock_s()
+            took_s = ended_s - began_s
+            self._due_s = ended_s + min(took_s, _MAX_REST_S) if took_s >= _MIN_RUN_S else 0.0
