@@ -21,7 +21,6 @@ from api.endpoints.access import EndpointAccess
 from api.endpoints.checks import check_model_files, demand_own_output, own_image
 from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
 from core.db.repositories import serving
-from core.db.repositories.events import append_event
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, TrainmasterError
 from core.domain.serving.jobs import batch_job, holder_of, replica_job
@@ -328,10 +327,8 @@ def check_batch(
 
 
 def record_event(work: UnitOfWork, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
-    append_event(
-        work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
-        data={"endpoint": row.id, "name": row.name, **data},
-    )  # fmt: skip
+    data = {"endpoint": row.id, "name": row.name, **data}
+    work.record_event(kind, caller.actor, project_id=row.project_id, reason=reason, data=data)
 
 
 def _undeploy(work: UnitOfWork, caller: Caller, endpoint: Endpoint, row: Deployment) -> None:

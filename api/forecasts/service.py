@@ -1,14 +1,17 @@
-"""Questions to the planner, which runs in the control loop: it reads questions from the database and answers there."""
+"""Questions to the planner, which runs in the control loop: it reads questions from the database and answers there.
+
+Also the feasibility check at submission: whether any node could ever run the job, before the user waits in vain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import anyio
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from sqlalchemy.orm import Session
 from trainmaster.wire.forecasts import (
     ClusterChange,
@@ -24,6 +27,7 @@ from trainmaster.wire.jobs import WaitReasonView
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.jobs.service import Submission
+from core.db.leases import TICK_DONE, marked_at
 from core.db.repositories import questions
 from core.db.repositories.questions import ERROR, ForecastQuestion, QuestionKind
 from core.db.tables import Job, Project, User
@@ -37,6 +41,9 @@ from core.wakeups import TOPIC_FORECAST
 _FIRST_POLL_S: Final = 0.02
 _MAX_POLL_S: Final = 0.25
 _NOTIFY_AGAIN_S: Final = 1.0
+_FEASIBILITY_TIMEOUT_S: Final = 3.0
+# A scheduler that planned nothing for so long counts as away; the check is skipped.
+_SCHEDULER_AWAY_AFTER: Final = timedelta(seconds=30)
 
 
 def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job | None = None) -> ForecastQuestion:
@@ -223,3 +230,32 @@ def _start(start: Mapping[str, Any] | None) -> ExpectedStartView | None:
 def starts(sentence: str) -> str:
     """The planner's phrase about a start as a full sentence."""
     return in_full(f"it starts {sentence}")
+
+
+def why_never(context: AppContext, caller: Caller, submission: Submission) -> WaitReasonView | None:
+    """The planner's reason why no existing node could ever run the job; ``None``: a node could, or it is unknown.
+
+    Skipped for a job with a ``max_wait``, and while no scheduler answers. Call it in a thread of the server, without an
+    open transaction.
+    """
+    if submission.spec.max_wait is not None:
+        return None
+    if not any(role.resources.model_dump(exclude_defaults=True) for role in submission.spec.roles.values()) and not (
+        submission.spec.node_selector
+    ):
+        return None  # it fits on any node
+    with context.read() as work:
+        planned = marked_at(work.session, TICK_DONE)
+        if planned is None or work.now - planned > _SCHEDULER_AWAY_AFTER:
+            return None
+    reason = from_thread.run(_wait_reason_in_time, context, caller, ask_of(context, caller, submission))
+    return reason if reason is not None and reason.is_impossible else None
+
+
+async def _wait_reason_in_time(context: AppContext, caller: Caller, ask: ForecastQuestion) -> WaitReasonView | None:
+    with anyio.move_on_after(_FEASIBILITY_TIMEOUT_S):
+        try:
+            return (await forecast(context, caller, ask)).wait_reason
+        except TrainmasterError:  # no answer: the job is accepted and waits
+            return None
+    return None

@@ -17,7 +17,6 @@ from api.http.routing import new_router
 from api.jobs import verbs
 from api.jobs.cloning import changed_spec, free_name
 from api.jobs.listing import JobQueryParams, list_page
-from api.jobs.output import output_to_remove
 from api.jobs.schemas import fresh_detail, load_detail
 from api.jobs.service import Submission, canonical, check_submission, digest_of, read_spec, submit
 from core.db.tables import Job
@@ -183,8 +182,8 @@ def delete_job(
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.delete(work, job.caller, row)
-        output = output_to_remove(work.session, row) if files else None
-    if output is not None:
+        remove_output = verbs.output_removal(work.session, row) if files else None
+    if remove_output is not None:
         # After the commit: a crash in between leaves files without a job, never a job without its files.
-        output.remove()
+        remove_output()
     return Response(status_code=204)

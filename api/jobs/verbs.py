@@ -1,24 +1,26 @@
-"""Actions on existing jobs: cancel, pause, resume, delete."""
+"""Actions on existing jobs: cancel, pause, resume, delete, also with the output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from core.db.repositories.attempts import live_attempt_id
-from core.db.repositories.events import append_event, last_events_of_job
+from core.db.repositories.events import last_events_of_job
 from core.db.repositories.jobs import set_job
-from core.db.tables import Attempt, Job
+from core.db.tables import Attempt, Job, Volume
 from core.domain.errors import Conflict, IllegalTransition
 from core.domain.jobs.lifecycle import Effect, JobEvent, advance, can_advance
 from core.domain.jobs.states import DesiredState, JobState
 from core.storage.outputs import OUTPUT_MOUNT
+from core.storage.volumes import tree_of
 from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 
@@ -158,6 +160,23 @@ def delete(work: UnitOfWork, caller: Caller, job: Job) -> None:
     record_event(work, caller, job, "job.deleted", "")
 
 
+def output_removal(session: Session, job: Job) -> Callable[[], None]:
+    """Deletes the job's own folder with all files; to be called after the commit. Blocks until they are gone.
+
+    Raises:
+        Conflict: the job's spec named the folder, so other jobs may use it; or the control plane cannot access it.
+    """
+    if job.output_path.rpartition("/")[2] != job.id:
+        raise Conflict(
+            f"The output {job.output_volume}/{job.output_path} was named by the job's spec and may have files of other "
+            "jobs; delete the job without `files`, and the files by hand."
+        )
+    volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
+    if volume is None:
+        raise Conflict(f"Volume {job.output_volume!r} is no longer registered; delete the job without `files`.")
+    return partial(tree_of(volume).delete, job.output_path)
+
+
 def delete_ended(work: UnitOfWork, caller: Caller, job: Job, refusal: Callable[[], str]) -> bool:
     """Like ``delete``, for clients of other systems; false while the last processes are still being cleaned up.
 
@@ -185,12 +204,4 @@ def lock(session: Session, job: Job) -> None:
 
 def record_event(work: UnitOfWork, caller: Caller, job: Job, kind: str, reason: str) -> None:
     """Add an action of ``caller`` to the job's history."""
-    append_event(
-        work.session,
-        at=work.now,
-        kind=kind,
-        actor=caller.actor,
-        project_id=job.project_id,
-        job_id=job.id,
-        reason=reason,
-    )
+    work.record_event(kind, caller.actor, project_id=job.project_id, job_id=job.id, reason=reason)

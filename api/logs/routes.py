@@ -25,8 +25,7 @@ from api.http.ranges import ByteRange, OpenFileResponse
 from api.http.routing import new_router
 from api.http.sse import stream_document, stream_response
 from api.logs import service
-from api.logs.cursor import read_cursor
-from api.logs.stream import LogStream
+from api.logs.stream import LogStream, read_cursor
 from core.domain.errors import InvalidRequest
 from core.storage.logs.files import stamp_at, tail_offset
 from core.storage.logs.levels import RANKS, Level

@@ -1,18 +1,26 @@
+"""The scrape of Prometheus: metrics from the database, and those of this process."""
+
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import Depends, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy import select
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import AppContext, AppContextDep
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, Scope, require
 from api.http.routing import new_router
-from api.prometheus.service import render
-from core.db.tables import User
-from core.domain.errors import Forbidden
+from core.db.leases import BEAT, TICK, TICK_DONE, marked_at
+from core.db.tables import Job, Node, Replica, User
+from core.domain.errors import Forbidden, TrainmasterError
+from core.domain.jobs.states import JobState, ReplicaState
 
 router = new_router("metrics")
 
@@ -53,4 +61,117 @@ Scraper = Annotated[Caller | None, Depends(_scraper)]
 )
 async def get_metrics(caller: Scraper, context: AppContextDep) -> Response:  # noqa: ARG001 (authorises)
     """With a platform admin's token, or without a token from the machine itself."""
-    return Response(await run_in_threadpool(render, context), media_type=CONTENT_TYPE_LATEST)
+    return Response(await run_in_threadpool(_render, context), media_type=CONTENT_TYPE_LATEST)
+
+
+def _render(context: AppContext) -> bytes:
+    """The exposition text. While the database is away: the process's own metrics, and ``database_up 0``.
+
+    This process's counters have the label ``process``: behind a load balancer each scrape may reach another process,
+    and without the label their counters would seem to jump.
+    """
+    try:
+        with context.read() as work:
+            families = _families(work)
+    except TrainmasterError:
+        families = [_gauge("database_up", "Whether the database answers.", 0)]
+    registry = CollectorRegistry()
+    request_metrics = context.request_metrics
+    registry.register(
+        _Ready([*families, *_labelled(request_metrics.registry.collect(), process=request_metrics.process)])
+    )
+    return generate_latest(registry)
+
+
+def _labelled(families: Iterable[Metric], **labels: str) -> Iterator[Metric]:
+    for family in families:
+        own = Metric(family.name, family.documentation, family.type)
+        own.samples = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples]
+        yield own
+
+
+class _Ready(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _families(work: UnitOfWork) -> list[GaugeMetricFamily]:
+    return [
+        _gauge("database_up", "Whether the database answers.", 1),
+        _jobs(work.session),
+        _replicas(work.session),
+        *_queue(work.session, work.now),
+        *_leases(work.session, work.now),
+        *_nodes(work.session),
+    ]
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"trainmaster_{name}", text, value=value)
+
+
+def _jobs(session: Session) -> GaugeMetricFamily:
+    family = GaugeMetricFamily("trainmaster_jobs", "Jobs by state, deleted ones apart.", labels=["state"])
+    rows = session.execute(select(Job.state, func.count()).where(Job.deleted_at.is_(None)).group_by(Job.state)).all()
+    counts = {row[0]: row[1] for row in rows}
+    for state in JobState:  # a state without jobs is 0, not absent: alerts need both
+        family.add_metric([state.value], counts.get(state.value, 0))
+    return family
+
+
+def _replicas(session: Session) -> GaugeMetricFamily:
+    family = GaugeMetricFamily("trainmaster_replicas", "Replicas that hold resources, by state.", labels=["state"])
+    live = [state.value for state in ReplicaState if not state.is_terminal]
+    query = select(Replica.state, func.count()).where(Replica.state.in_(live)).group_by(Replica.state)
+    counts = {row[0]: row[1] for row in session.execute(query)}
+    for state in live:
+        family.add_metric([state], counts.get(state, 0))
+    return family
+
+
+def _queue(session: Session, now: datetime) -> list[GaugeMetricFamily]:
+    oldest = session.execute(select(func.min(Job.queued_at)).where(Job.state == JobState.QUEUED)).scalar_one()
+    age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+    return [_gauge("queue_age_seconds", "Age of the job that has waited longest, 0 when none waits.", age)]
+
+
+def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
+    found = []
+    expires = marked_at(session, TICK)
+    if expires is not None:
+        late = max(0.0, (now - expires).total_seconds())
+        found.append(
+            _gauge("tick_lease_expired_seconds", "Time since the tick's lease ran out, 0 while it is held.", late)
+        )
+    leads = marked_at(session, BEAT)
+    if leads is not None:
+        late = max(0.0, (now - leads).total_seconds())
+        found.append(
+            _gauge(
+                "beat_lease_expired_seconds",
+                "Time since the last beat leader's lease ran out, 0 while there is a leader.",
+                late,
+            )
+        )
+    done_at = marked_at(session, TICK_DONE)
+    if done_at is not None:
+        age = max(0.0, (now - done_at).total_seconds())
+        found.append(_gauge("tick_done_age_seconds", "Time since the last completed tick.", age))
+    return found
+
+
+def _nodes(session: Session) -> list[GaugeMetricFamily]:
+    ready = func.coalesce(func.sum(case((Node.is_ready, 1), else_=0)), 0)
+    cordoned = func.coalesce(func.sum(case((Node.is_cordoned, 1), else_=0)), 0)
+    quarantined, suspected = func.count(Node.quarantined_at), func.count(Node.suspicion)
+    row = session.execute(select(func.count(), ready, cordoned, quarantined, suspected).select_from(Node)).one()
+    family = GaugeMetricFamily("trainmaster_nodes", "Nodes by condition.", labels=["condition"])
+    family.add_metric(["ready"], row[1])
+    family.add_metric(["not_ready"], row[0] - row[1])
+    family.add_metric(["cordoned"], row[2])
+    family.add_metric(["quarantined"], row[3])
+    family.add_metric(["suspected"], row[4])
+    return [family]

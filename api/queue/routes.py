@@ -1,19 +1,49 @@
+"""The queue: queued jobs in the planner's order with wait reasons, and running jobs with their expected ends."""
+
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
 
 from fastapi import Query
+from pydantic import Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from trainmaster.spec.priorities import priority_name
 from trainmaster.wire.base import Page
-from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
+from trainmaster.wire.forecasts import ExpectedStartView
+from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView, WaitingJobView
 
 from api.app.unit_of_work import AppContextDep
-from api.auth import Reader
-from api.http.paging import PageParams
+from api.auth import Caller, Reader
+from api.forecasts.service import starts
+from api.http.cursors import bad_cursor, make_cursor, read_cursor
+from api.http.paging import PageParams, PageQuery, rows_by_name
 from api.http.routing import new_router
-from api.queue import service, shares
-from api.queue.service import QueueQuery
+from api.jobs.schemas import wait_reason_of
+from api.queue import shares
+from api.quotas.amounts import shown
+from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of
+from core.db.repositories.nodes import is_holding
+from core.db.repositories.queue import QueueCursor, held_by_job, waiting_count, waiting_page
+from core.db.rows import AnyRow
+from core.db.tables import Attempt, Job, Project, Replica, User
+from core.domain.jobs.progress_rate import progress_view
+from core.domain.jobs.states import JobState
+from core.domain.sharing.quota import CPU, GPUS, MEMORY
+from core.domain.sharing.resources import Gang
 
 router = new_router("queue")
+
+_INTEGER_MAX: Final = 2**31 - 1
+_HOLDING: Final = (JobState.STARTING.value, JobState.RUNNING.value, JobState.CANCELLING.value)
+
+
+class QueueQuery(PageQuery):
+    """Filter of the queue."""
+
+    project: str | None = Field(default=None, max_length=100, description="Only this project's jobs.")
 
 
 @router.get("/queue", operation_id="list_queue", summary="The queued jobs, in the planner's order")
@@ -22,14 +52,41 @@ def list_queue(caller: Reader, context: AppContextDep, query: Annotated[QueueQue
     named.
     """
     with context.read() as work:
-        return service.waiting(work, caller, query)
+        project_id = caller.member_of(work.session, query.project).project_id if query.project else None
+        after = None if query.cursor is None else _place(query.cursor)
+        rows = waiting_page(work.session, project_id=project_id, after=after, limit=query.limit + 1)
+        page = rows[: query.limit]
+        count, planned_at = waiting_count(work.session)
+        return QueuePage(
+            items=[_waiting_view(row, caller, work.now) for row in page],
+            next_cursor=_cursor(page[-1]) if len(rows) > query.limit else None,
+            waiting=count,
+            planned_at=planned_at,
+        )
 
 
 @router.get("/queue/running", operation_id="list_running", summary="The running jobs, with their expected ends")
 def list_running(caller: Reader, context: AppContextDep, page: PageParams) -> Page[RunningJobView]:
     """In order of their ids. Jobs of projects that you may not see are not named."""
+    query = (
+        select(
+            Job.name, Job.project_id, Job.state, Job.priority, Job.max_run_time_s, Attempt.started_at,
+            Attempt.stop, Project.name.label("project"), User.name.label("user"),
+        )
+        .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt_count))
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(Job.state.in_(_HOLDING), Job.deleted_at.is_(None))
+    )  # fmt: skip
     with context.read() as work:
-        return service.running(work, caller, page)
+        rows, cursor = rows_by_name(work.session, query, Job.id, page)
+        ids = [row[-1] for row in rows]
+        allocated = held_by_job(work.session, ids)
+        replicas, runs = _replica_counts(work.session, ids), runs_of(work.session, ids)
+        items = [
+            _running_view(row, caller, allocated, replicas, _done_at(row, runs.get(row[-1], NOT_RUN))) for row in rows
+        ]
+        return Page(items=items, next_cursor=cursor)
 
 
 @router.get("/shares", operation_id="get_shares", summary="The projects' shares of the cluster")
@@ -39,3 +96,105 @@ def get_shares(caller: Reader, context: AppContextDep) -> SharesView:
     """
     with context.read() as work:
         return shares.view(work, caller)
+
+
+def _cursor(row: AnyRow) -> str:
+    return make_cursor(row.place, row.priority, row.queued_at.isoformat(), row.id)
+
+
+def _place(cursor: str) -> QueueCursor:
+    place, priority, since, job_id = read_cursor(cursor, (int, int, str, str))
+    try:
+        queued_at = datetime.fromisoformat(since)
+    except ValueError as error:
+        raise bad_cursor() from error
+    if queued_at.tzinfo is None or abs(place) > _INTEGER_MAX or abs(priority) > _INTEGER_MAX or "\0" in job_id:
+        raise bad_cursor()
+    return QueueCursor(place, priority, queued_at, job_id)
+
+
+def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
+    gang, reason = Gang.from_json(row.gang), wait_reason_of(row, now)
+    is_never = reason is not None and reason.is_impossible
+    is_known = caller.is_admin or row.project_id in caller.projects
+    public: dict[str, Any] = {
+        "position": None if is_never else row.number,
+        "priority": row.priority,
+        "priority_class": priority_name(row.priority),
+        "gpus": gang.gpu_milli / 1000,
+        "cpus": sum(role.replicas * role.request.cpu_milli for role in gang.roles) / 1000,
+        "memory_bytes": sum(role.replicas * role.request.memory_bytes for role in gang.roles),
+        "gpu_models": list(dict.fromkeys(model for role in gang.roles for model in role.request.gpu_models)),
+        "queued_at": row.queued_at,
+        "start": _start(row, is_known=is_known),
+    }
+    if not is_known:
+        return WaitingJobView(**public)
+    return WaitingJobView(
+        **public,
+        job_id=row.id,
+        name=row.name,
+        project=row.project,
+        user=row.user,
+        roles={role.role: role.replicas for role in gang.roles},
+        reason=reason,
+    )
+
+
+def _start(row: AnyRow, *, is_known: bool) -> ExpectedStartView | None:
+    """The planner's last start forecast; ``None`` if there is none. Its sentence may name other jobs, so jobs that the
+    caller may not see only have the times.
+    """
+    if row.start_code is None:
+        return None
+    fields: dict[str, Any] = {
+        "code": row.start_code,
+        "early_at": row.earliest,
+        "likely_at": row.likely,
+        "late_at": row.latest,
+    }
+    if not is_known:
+        return ExpectedStartView(**fields, sentence="")
+    return ExpectedStartView(**fields, sentence=starts(row.start_sentence), nodes=row.start_nodes or [])
+
+
+def _done_at(row: AnyRow, run: RunSummary) -> datetime | None:
+    """The expected end by the job's reported progress rate; ``None`` without one."""
+    done_at = progress_view(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
+    return datetime.fromisoformat(done_at) if isinstance(done_at, str) else done_at
+
+
+def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
+    query = (
+        select(Replica.job_id, func.count()).where(is_holding(), Replica.job_id.in_(job_ids)).group_by(Replica.job_id)
+    )
+    return dict(session.execute(query).all())
+
+
+def _running_view(
+    row: AnyRow,
+    caller: Caller,
+    allocated: Mapping[str, Mapping[str, int]],
+    replicas: Mapping[str, int],
+    likely_end_at: datetime | None,
+) -> RunningJobView:
+    job_id = row[-1]
+    amounts = allocated.get(job_id, {})
+    ends_at = None
+    if row.started_at is not None and row.max_run_time_s is not None:
+        ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)
+    public: dict[str, Any] = {
+        "state": row.state,
+        "priority": row.priority,
+        "gpus": shown(GPUS, amounts.get(GPUS, 0)),
+        "cpus": shown(CPU, amounts.get(CPU, 0)),
+        "memory_bytes": amounts.get(MEMORY, 0),
+        "gpu_models": {key.partition("/")[2]: shown(key, milli) for key, milli in amounts.items() if "/" in key},
+        "replicas": replicas.get(job_id, 0),
+        "started_at": row.started_at,
+        "ends_at": ends_at,
+        "likely_end_at": likely_end_at,
+    }
+    if not (caller.is_admin or row.project_id in caller.projects):
+        return RunningJobView(**public)
+    return RunningJobView(**public, job_id=job_id, name=row.name, project=row.project, user=row.user)

@@ -1,33 +1,243 @@
+"""Quotas of projects: settings, current usage, and changes."""
+
 from __future__ import annotations
 
-from trainmaster.wire.base import Page
-from trainmaster.wire.quotas import QuotaUpdate, QuotaView
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from api.app.unit_of_work import AppContextDep
-from api.auth import PlatformAdmin, ProjectViewer, Reader
-from api.http.paging import PageParams
+from sqlalchemy import select
+from trainmaster.spec.errors import FieldError
+from trainmaster.spec.priorities import read_priority
+from trainmaster.wire.base import Page
+from trainmaster.wire.quotas import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
+
+from api.app.unit_of_work import AppContextDep, UnitOfWork
+from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader
+from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
-from api.quotas import service
+from api.quotas.amounts import capacity, merged, models_of, shown
+from api.quotas.warnings import warnings_of
+from core.db.repositories.planning import read_policy
+from core.db.repositories.queue import held_by_user
+from core.db.tables import Project, User
+from core.domain.errors import InvalidRequest, together
+from core.domain.sharing.policy import Policy
+from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY, Quota, QuotaSettings, keys_in, parse_quota, written_name
+from core.wakeups import TOPIC_TICK
 
 router = new_router("quotas")
+
+_PARTS: Final = ("limit", "guaranteed", "user_limit")
+_ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, with the GPU models after the GPUs
+_T = TypeVar("_T")
 
 
 @router.get("/quotas", operation_id="list_quotas", summary="Quotas of the caller's projects")
 def list_quotas(caller: Reader, context: AppContextDep, page: PageParams) -> Page[QuotaView]:
     """In order of name, with current usage. A platform admin sees all projects."""
+    query = select(Project).where(Project.deleted_at.is_(None))
+    if not caller.is_admin:
+        query = query.where(Project.id.in_(list(caller.projects)))
     with context.read() as work:
-        return service.list_page(work, caller, page)
+        rows, cursor = rows_by_name(work.session, query, Project.name, page)
+        quota_context = _QuotaContext.of(work, [project.id for project, _ in rows])
+        return Page(items=[_view_of(project, quota_context) for project, _ in rows], next_cursor=cursor)
 
 
 @router.get("/projects/{project}/quota", operation_id="get_quota", summary="A project's quota and usage")
 def get_quota(project: ProjectViewer, context: AppContextDep) -> QuotaView:
     """Limits, guarantees and current usage of the project and of its users."""
     with context.read() as work:
-        return service.view_of(work, project.load(work.session))
+        return _view(work, project.load(work.session))
 
 
 @router.patch("/projects/{project}/quota", operation_id="update_quota", summary="Set a project's quota")
 def update_quota(project: str, body: QuotaUpdate, caller: PlatformAdmin, context: AppContextDep) -> QuotaView:
     """Amounts that are not named stay. Running jobs continue; `warnings` lists probable mistakes."""
     with context.write() as work:
-        return service.change(work, caller, service.load(work, caller, project), body)
+        return _change(work, caller, ProjectAccess(caller, project, "viewer").load(work.session), body)
+
+
+def _view(work: UnitOfWork, project: Project) -> QuotaView:
+    return _view_of(project, _QuotaContext.of(work, [project.id]))
+
+
+def _change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
+    """Set what ``body`` names.
+
+    Raises:
+        InvalidRequest: the quota would be invalid; nothing is changed.
+    """
+    before = dict(project.quota or {})
+    models = models_of(capacity(work.session))
+    wrong: list[InvalidRequest] = []
+    after: dict[str, Any] = {
+        part: merged(before.get(part) or {}, getattr(body, part), models, at=part, wrong=wrong) for part in _PARTS
+    }
+    for part, of_users in (("users", body.users), ("user_guaranteed", body.user_guaranteed)):
+        wrong += _not_there(work, of_users, at=part)
+        after[part] = _of_users(dict(before.get(part) or {}), of_users, models, at=part, wrong=wrong)
+    weights = {**(before.get("user_weights") or {}), **body.user_weights}
+    after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
+    wrong += _not_there(work, body.user_weights, at="user_weights")
+    quota = {name: value for name, value in after.items() if value}
+    max_priority = _unless_wrong(_priority, body.max_priority, wrong)
+    if not wrong:
+        _unless_wrong(parse_quota, quota, wrong)
+    if wrong:
+        raise together(wrong, "parts of the quota")
+    given = body.model_fields_set
+    if "weight" in given and body.weight is not None:
+        project.weight = body.weight
+    if "max_priority" in given:
+        project.max_priority = max_priority
+    project.quota = quota
+    data = body.model_dump(mode="json", exclude_unset=True)
+    work.record_event("project.quota_set", caller.actor, project_id=project.id, data=data)
+    work.notify(TOPIC_TICK)
+    work.session.flush()
+    return _view(work, project)
+
+
+def _of_users(
+    before: dict[str, Any],
+    changes: Mapping[str, Mapping[str, Any] | None],
+    models: list[str],
+    *,
+    at: str,
+    wrong: list[InvalidRequest],
+) -> dict[str, Any]:
+    for user, limits in changes.items():
+        if limits is None:
+            before.pop(user, None)
+            continue
+        after = merged(before.get(user) or {}, limits, models, at=f"{at}.{user}", wrong=wrong)
+        if after:
+            before[user] = after
+        else:
+            before.pop(user, None)
+    return before
+
+
+def _not_there(work: UnitOfWork, names: Mapping[str, Any], *, at: str) -> list[InvalidRequest]:
+    given = [name for name, value in names.items() if value is not None]
+    known = set(work.session.scalars(select(User.name).where(User.name.in_(given)))) if given else set()
+    return [
+        InvalidRequest(f"{at}.{name}: there is no user {name!r}.", field=f"{at}.{name}")
+        for name in given
+        if name not in known
+    ]
+
+
+def _unless_wrong(read: Callable[[Any], _T], value: Any, wrong: list[InvalidRequest]) -> _T | None:
+    try:
+        return read(value)
+    except InvalidRequest as mistake:
+        wrong.append(mistake)
+        return None
+
+
+def _priority(value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        return read_priority(value)
+    except FieldError as wrong:
+        raise InvalidRequest(f"max_priority: {wrong}.", field="max_priority") from wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotaContext:
+    """The data for the views of several projects, read once. ``used_by_user``: by project id and user name."""
+
+    capacity: Mapping[str, int]
+    policy: Policy
+    quotas: Mapping[str, QuotaSettings]
+    wrong: Mapping[str, str]
+    used_by_user: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+    @classmethod
+    def of(cls, work: UnitOfWork, project_ids: Sequence[str]) -> _QuotaContext:
+        """Load the data for the views of these projects."""
+        rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
+        quotas: dict[str, QuotaSettings] = {}
+        wrong: dict[str, str] = {}
+        for project_id, quota in rows:
+            try:
+                quotas[project_id] = parse_quota(quota or {})
+            except InvalidRequest as mistake:  # another version wrote it
+                wrong[project_id] = mistake.sentence
+        by_id = held_by_user(work.session, project_ids=project_ids)
+        ids = {user_id for of_users in by_id.values() for user_id in of_users}
+        names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(ids))).all())
+        used_by_user = {
+            project_id: {names[user_id]: amounts for user_id, amounts in of_users.items()}
+            for project_id, of_users in by_id.items()
+        }
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, used_by_user)
+
+
+def _view_of(project: Project, quota_context: _QuotaContext) -> QuotaView:
+    settings = quota_context.quotas.get(project.id, QuotaSettings())
+    quota = settings.quota
+    others = [other.quota for project_id, other in quota_context.quotas.items() if project_id != project.id]
+    by_user = quota_context.used_by_user.get(project.id, {})
+    used = _total(by_user.values())
+    unreadable = []
+    if project.id in quota_context.wrong:
+        unreadable.append(
+            "This version cannot read the stored quota, so it has no effect: "
+            f"{quota_context.wrong[project.id]} Remove that part, or set it again."
+        )
+    return QuotaView(
+        project=project.name,
+        weight=project.weight,
+        max_priority=project.max_priority,
+        lines=[_line(key, quota, used, quota_context.capacity) for key in _keys(quota, used, quota_context.capacity)],
+        users=_users(settings, by_user),
+        warnings=[*unreadable, *warnings_of(project.name, quota, others, quota_context.capacity, quota_context.policy)],
+    )
+
+
+def _total(usages: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    whole: dict[str, int] = {}
+    for amounts in usages:
+        for key, amount in amounts.items():
+            whole[key] = whole.get(key, 0) + amount
+    return whole
+
+
+def _keys(quota: Quota, used: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]:
+    models = sorted(key for key in {*keys_in(quota), *used, *capacity} if "/" in key)
+    first, *rest = _ALWAYS
+    return [first, *models, *rest]
+
+
+def _line(key: str, quota: Quota, used: Mapping[str, int], capacity: Mapping[str, int]) -> QuotaLineView:
+    def of(part: Mapping[str, int]) -> float | None:
+        return shown(key, part[key]) if key in part else None
+
+    return QuotaLineView(
+        what=written_name(key),
+        used=shown(key, used.get(key, 0)),
+        limit=of(quota.limit),
+        guaranteed=of(quota.guaranteed),
+        user_limit=of(quota.user_limit),
+        capacity=None if key == JOBS else shown(key, capacity.get(key, 0)),
+    )
+
+
+def _users(settings: QuotaSettings, by_user: Mapping[str, Mapping[str, int]]) -> list[QuotaUserView]:
+    limits, guaranteed = settings.quota.user_limits, settings.quota.user_guaranteed
+    names = sorted({*by_user, *limits, *guaranteed, *settings.user_weights})
+    return [
+        QuotaUserView(
+            user=name,
+            used={written_name(key): shown(key, amount) for key, amount in by_user.get(name, {}).items() if amount},
+            limit={written_name(key): shown(key, amount) for key, amount in limits.get(name, {}).items()},
+            guaranteed={written_name(key): shown(key, amount) for key, amount in guaranteed.get(name, {}).items()},
+            weight=settings.user_weights.get(name, 1.0),
+        )
+        for name in names
+    ]

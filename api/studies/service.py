@@ -18,11 +18,10 @@ from trainmaster.wire.studies import StudyCreate, StudyExtend
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
-from api.forecasts.placing import why_never
+from api.forecasts.service import why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
 from api.studies.access import StudyAccess
 from api.studies.views import results
-from core.db.repositories.events import append_event
 from core.db.repositories.idempotency import claim_key, find_key
 from core.db.repositories.studies import change_study, ended_trials, gpu_seconds, trial_counts
 from core.db.repositories.submission import KeyClaim
@@ -318,10 +317,8 @@ def delete(work: UnitOfWork, access: StudyAccess) -> None:
 
 
 def record_event(work: UnitOfWork, caller: Caller, row: Study, kind: str, reason: str) -> None:
-    append_event(
-        work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
-        data={"study": row.id, "name": row.name},
-    )  # fmt: skip
+    data = {"study": row.id, "name": row.name}
+    work.record_event(kind, caller.actor, project_id=row.project_id, reason=reason, data=data)
 
 
 def _load_created(session: Session, study_id: str) -> Study:

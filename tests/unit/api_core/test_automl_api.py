@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from trainmaster.wire.jobs import WaitReasonView
 
 from api.automl.profiling import profile_data
-from api.forecasts import placing
+from api.forecasts import service
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event
@@ -396,7 +396,7 @@ def test_what_no_node_could_hold_is_refused_unless_nodes_are_to_come(
     body = {"data": "data/buyers.csv", "target": "bought", "resources": {"gpus": 64}}
     key = {"Idempotency-Key": "before"}
     made = client.post(URL, json=body, headers=key).json()
-    monkeypatch.setattr(placing, "forecast", forecast)
+    monkeypatch.setattr(service, "forecast", forecast)
     with unit_of_work(sessions) as session:
         leases.mark(session, leases.TICK_DONE, holder="test", now=clock.now)
     for more in ({}, {"dry_run": True}):

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.forecasts import placing
+from api.forecasts import service
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Event, Study, Trial
@@ -358,7 +358,7 @@ def test_a_study_whose_trials_could_never_start_is_refused_unless_nodes_are_to_c
     async def forecast(*_: Any) -> Any:
         return SimpleNamespace(wait_reason=reason)
 
-    monkeypatch.setattr(placing, "forecast", forecast)
+    monkeypatch.setattr(service, "forecast", forecast)
     spec = {**SPEC, "template": {**SPEC["template"], **template}}
     # Nobody plans: what nobody knows is not refused.
     create(client, {**spec, "name": "early"})

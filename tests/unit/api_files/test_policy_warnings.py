@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from api.policy.service import warnings_of
+from api.policy.routes import warnings_of
 from core.domain.sharing.policy import Policy, QueueOrder
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
-from api.forecasts.placing import why_never
+from api.forecasts.service import why_never
 from api.jobs.service import Submission
 from api.protocols.vertex.answers import NoCapacity
 
