@@ -129,7 +129,7 @@ def demand_own_output(
     """Check that a batch prediction may resume in its output: ``batch.json`` there names the model and the options.
 
     The caller's right to write there must have been checked. The replicas check the manifest, too
-    (``trainmaster_serving.manifest``): also the instances, and volumes that the control plane cannot read.
+    (``trainmaster_serving.batch``): also the instances, and volumes that the control plane cannot read.
 
     Args:
         context: of the application.

@@ -167,7 +167,7 @@ def take_turn(line: TextIO, steps: int) -> tuple[float, float]:
 
 @contextmanager
 def torchrun(numbers: list[str]) -> Iterator[None]:
-    from trainmaster_runtime.limits.cgroups import make_groups
+    from trainmaster_runtime.cgroups import make_groups
 
     groups = make_groups(f"trainmaster-bench-{os.getpid()}")
     groups.settle()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainmaster_automl import counters as of_trials
+from trainmaster_automl import rows as of_trials
 from trainmaster_automl import tabular
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.options import VARIABLE, TrialOptions, parse_options
@@ -36,7 +36,7 @@ from trainmaster_serving.models import load_model
 from trainmaster_serving.sklearn_model import SklearnModel
 
 from core.domain.automl import columns
-from core.domain.automl.counters import CounterColumns
+from core.domain.automl.columns import CounterColumns
 from core.domain.automl.task import profile_target
 
 Row = list[Any]

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_automl import threads
 from trainmaster_automl.options import VARIABLE as OPTIONS_VARIABLE
-from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.options import TrialOptions, limit_threads, usable_cpus
 
 ROOT = Path(__file__).parents[3]
 CPUS = len(os.sched_getaffinity(0))
@@ -28,15 +27,15 @@ def options(**changes: Any) -> TrialOptions:
 def test_trials_side_by_side_share_the_cpus(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], bound: int
 ) -> None:
-    monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
+    monkeypatch.setattr("trainmaster_automl.options.usable_cpus", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "")
-    assert threads.limit_threads(options(**changes)) == bound
+    assert limit_threads(options(**changes)) == bound
     assert os.environ["OMP_NUM_THREADS"] == str(bound)
 
 
 def test_threads_that_are_set_already_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads.limit_threads(options(parallel=2)) is None
+    assert limit_threads(options(parallel=2)) is None
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
@@ -49,9 +48,9 @@ def test_an_imported_torch_gets_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
 
     torch = Torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
+    monkeypatch.setattr("trainmaster_automl.options.usable_cpus", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "")
-    threads.limit_threads(options(parallel=4))
+    limit_threads(options(parallel=4))
     assert torch.given == 2
 
 
@@ -72,7 +71,7 @@ def test_a_quota_bounds_the_cpus(tmp_path: Path, own: str | None, files: dict[st
         (tmp_path / name).write_text(text)
     if own is not None:
         (tmp_path / "own").write_text(own)
-    assert threads.usable_cpus(tmp_path, tmp_path / "own") == usable
+    assert usable_cpus(tmp_path, tmp_path / "own") == usable
 
 
 def test_they_are_set_before_anything_is_imported_that_reads_them() -> None:

@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from trainmaster_runtime import code_archive
 from trainmaster_runtime.code_archive import ArchiveRefused, unpack
 
 
@@ -114,13 +115,13 @@ def test_the_right_digest_is_accepted(tmp_path):
 
 
 def test_more_than_the_limit_is_refused(pack, monkeypatch):
-    monkeypatch.setattr(archive, "MAX_BYTES", 10)
+    monkeypatch.setattr(code_archive, "MAX_BYTES", 10)
     with pytest.raises(ArchiveRefused, match="unpacks to more than"):
         pack(text_member("a", "x" * 6), text_member("b", "x" * 6))
 
 
 def test_too_many_files_are_refused(pack, monkeypatch):
-    monkeypatch.setattr(archive, "MAX_FILES", 2)
+    monkeypatch.setattr(code_archive, "MAX_FILES", 2)
     with pytest.raises(ArchiveRefused, match="unpacks to more than"):
         pack(text_member("a"), text_member("b"), text_member("c"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime import cgroups
+from trainmaster_runtime import cgroups, code_archive
 from trainmaster_runtime.record import write_copy
 
 CONTENT = bytes(range(256)) * 2000
@@ -120,7 +120,7 @@ def api() -> Iterator[Callable[..., Api]]:
 
 def get(url: str, path: Path, **more: Any) -> list[str]:
     log_text: list[str] = []
-    fetch.fetch(url, "t", str(path), say=log_text.append, wait=lambda _: None, **more)
+    code_archive.fetch(url, "t", str(path), say=log_text.append, wait=lambda _: None, **more)
     return log_text
 
 
@@ -133,12 +133,12 @@ def test_the_code_comes_in_pieces_and_each_byte_once(tmp_path: Path, api: Callab
 
 
 def test_a_refusal_ends_it_with_the_apis_own_words(tmp_path: Path, api: Callable[..., Api]) -> None:
-    with pytest.raises(fetch.CodeAway, match="The job was submitted without code"):
+    with pytest.raises(code_archive.CodeAway, match="The job was submitted without code"):
         get(api(404).url, tmp_path / "code")
 
 
 def test_an_api_that_stays_away_is_given_up_in_the_end(tmp_path: Path) -> None:
-    with pytest.raises(fetch.CodeAway, match="did not arrive within 0 s"):
+    with pytest.raises(code_archive.CodeAway, match="did not arrive within 0 s"):
         get("http://127.0.0.1:1", tmp_path / "code", patience_s=0)
 
 
@@ -150,7 +150,7 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
         raise Stop
 
     with pytest.raises(Stop):
-        fetch.fetch("http://127.0.0.1:1", "t", str(tmp_path / "code"), say=lambda _: None, wait=wait)
+        code_archive.fetch("http://127.0.0.1:1", "t", str(tmp_path / "code"), say=lambda _: None, wait=wait)
 
 
 def test_the_interface_is_the_one_that_carries_the_address_whatever_its_name():

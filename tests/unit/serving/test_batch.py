@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_serving import batch, manifest
+from trainmaster_serving import batch
 from trainmaster_serving.errors import BadInstances, InputProblem, ModelProblem
 from trainmaster_serving.instances import Row, read_rows
 
@@ -249,7 +249,7 @@ def test_an_incomplete_manifest_is_written_again(tmp_path: Path, monkeypatch: py
     (tmp_path / "in" / "a.jsonl").write_text("1\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "batch.json").touch()
-    monkeypatch.setattr(manifest, "_READ_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(batch, "_READ_TIMEOUT_S", 0.0)
     run_batch(monkeypatch, tmp_path)
     assert json.loads((tmp_path / "out" / "batch.json").read_text())["files"] == 1
 
@@ -313,13 +313,13 @@ def test_instances_are_known_by_their_content_not_by_a_time(five: Path, monkeypa
 def test_of_a_large_file_pieces_from_its_beginning_to_its_end_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "_READ_BYTES", 64 * 4)
-    monkeypatch.setattr(manifest, "_LEAST_BYTES", 64 * 4)
+    monkeypatch.setattr(batch, "_DIGEST_BYTES", 64 * 4)
+    monkeypatch.setattr(batch, "_LEAST_FILE_BYTES", 64 * 4)
     file = tmp_path / "a.jsonl"
 
     def digest(content: bytes) -> str:
         file.write_bytes(content)
-        return manifest.digest_of_files(str(tmp_path), [str(file)])
+        return batch.digest_of_files(str(tmp_path), [str(file)])
 
     content = bytes(1000)
     assert digest(content) == digest(content) != digest(bytes(1001))

@@ -1,19 +1,71 @@
-"""The user's processes, and how they end when the end itself goes wrong: hanging in, or dying of, the teardown."""
+"""The user's processes, and how they end when the end itself goes wrong: hanging in, or dying of, the teardown.
+
+The exit hook notes which processes have finished their work, and with which code.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 
-from trainmaster_runtime.logs.log_writer import LineSplitter
+from trainmaster_runtime.log_writer import LineSplitter
 from trainmaster_runtime.process import exits, procfs, tree
 from trainmaster_runtime.process.exits import ReplicaEnd
 
-UNKNOWN = -1  # the code of a process that hung at exit and noted none
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster_runtime.logs.log_writer import JobLog
-    from trainmaster_runtime.process.exit_notes import ExitNotes
+    from trainmaster_runtime.log_writer import JobLog
+
+UNKNOWN = -1  # the code of a process that hung at exit and noted none
+
+
+class ExitNotes:
+    """The file that ``hooks/sitecustomize.py`` appends ``<pid> <code or ?>`` to."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+        self._codes: dict[int, int | None] = {}
+        self._seen_at: dict[int, float] = {}
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+
+    def look(self, now: float) -> None:
+        """Read what is new. ``now`` is monotonic."""
+        try:
+            if os.stat(self._path).st_size <= self._offset:
+                return
+            with open(self._path, "rb") as stream:
+                stream.seek(self._offset)
+                for line in stream:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._offset += len(line)
+                    words = line.split()
+                    if len(words) == 2 and words[0].isdigit():
+                        pid = int(words[0])
+                        self._codes[pid] = int(words[1]) if words[1].isdigit() else None
+                        self._seen_at[pid] = now
+        except OSError:
+            return
+
+    def has(self, pid: int) -> bool:
+        return pid in self._codes
+
+    def code(self, pid: int) -> int | None:
+        return self._codes.get(pid)
+
+    def hangs_since(self, pid: int) -> float | None:
+        """When ``pid`` had finished its work; ``None`` if it has not."""
+        return self._seen_at.get(pid)
+
+    def forget(self, pid: int) -> None:
+        """``pid`` is gone, and its number may come again."""
+        self._codes.pop(pid, None)
+        self._seen_at.pop(pid, None)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._seen_at
 
 
 class LocalProcess:

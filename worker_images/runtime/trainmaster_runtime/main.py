@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 
-from trainmaster_runtime.limits import cgroups
+from trainmaster_runtime import cgroups
 from trainmaster_runtime.order import load
 from trainmaster_runtime.process import procfs, syscalls
 from trainmaster_runtime.record import StateFolder

@@ -6,7 +6,7 @@ import os
 import re
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.limits.cgroups import Groups, make_groups, name_of
+from trainmaster_runtime.cgroups import Groups, make_groups, name_of
 from trainmaster_runtime.order import UserProgram
 from trainmaster_runtime.process import spawn
 from trainmaster_runtime.process.exits import ReplicaEnd
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainmaster_runtime.logs.log_writer import JobLog
+    from trainmaster_runtime.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.record import StateFolder
 
@@ -260,7 +260,7 @@ def _unpack(
     path = order.code_path
     if path is None and order.code_digest is None:
         return
-    from trainmaster_runtime.code_archive.archive import ArchiveRefused, unpack
+    from trainmaster_runtime.code_archive import ArchiveRefused, unpack
 
     reserved = tuple(m.target[len(WORK) + 1 :] for m in order.mounts if m.target.startswith(WORK + "/"))
     try:
@@ -278,7 +278,7 @@ def _fetch(
     order: RuntimeOrder, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]
 ) -> str:
     """The code archive from the API, in the state folder; returns its path."""
-    from trainmaster_runtime.code_archive.fetch import CodeAway, fetch
+    from trainmaster_runtime.code_archive import CodeAway, fetch
 
     state.tell(phase="pending", detail="Fetching the code.")
     path = state.file("code.tar.gz")

@@ -5,16 +5,13 @@
 ``order.json``          what to run
 ``token``               the attempt's token
 ``runtime.json``        the process that runs it: pid, start, boot, folders of its control groups. Its presence means:
-started once,
-                        never to be started again
+                        started once, never to be started again
 ``road``                of a warm start: created by the process that starts the order, the executor (empty) or a forked
-runtime (its pid
-                        and start); the other one leaves it alone
+                        runtime (its pid and start); the other one leaves it alone
 ``status.json``         phase, detail, facts; replaced as things move on
 ``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM
 ``api.json``            ``{"url": …}``: where the API is now, when it has moved since the order was written; an order
-may
-                        name another file for it, such as one for all replicas of a machine
+                        may name another file for it, such as one for all replicas of a machine
 ``world.json``          of an elastic gang: the newest world, written by an executor; see ``worlds``
 ``exit.json``           how it ended; the last thing that the runtime writes
 ``work``                the work folder, ``/data`` of the job
@@ -28,14 +25,18 @@ from __future__ import annotations
 import json
 import os
 
+from trainmaster_runtime.process.exits import ReplicaEnd
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _RESERVED_BYTES = 24_576  # an exit record with its 4 KiB of log, each byte of it escaped at worst
 _RESERVE = "exit.reserve"
 _SENTENCE_CHARS = 500
 _COPY_BYTES = 4_096  # what Kubernetes keeps of a termination message
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+_STOP_FILE = "stop.json"
 
 
 class StateFolder:
@@ -49,12 +50,7 @@ class StateFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The JSON object in ``name``, ``None`` when there is none."""
-        try:
-            with open(self.file(name), "rb") as stream:
-                data = json.loads(stream.read())
-        except (OSError, ValueError):
-            return None
-        return data if isinstance(data, dict) else None
+        return read_json(self.file(name))
 
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Replace ``name``. Raises ``OSError``."""
@@ -129,3 +125,64 @@ def _encode(data: object) -> bytes:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+class StopRequest:
+    """The stop request in the state folder; a signal announces it.
+
+    ``asked_path``: the engine's file with the request, where a signal would lose the exit; ``None``: it has none.
+    """
+
+    def __init__(self, state: StateFolder, asked_path: str | None, default_grace_s: float) -> None:
+        self._state = state
+        self._asked_path = asked_path
+        self._default_grace_s = default_grace_s
+        self._last_request = ""  # last content of the engine's file
+
+    @property
+    def is_there(self) -> bool:
+        return self._state.read(_STOP_FILE) is not None
+
+    @property
+    def grace_s(self) -> float:
+        return float((self._state.read(_STOP_FILE) or {}).get("grace_s", self._default_grace_s))
+
+    def is_new(self) -> bool:
+        """Whether the engine's file holds a new request, which is copied to the state folder; a shorter grace may
+        follow.
+        """
+        text = "" if self._asked_path is None else read_text(self._asked_path)
+        if not text or text == self._last_request:
+            return False
+        self._last_request = text
+        try:
+            grace = float(json.loads(text)["grace_s"])
+        except (ValueError, LookupError, TypeError):
+            grace = self._default_grace_s
+        self._state.write(_STOP_FILE, {"grace_s": grace})
+        return True
+
+    def ending(self) -> ReplicaEnd:
+        """The end of a replica after SIGTERM: from the platform, or from outside of it."""
+        if self.is_there:
+            return ReplicaEnd("stopped", None, "Stopped because the platform asked.")
+        return ReplicaEnd("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The JSON object in the file ``path``, ``None`` when there is none."""
+    try:
+        with open(path, "rb") as stream:
+            data = json.loads(stream.read())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def read_text(path: str) -> str:
+    """Stripped content of the file ``path``; empty where there is none."""
+    try:
+        with open(path) as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""

@@ -7,16 +7,13 @@ import os
 import signal
 
 from trainmaster_runtime import clock, hang_watchdog, sidecars
-from trainmaster_runtime.hang_watchdog import LocalProcess
-from trainmaster_runtime.limits.limits import Limits
-from trainmaster_runtime.logs.log_writer import JobLog
-from trainmaster_runtime.logs.outputs import Outputs
+from trainmaster_runtime.hang_watchdog import ExitNotes, LocalProcess
+from trainmaster_runtime.limits import Limits
+from trainmaster_runtime.log_writer import JobLog, Outputs
 from trainmaster_runtime.prepare import OUTPUT, NotStarted, PreparedReplica, mark_end, prepare, write_files
 from trainmaster_runtime.process import exits, procfs, spawn, tree
-from trainmaster_runtime.process.exit_notes import ExitNotes
 from trainmaster_runtime.process.exits import ReplicaEnd
-from trainmaster_runtime.process.stop_request import StopRequest, read_text
-from trainmaster_runtime.record import write_copy
+from trainmaster_runtime.record import StopRequest, read_text, write_copy
 from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, WorldChanges, hold_s
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.

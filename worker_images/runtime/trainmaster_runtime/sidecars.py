@@ -6,7 +6,7 @@ from trainmaster_runtime import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster_runtime.logs.log_writer import JobLog
+    from trainmaster_runtime.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.prepare import PreparedReplica
     from trainmaster_runtime.record import StateFolder
@@ -19,7 +19,7 @@ def start_reporter(
     """``None`` where the order names no API. ``output``: the job's, as the runtime sees it."""
     if not order.api_url or not token:
         return None
-    from trainmaster_runtime.metrics.setup import make_collector
+    from trainmaster_runtime.metrics.collector import make_collector
     from trainmaster_runtime.reports.reporter import Reporter
     from trainmaster_runtime.reports.spool import spool_file_of
 

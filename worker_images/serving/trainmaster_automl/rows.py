@@ -1,5 +1,8 @@
 """First pipeline step of every model of tables: raw rows to numbers and categories, the same in training and
-serving.
+serving; and the kinds of columns.
+
+Columns that number the rows are detected, because they encode the order of the rows, which does not generalise to new
+rows. The control plane has the same rule in ``core/domain/automl/columns.py``, to report it before any trial.
 """
 
 from __future__ import annotations
@@ -25,6 +28,12 @@ _STRAY = 0.02
 _NUMBER = re.compile(r"[-+]?(0|[1-9]\d{0,30}|(0|[1-9]\d{0,30})?\.\d{1,40}|[1-9]\d{0,30}\.|0\.)([eE][-+]?\d{1,3})?")
 _DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y%m%dT%H%M%S")
 _DATE_PARTS = 6
+
+# ``id``, ``user_id``, ``PassengerId``, ``ID``, but not ``paid``; ``Unnamed: 0`` is how pandas reads its own index back.
+_NAME_OF_ID = re.compile(
+    r"(?:.*[_\W])?(?:id|idx|uid|rowid)|(?:row[ _]?)?(?:index|number|num|no|nr)\.?|unnamed: 0", re.IGNORECASE
+)
+_CAMEL_CASE_ID = re.compile(r".*[a-z0-9]I[dD]")
 
 
 def number_of(cell: Any) -> float:
@@ -157,3 +166,22 @@ def _date_parts(cells: Sequence[Any], form: str) -> list[list[float]]:
         for d in found
     ]
     return [[float(parts_of_date[index]) for parts_of_date in parts] for index in range(_DATE_PARTS)]
+
+
+def is_counter(name: str, cells: Sequence[Any], indices: Sequence[int]) -> bool:
+    """Whether the column numbers the rows: distinct whole numbers, with the name of an id, or counting from 0 or 1.
+
+    Args:
+        indices: of the rows in the whole table, from 0, because the rows may be a sample.
+    """
+    values = [number_of(cell) for cell in cells]
+    if not values or any(math.isnan(value) or not value.is_integer() for value in values):
+        return False
+    if len(set(values)) < len(values):
+        return False
+    steps = {value - index for value, index in zip(values, indices)}
+    return _is_name_of_id(name) or steps in ({0.0}, {1.0})
+
+
+def _is_name_of_id(name: str) -> bool:
+    return bool(_NAME_OF_ID.fullmatch(name.strip()) or _CAMEL_CASE_ID.fullmatch(name.strip()))

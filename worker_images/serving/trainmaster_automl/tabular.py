@@ -13,13 +13,19 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from trainmaster_serving.sklearn_model import skops_io
 
-from trainmaster_automl.counters import is_counter
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.families import make_model
-from trainmaster_automl.log_lines import log_message, log_metrics, report_event
 from trainmaster_automl.options import TrialOptions
-from trainmaster_automl.report import MODEL_FOLDER, baseline_of, score_test, write_report
-from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, kind_of, number_of, text_of
+from trainmaster_automl.report import (
+    MODEL_FOLDER,
+    baseline_of,
+    log_message,
+    log_metrics,
+    report_event,
+    score_test,
+    write_report,
+)
+from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, is_counter, kind_of, number_of, text_of
 from trainmaster_automl.scoring import score
 from trainmaster_automl.splitting import check_class_sizes
 from trainmaster_automl.table_files import no_such_column, read_table

@@ -7,14 +7,31 @@ up.
 from __future__ import annotations
 
 import base64
+import json
+import os
 from collections import deque
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.metrics.eventfiles import EventFileReader
+from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
-from trainmaster_runtime.metrics.sampler import Sampler
-from trainmaster_runtime.metrics.source_counts import SourceCounts
+from trainmaster_runtime.metrics.sampler import Sampler, groups_of
+from trainmaster_runtime.prepare import OUTPUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+
+    from trainmaster_runtime.order import RuntimeOrder
+    from trainmaster_runtime.prepare import PreparedReplica
+
+# What the job's spec says under `metric_patterns`, as JSON.
+PATTERNS_VARIABLE = "TRAINMASTER_METRIC_PATTERNS"
+# Set for a study's trial, which reports the counts of each metric source where its metric is missing.
+TRIAL_VARIABLE = "TRAINMASTER_TRIAL"
+
+_NAMES = 8
+_NAME_CHARS = 100
 
 SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes as often
 _FIRST_SAMPLE_S = 2.5
@@ -24,9 +41,38 @@ _ITEM_POINTS = 5_000
 _FAILURES = 10  # of one source in a row, until it is looked at no more
 _SYSTEM = "system/"
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+
+class SourceCounts:
+    """Counters by source, with the first names only. Each source is written by one thread."""
+
+    def __init__(self) -> None:
+        self._values: Dict[str, Dict[str, int]] = {}
+        self._counts: Dict[str, Dict[str, int]] = {}
+
+    def count_value(self, source: str, name: str) -> None:
+        """Count one value of ``name``."""
+        names = self._values.setdefault(source, {})
+        name = name[:_NAME_CHARS]
+        # Above the limit, one empty name stands for all further ones.
+        key = name if name in names or len(names) < 10 * _NAMES else ""
+        names[key] = names.get(key, 0) + 1
+
+    def count(self, source: str, counter: str, more: int = 1) -> None:
+        counts = self._counts.setdefault(source, {})
+        counts[counter] = counts.get(counter, 0) + more
+
+    def summary(self) -> Dict[str, Any]:
+        """By source: ``names``, at most eight; ``name_count``, ``values``; and its counts."""
+        summary_by_source = {}
+        for source in sorted(set(self._values) | set(self._counts)):
+            names = dict(self._values.get(source, {}))
+            summary_by_source[source] = {
+                "names": [name for name in names if name][:_NAMES],
+                "name_count": len(names),
+                "values": sum(names.values()),
+                **self._counts.get(source, {}),
+            }
+        return summary_by_source
 
 
 class SeriesBuffer:
@@ -215,3 +261,34 @@ def _plain(value: float) -> Any:
     if value - value == 0:
         return value
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"  # noqa: PLR0124 - NaN is unlike itself
+
+
+def make_collector(
+    order: RuntimeOrder, prepared: PreparedReplica, say: Callable[[str], None], began: float
+) -> Collector:
+    """The collector of a replica whose processes started at ``began``, in seconds since 1970.
+
+    Call it in a thread that may wait for disks and drivers.
+    """
+    output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
+    work = os.path.dirname(prepared.job_folder)
+    folder = (output or work) + "/.trainmaster/metrics/" + order.job_id
+    owner = "%d/%s-%d" % (order.attempt_number, order.role, order.index)
+    groups = groups_of(order.view, prepared.groups.by_controller)
+    visible = order.env.get("CUDA_VISIBLE_DEVICES", None if order.view == "as_is" else "")
+    return Collector(
+        sampler=Sampler(groups, visible),
+        events=EventFileReader(output, work, FileClaims(folder, owner), say, now=clock.monotonic(), began=began),
+        hypertune=HypertuneFile(prepared.job_folder + "/hypertune/output.metric"),
+        patterns=LinePatterns(read_patterns(order.env.get(PATTERNS_VARIABLE, ""))),
+        sources=SourceCounts() if order.env.get(TRIAL_VARIABLE) else None,
+    )
+
+
+def read_patterns(text: str) -> list[str]:
+    """The job's own patterns; none of a text that is not ours."""
+    try:
+        patterns = json.loads(text) if text else []
+    except ValueError:
+        return []
+    return [pattern for pattern in patterns if isinstance(pattern, str)] if isinstance(patterns, list) else []

@@ -16,8 +16,7 @@ import os
 import zlib
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.metrics.tfevents import Decoder, time_of
-from trainmaster_runtime.metrics.tfrecord import Broken, read_records
+from trainmaster_runtime.metrics.tfevents import Broken, Decoder, read_records, time_of
 from trainmaster_runtime.process import procfs
 
 _WALK_S = 5.0  # seconds between two walks over the folders

@@ -1,18 +1,143 @@
-"""Samples a replica's usage: CPU, memory, disk, network, GPUs; by its control group where it has one, else by /proc."""
+"""Samples a replica's usage: CPU, memory, disk, network, GPUs; by its control group where it has one, else by /proc.
+
+GPUs are sampled by NVIDIA's management library (NVML) through ctypes; without it there are none.
+https://docs.nvidia.com/deploy/nvml-api/
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
 
-from trainmaster_runtime.limits import cgroups
-from trainmaster_runtime.metrics.nvml import NvmlSampler
+from trainmaster_runtime import cgroups
 from trainmaster_runtime.process import procfs
-
-_TICK = os.sysconf("SC_CLK_TCK")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, List, Optional, Tuple
+
+_LIBRARY = "libnvidia-ml.so.1"
+_XID_CRITICAL = 8  # nvmlEventTypeXidCriticalError
+_GPUS = 64
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class _Utilisation(ctypes.Structure):
+    _fields_ = [("gpu", c_uint), ("memory", c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [
+        ("device", c_void_p),
+        ("type", c_ulonglong),
+        ("data", c_ulonglong),
+        ("gpu_instance", c_uint),
+        ("compute_instance", c_uint),
+    ]
+
+
+class NvmlSampler:
+    """Args: ``visible``: as CUDA_VISIBLE_DEVICES has it; ``None``: all that the library shows."""
+
+    def __init__(self, visible: Optional[str]) -> None:
+        self._devices: List[Tuple[int, c_void_p]] = []
+        self._events: Optional[c_void_p] = None
+        self._library: Optional[ctypes.CDLL] = None
+        if visible is not None and not visible.strip():
+            return
+        try:
+            library = ctypes.CDLL(_LIBRARY)
+            if library.nvmlInit_v2() != 0:
+                return
+        except (OSError, AttributeError):
+            return
+        self._library = library
+        names = None if visible is None or visible == "all" else visible.split(",")
+        self._devices = list(enumerate(self._handles(names)))
+        self._listen()
+
+    def __bool__(self) -> bool:
+        return bool(self._devices)
+
+    def sample(self) -> Dict[str, float]:
+        """Values by name, such as ``gpu.0/utilisation_percent``; what the GPU does not tell is left out."""
+        found: Dict[str, float] = {}
+        library = self._library
+        if library is None:
+            return found
+        for number, device in self._devices:
+            prefix = "gpu.%d/" % number
+            use, memory = _Utilisation(), _Memory()
+            if self._call("nvmlDeviceGetUtilizationRates", device, byref(use)):
+                found[prefix + "utilisation_percent"] = float(use.gpu)
+            if self._call("nvmlDeviceGetMemoryInfo", device, byref(memory)):
+                found[prefix + "memory_bytes"] = float(memory.used)
+            power, degrees = c_uint(), c_uint()
+            if self._call("nvmlDeviceGetPowerUsage", device, byref(power)):
+                found[prefix + "power_w"] = power.value / 1000
+            if self._call("nvmlDeviceGetTemperature", device, c_int(0), byref(degrees)):
+                found[prefix + "temperature_c"] = float(degrees.value)
+            for kind, name in ((0, "ecc_corrected"), (1, "ecc_uncorrected")):
+                count = c_ulonglong()
+                if self._call("nvmlDeviceGetTotalEccErrors", device, c_int(kind), c_int(0), byref(count)):
+                    found[prefix + name] = float(count.value)
+        for number, xid in self._xids():
+            found["gpu.%d/xid" % number] = float(xid)
+        return found
+
+    def close(self) -> None:
+        if self._library is not None:
+            if self._events is not None:
+                self._library.nvmlEventSetFree(self._events)
+            self._library.nvmlShutdown()
+            self._library, self._devices = None, []
+
+    def _handles(self, names: Optional[List[str]]) -> List[c_void_p]:
+        found = []
+        if names is None:
+            count = c_uint()
+            self._call("nvmlDeviceGetCount_v2", byref(count))
+            names = [str(number) for number in range(min(count.value, _GPUS))]
+        for name in map(str.strip, names[:_GPUS]):
+            handle = c_void_p()
+            if name.isdigit():
+                is_there = self._call("nvmlDeviceGetHandleByIndex_v2", c_uint(int(name)), byref(handle))
+            else:
+                is_there = self._call("nvmlDeviceGetHandleByUUID", c_char_p(name.encode()), byref(handle))
+            if is_there:
+                found.append(handle)
+        return found
+
+    def _listen(self) -> None:
+        events = c_void_p()
+        if not self._devices or not self._call("nvmlEventSetCreate", byref(events)):
+            return
+        self._events = events
+        for _, device in self._devices:
+            self._call("nvmlDeviceRegisterEvents", device, c_ulonglong(_XID_CRITICAL), events)
+
+    def _xids(self) -> List[Tuple[int, int]]:
+        """(GPU, Xid) of errors since the last look: https://docs.nvidia.com/deploy/xid-errors/"""
+        found: List[Tuple[int, int]] = []
+        while self._events is not None and len(found) < 16:
+            event = _Event()
+            if not self._call("nvmlEventSetWait_v2", self._events, byref(event), c_uint(0)):
+                break
+            number = next((n for n, device in self._devices if device.value == event.device), None)
+            if number is not None:
+                found.append((number, int(event.data)))
+        return found
+
+    def _call(self, name: str, *arguments: object) -> bool:
+        """Whether the function is there and went well."""
+        function = getattr(self._library, name, None)
+        return function is not None and function(*arguments) == 0
 
 
 class Sampler:

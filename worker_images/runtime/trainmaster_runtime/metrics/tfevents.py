@@ -1,4 +1,8 @@
-"""Decodes events of TensorBoard files: scalars, histograms, images and texts, of any writer.
+"""Reads records of TensorBoard files and decodes their events: scalars, histograms, images and texts, of any writer.
+
+A file grows while it is read. A record is its length (8 bytes), a checksum of these, the data, and a checksum of the
+data: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/lib/io/record_writer.h. The data is an event
+in Protocol Buffers: https://protobuf.dev/programming-guides/encoding/
 
 torch and tensorboardX write scalars as ``simple_value``; TensorFlow 2 and Keras write tensors, whose plug-in's name
 says what they are, in the first event of a tag at the latest. The messages:
@@ -7,7 +11,22 @@ https://github.com/tensorflow/tensorboard/tree/master/tensorboard/compat/proto (
 
 from __future__ import annotations
 
-from trainmaster_runtime.metrics import wire
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+
+_HEAD = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+# A larger record is passed over unread: audio, meshes, graphs of whole models.
+RECORD_LIMIT = 4 * 2**20
+# Of a larger one only the length is checked: in pure Python a megabyte takes a tenth of a second.
+_CHECKED_BYTES = 256 * 1024
+
+_DOUBLE = struct.Struct("<d")
+_FLOAT = struct.Struct("<f")
 
 _TEXT_BYTES = 64 * 1024
 _IMAGE_BYTES = 512 * 1024
@@ -16,9 +35,136 @@ _BINS = 512
 _CODES = {1: "f", 2: "d", 3: "i", 9: "q", 19: "e"}
 _STRING = 7
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+
+class Broken(ValueError):
+    """The file is no event file, or it is damaged from here on."""
+
+
+def read_records(fd: int, offset: int, limit_bytes: int) -> Tuple[List[bytes], int]:
+    """The whole records from ``offset`` on and the offset behind them; some ``limit_bytes`` at most, at least one
+    record.
+
+    A record that is still being written is left for the next time. Raises :class:`Broken` and ``OSError``.
+    """
+    size = os.fstat(fd).st_size
+    found: List[bytes] = []
+    end = min(size, offset + limit_bytes)
+    while offset + _HEAD.size <= size and (offset < end or not found):
+        head = os.pread(fd, _HEAD.size, offset)
+        if len(head) < _HEAD.size:
+            break
+        length, crc = _HEAD.unpack(head)
+        if crc != masked_crc(head[:8]):
+            raise Broken("a record's length does not fit its checksum, at byte %d" % offset)
+        following = offset + _HEAD.size + length + _CRC.size
+        if following > size:
+            break
+        if length <= RECORD_LIMIT:
+            data = os.pread(fd, length + _CRC.size, offset + _HEAD.size)
+            if len(data) < length + _CRC.size:
+                break
+            if length <= _CHECKED_BYTES and _CRC.unpack(data[length:])[0] != masked_crc(data[:length]):
+                raise Broken("a record does not fit its checksum, at byte %d" % offset)
+            found.append(data[:length])
+        offset = following
+    return found, offset
+
+
+def masked_crc(data: bytes) -> int:
+    """The CRC-32C of ``data``, turned and shifted as the format wants it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _table() -> List[int]:
+    made = []
+    for number in range(256):
+        rest = number
+        for _ in range(8):
+            rest = (rest >> 1) ^ (0x82F63B78 if rest & 1 else 0)  # Castagnoli's polynomial, reversed
+        made.append(rest)
+    return made
+
+
+_TABLE = _table()
+
+
+def _fields(data: memoryview) -> Iterator[Tuple[int, int, Union[int, memoryview]]]:
+    """(number, wire type, value) of each field of a message: a whole number for type 0, else bytes.
+
+    Raises ``ValueError`` for what is no message.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        key, position = _varint(data, position)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, position = _varint(data, position)
+            yield number, kind, value
+            continue
+        if kind == 2:
+            length, position = _varint(data, position)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError("wire type %d" % kind)
+        if position + length > end:
+            raise ValueError("a field reaches over its message's end")
+        yield number, kind, data[position : position + length]
+        position += length
+
+
+def _varint(data: memoryview, position: int) -> Tuple[int, int]:
+    """The number at ``position`` and the place behind it. Raises ``ValueError``."""
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise ValueError("a number without an end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, position
+        shift += 7
+
+
+def _signed(value: int) -> int:
+    """An int64 as protobuf sends it."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _double(value: Union[int, memoryview]) -> float:
+    return float(_DOUBLE.unpack(value)[0]) if isinstance(value, memoryview) and len(value) == 8 else float("nan")
+
+
+def _single(value: Union[int, memoryview]) -> float:
+    return float(_FLOAT.unpack(value)[0]) if isinstance(value, memoryview) and len(value) == 4 else float("nan")
+
+
+def _numbers(value: Union[int, memoryview], code: str) -> List[float]:
+    """Packed numbers of ``code`` (``d``, ``f``, ``i``, ``q``, as ``struct`` has them), or a single one."""
+    if not isinstance(value, memoryview):
+        return [float(_signed(value))]
+    width = struct.calcsize("<" + code)
+    return [float(packed[0]) for packed in struct.iter_unpack("<" + code, value[: len(value) // width * width])]
+
+
+def _varints(value: Union[int, memoryview]) -> List[int]:
+    """Packed whole numbers, or a single one."""
+    if not isinstance(value, memoryview):
+        return [_signed(value)]
+    found, position = [], 0
+    while position < len(value):
+        number, position = _varint(value, position)
+        found.append(_signed(number))
+    return found
+
+
+def _text(value: Union[int, memoryview]) -> str:
+    return bytes(value).decode("utf-8", "replace") if isinstance(value, memoryview) else ""
 
 
 class Value:
@@ -45,16 +191,16 @@ class Decoder:
         event.
         """
         time_s, step, summaries = 0.0, 0, []
-        for number, kind, value in wire.fields(memoryview(record)):
+        for number, kind, value in _fields(memoryview(record)):
             if number == 1 and kind == 1:
-                time_s = wire.double(value)
+                time_s = _double(value)
             elif number == 2 and isinstance(value, int):
-                step = wire.signed(value)
+                step = _signed(value)
             elif number == 5 and isinstance(value, memoryview):
                 summaries.append(value)
         found = []
         for summary in summaries:
-            for number, _, value in wire.fields(summary):
+            for number, _, value in _fields(summary):
                 if number == 1 and isinstance(value, memoryview):
                     decoded = self._value(value)
                     if decoded is not None:
@@ -65,11 +211,11 @@ class Decoder:
         tag, plugin = "", ""
         simple: Optional[float] = None
         parts: Dict[int, memoryview] = {}
-        for number, kind, value in wire.fields(data):
+        for number, kind, value in _fields(data):
             if number == 1:
-                tag = wire.text(value)
+                tag = _text(value)
             elif number == 2 and kind == 5:
-                simple = wire.single(value)
+                simple = _single(value)
             elif number == 9 and isinstance(value, memoryview):
                 plugin = _plugin(value)
             elif number in (4, 5, 8) and isinstance(value, memoryview):
@@ -105,8 +251,8 @@ class Decoder:
 
 def time_of(record: bytes) -> float:
     """When the event was written, in seconds since 1970. Raises ``ValueError`` for what is no event."""
-    fields = wire.fields(memoryview(record))
-    return next((wire.double(value) for number, kind, value in fields if number == 1 and kind == 1), 0.0)
+    fields = _fields(memoryview(record))
+    return next((_double(value) for number, kind, value in fields if number == 1 and kind == 1), 0.0)
 
 
 class TensorProto:
@@ -117,17 +263,17 @@ class TensorProto:
         self.strings: List[bytes] = []
         self._content = b""
         self._listed: List[float] = []
-        for number, kind, value in wire.fields(data):
+        for number, kind, value in _fields(data):
             if number == 1 and isinstance(value, int):
                 self.kind = value
             elif number == 4 and isinstance(value, memoryview):
                 self._content = bytes(value)
             elif number == 5:
-                self._listed += wire.numbers(value, "f")
+                self._listed += _numbers(value, "f")
             elif number == 6:
-                self._listed += wire.numbers(value, "d")
+                self._listed += _numbers(value, "d")
             elif number in (7, 10) and (kind in (0, 2)):
-                self._listed += [float(decoded) for decoded in wire.varints(value)]
+                self._listed += [float(decoded) for decoded in _varints(value)]
             elif number == 8 and isinstance(value, memoryview):
                 self.strings.append(bytes(value))
 
@@ -136,7 +282,7 @@ class TensorProto:
             code = _CODES.get(self.kind)
             if code is None:
                 return []
-            return wire.numbers(memoryview(self._content), code)
+            return _numbers(memoryview(self._content), code)
         return self._listed
 
 
@@ -145,19 +291,15 @@ def _named(tag: str, kind: str, data: Any) -> Optional[Tuple[str, str, Any]]:
 
 
 def _plugin(metadata: memoryview) -> str:
-    for number, _, value in wire.fields(metadata):
+    for number, _, value in _fields(metadata):
         if number == 1 and isinstance(value, memoryview):
-            return next((wire.text(name) for inner, _, name in wire.fields(value) if inner == 1), "")
+            return next((_text(name) for inner, _, name in _fields(value) if inner == 1), "")
     return ""
 
 
 def _image(data: memoryview) -> Optional[bytes]:
     return next(
-        (
-            _small(bytes(value))
-            for number, _, value in wire.fields(data)
-            if number == 4 and isinstance(value, memoryview)
-        ),
+        (_small(bytes(value)) for number, _, value in _fields(data) if number == 4 and isinstance(value, memoryview)),
         None,
     )
 
@@ -170,12 +312,12 @@ def _histogram(data: memoryview) -> Optional[Dict[str, List[float]]]:
     low = 0.0
     limits: List[float] = []
     counts: List[float] = []
-    for number, kind, value in wire.fields(data):
+    for number, kind, value in _fields(data):
         if number == 1 and kind == 1:
-            low = wire.double(value)
+            low = _double(value)
         elif number in (6, 7):
             # Packed, or one by one.
-            listed = wire.numbers(value, "d")
+            listed = _numbers(value, "d")
             (limits if number == 6 else counts).extend(listed)
     if not counts or len(limits) != len(counts):
         return None

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from trainmaster_runtime.limits.cgroups import Groups
+    from trainmaster_runtime.cgroups import Groups
     from trainmaster_runtime.order import UserProgram
     from trainmaster_runtime.view import View
     from trainmaster_runtime.warm.child import RunnableProgram, WarmFork

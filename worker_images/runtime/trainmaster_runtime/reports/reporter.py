@@ -419,9 +419,9 @@ class Reporter:
         self._request_since = clock.monotonic()
         try:
             status, answer = self._post({**self._replica, "items": self._in_flight})
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError):
             self._drop_connection()
-            return self._later(str(error))
+            return self._later()
         finally:
             self._request_since = None
         if status == 200:
@@ -429,7 +429,7 @@ class Reporter:
             self._beat_at = clock.monotonic()
             acked = int(answer.get("acked", self._in_flight[-1]["seq"]))
             self._in_flight = [item for item in self._in_flight if item["seq"] > acked]
-            return not self._in_flight or self._later("acked %d only" % acked)
+            return not self._in_flight or self._later()
         if status in (401, 403, 404, 410):
             self._is_refused = True
             self.has_attempt_ended = status == 410 and answer.get("code") == "attempt_ended"
@@ -437,7 +437,7 @@ class Reporter:
             return False
         if status in (400, 413, 422):
             return self._part()
-        return self._later("HTTP %d" % status)
+        return self._later()
 
     def _part(self) -> bool:
         """The server rejects the batch: send its halves; replace a single item by a heartbeat."""
@@ -448,12 +448,13 @@ class Reporter:
             self._in_flight += back
             return done
         if self._in_flight[0]["kind"] == "heartbeat":
-            return self._later("heartbeat refused")
+            return self._later()
         # Numbers must stay without gaps: a heartbeat takes the place.
         self._in_flight[0].update(kind="heartbeat", data={})
         return True
 
-    def _later(self, why: str) -> bool:  # noqa: ARG002 - kept for the reader of a debugger
+    def _later(self) -> bool:
+        """Back off; ``False``, as the answer of a failed request."""
         self._failures += 1
         self._retry_at = clock.monotonic() + min(_BACK_OFF_S, 0.5 * 2 ** min(self._failures, 8))
         return False

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import chain
 
 _FOLDER = "/.trainmaster/reports"
 
@@ -41,7 +42,7 @@ class SpoolFile:
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         draft = self.path + ".part"
         with open(draft, "wb") as stream:
-            for piece in _after(json.dumps(head).encode() + b"\n", pieces):
+            for piece in chain([json.dumps(head).encode() + b"\n"], pieces):
                 code.update(piece)
                 stream.write(piece)
             stream.write(code.hexdigest().encode() + b"\n")
@@ -66,8 +67,3 @@ def spool_file_of(order: RuntimeOrder, output: str | None, token: str) -> SpoolF
         return None
     start = "%s-%d.%d" % (order.role, order.index, order.generation)
     return SpoolFile("%s%s/%s/%d/%s" % (output, _FOLDER, order.job_id, order.attempt_number, start), token)
-
-
-def _after(first: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
-    yield first
-    yield from pieces

@@ -3,9 +3,9 @@
 ==============  =======================================================================================================
 ``waiter``      waits until the first job of its kind has its start behind it, then becomes the parent
 ``parent``      imports the framework, waits, and forks a runtime for each order
-``child``       decides in each of the user's processes whether forking serves it, and makes it look freshly started
+``child``       decides in each of the user's processes whether forking serves it, makes it look freshly started, and
+                ends it where it has used torch.distributed
 ``frameless``   runs the program from the interpreter's own C code, with no frame of ours below it
-``shutdown``    ends a forked process that has used torch.distributed
 ``pool_files``  files and locks of the folder that all of them share with the executor
 ==============  =======================================================================================================
 

@@ -21,6 +21,7 @@ from collections.abc import ItemsView, KeysView, ValuesView
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import procfs
+from trainmaster_runtime.record import read_json
 from trainmaster_runtime.warm import pool_files
 from trainmaster_runtime.warm.child import PreloadedParent, RunnableProgram, WarmFork, can_look_fresh
 
@@ -50,7 +51,7 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     Args:
         end: the exit hook's state.
     """
-    about = pool_files.read(os.path.dirname(folder) + "/about.json") or {}
+    about = read_json(os.path.dirname(folder) + "/about.json") or {}
     framework = os.path.basename(folder)
     lock = int(os.environ.pop("TRAINMASTER_WARM_LOCK"))
     os.set_inheritable(lock, False)

@@ -16,23 +16,19 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import signal
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import procfs
+from trainmaster_runtime.record import read_json
 
 FRAMEWORKS = ("torch", "tensorflow")
 _UNFIT_S = 3_600.0
 _FORGET_S = 7 * 86_400.0
 _ROOM_S = 30.0  # it takes milliseconds
 _LOOK_S = 0.1
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def take(path: str) -> int | None:
@@ -44,15 +40,6 @@ def take(path: str) -> int | None:
         os.close(fd)
         return None
     return fd
-
-
-def read(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as stream:
-            data = json.loads(stream.read())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def write(path: str, text: str) -> None:
@@ -124,7 +111,7 @@ def _used(folder: str) -> float:
 
 
 def _end(folder: str) -> None:
-    parent = read(folder + "/parent.json")
+    parent = read_json(folder + "/parent.json")
     if parent is not None and procfs.start_ticks(parent["pid"]) == parent["start_ticks"]:
         try:
             os.kill(parent["pid"], signal.SIGTERM)

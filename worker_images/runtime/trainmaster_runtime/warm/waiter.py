@@ -17,6 +17,7 @@ if not __package__:
 from trainmaster_runtime import clock
 from trainmaster_runtime.prepare import exit_hook_env
 from trainmaster_runtime.process import procfs
+from trainmaster_runtime.record import read_json
 from trainmaster_runtime.warm import pool_files
 
 _LOOK_S = 0.5
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def main(folder: str, state: str, hint: str) -> None:
     waiting = pool_files.take(folder + "/waiting")
-    about = pool_files.read(folder + "/about.json")
+    about = read_json(folder + "/about.json")
     if waiting is None or about is None or os.fork() > 0:
         return
     os.setsid()
@@ -59,7 +60,7 @@ def _watch_replica(state: str, settle_s: float) -> str | None:
     found_at = 0.0
     end = clock.monotonic() + _GIVE_UP_S
     while framework_seen is not None or clock.monotonic() < end:
-        runtime = pool_files.read(state + "/runtime.json")
+        runtime = read_json(state + "/runtime.json")
         has_ended = runtime is None or procfs.start_ticks(runtime["pid"]) != runtime["start_ticks"]
         has_ended = has_ended or os.path.exists(state + "/exit.json")
         if framework_seen is None and runtime is not None and not has_ended:

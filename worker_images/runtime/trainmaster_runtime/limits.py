@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainmaster_runtime.limits import cgroups
+from trainmaster_runtime import cgroups
 from trainmaster_runtime.process import exits, procfs
 from trainmaster_runtime.process.exits import ReplicaEnd
 

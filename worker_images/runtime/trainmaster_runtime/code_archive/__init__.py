@@ -1,1 +1,0 @@
-"""Fetching and unpacking the code archive."""

@@ -1,1 +1,0 @@
-"""Limits of CPU, memory and processes; control groups."""

@@ -1,1 +1,0 @@
-"""Output of the processes, written to the log."""
