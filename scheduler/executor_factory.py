@@ -91,10 +91,9 @@ def _kubernetes(settings: Settings) -> ExecutorSetup:
     from executors.kubernetes.api_server.access import Access, ClusterUnknown
     from executors.kubernetes.api_server.client import KubernetesClient
     from executors.kubernetes.executor import KubernetesExecutor
-    from executors.kubernetes.nodes import NodeRules
+    from executors.kubernetes.nodes import NodeRules, parse_tolerations
     from executors.kubernetes.options import KubernetesOptions
     from executors.kubernetes.policy import parse_egress
-    from executors.kubernetes.taints import parse_tolerations
 
     gpu_resources = _listed(settings.gpu_resources)
     options = KubernetesOptions(

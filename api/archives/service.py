@@ -7,8 +7,8 @@ from trainmaster.wire.jobs import ArchiveView
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
+from core.db.engine import insert_into
 from core.db.tables import Archive
-from core.db.upsert import insert_into
 from core.storage.archives import ArchiveStore, ArchiveUpload
 
 

@@ -15,8 +15,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
-from core.domain.automl.columns import ColumnProfile
-from core.domain.automl.counters import CounterColumns
+from core.domain.automl.columns import ColumnProfile, CounterColumns
 from core.domain.automl.space import IMAGES, TABULAR
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage.tree import Tree

@@ -23,8 +23,7 @@ from api.jobs.service import Submission, canonical, check_in_transaction, check_
 from core.db.repositories import serving
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, TrainmasterError
-from core.domain.serving.jobs import batch_job, holder_of, replica_job
-from core.domain.serving.ports import read_port
+from core.domain.serving.jobs import batch_job, holder_of, read_port, replica_job
 from core.domain.serving.states import DeploymentState
 from core.ids import new_id
 from core.model_server_commands import own_server

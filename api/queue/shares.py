@@ -14,10 +14,10 @@ from api.quotas.amounts import capacity, models_of, shown
 from core.db.repositories.planning import read_policy, read_usage
 from core.db.repositories.queue import demand_by_project, held_by_user
 from core.db.tables import Project, User
-from core.domain.sharing.entitlement import ShareClaim, entitlements
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
+from core.domain.sharing.usage import ShareClaim, entitlements
 
 _DOMINANT_KEYS = (CPU, MEMORY)
 

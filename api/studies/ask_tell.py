@@ -18,9 +18,8 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.jobs.service import digest_of
 from api.studies.access import StudyAccess
 from api.studies.views import trial_views
-from core.db.repositories.idempotency import claim_key, find_key
 from core.db.repositories.studies import change_study, end_trial, numbers_of_client, record_heartbeats, running_count
-from core.db.repositories.submission import KeyClaim
+from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Study, Trial
 from core.domain.errors import Conflict, IdempotencyMismatch, InvalidRequest, NotFound, StaleWrite
 from core.domain.studies.budget import BudgetOutcome, BudgetUsage, evaluate_budget

@@ -22,9 +22,8 @@ from api.forecasts.service import why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
 from api.studies.access import StudyAccess
 from api.studies.views import results
-from core.db.repositories.idempotency import claim_key, find_key
 from core.db.repositories.studies import change_study, ended_trials, gpu_seconds, trial_counts
-from core.db.repositories.submission import KeyClaim
+from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound
 from core.domain.studies.budget import FORGIVEN, PAUSED_AT, resumed_start

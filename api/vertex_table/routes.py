@@ -16,7 +16,7 @@ from api.http.routing import new_router
 from api.protocols.vertex.table import stored_table, table_with
 from api.protocols.vertex.table_entries import Entry, document_of, read_entries, read_stored_rows, stored_rows
 from api.vertex_table.warnings import cluster_of, warnings_of
-from core.db.repositories.vertex.table import StoredVertexTable, read_vertex_table, write_vertex_table
+from core.db.repositories.vertex_records import StoredVertexTable, read_vertex_table, write_vertex_table
 from core.db.tables import Volume
 from core.domain.errors import Conflict, InvalidRequest, together
 from core.settings import Settings

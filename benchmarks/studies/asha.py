@@ -5,7 +5,7 @@ recorded.
 curves: a net on scikit-learn's digits (300 images to train on, 300 to ask), whose step, momentum, width, weight decay
 and batch are drawn by chance, 81 epochs each, the share of wrong answers after every one. Then both ways in virtual
 time, an epoch being the unit of GPU-time: the same points in the same order (another one in each repeat), on as many
-workers; with the very rule that studies go by (:mod:`core.domain.studies.stopping`, ``stopping: asha`` with its
+workers; with the very rule that studies go by (:mod:`core.domain.studies.trial_schedulers`, ``stopping: asha`` with its
 defaults), asked after each epoch, and a stopped trial's worker takes the next point at once.
 
 The target is the median over repeats of the best that training everything has found when its 64 trials are over. Told
@@ -27,7 +27,7 @@ from typing import Any
 from trainmaster.studies import Goal, Stopping, StoppingRule
 
 from core.domain.studies.curves import Curve
-from core.domain.studies.stopping import judge_all
+from core.domain.studies.trial_schedulers import judge_all
 
 EPOCHS = 81
 TRIALS = 64

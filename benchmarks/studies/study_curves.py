@@ -23,7 +23,7 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
 from core.domain.studies.curves import make_curve
-from core.domain.studies.stopping import judge_all, judge_traces
+from core.domain.studies.trial_schedulers import judge_all, judge_traces
 from scheduler.control.studies.follow import TraceFollower
 from scheduler.control.studies.reported_metrics import read_metrics
 

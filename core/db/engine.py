@@ -1,4 +1,4 @@
-"""Engines and sessions for PostgreSQL and SQLite."""
+"""Engines and sessions for PostgreSQL and SQLite, and inserts with ON CONFLICT for both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import orjson
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -22,6 +23,7 @@ from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError
 
 if TYPE_CHECKING:
     from core.db.liveness import ServerLiveness
+
 
 SessionFactory = sessionmaker[Session]
 
@@ -263,3 +265,8 @@ def _public_error(error: DBAPIError) -> TrainmasterError | None:
         state.startswith(_POSTGRES_PASSING) if state else isinstance(error, OperationalError)
     )
     return Unavailable(_BUSY, retry_after_s=2.0) if is_passing else None
+
+
+def insert_into(session: Session, entity: Any) -> Any:
+    """An insert with ``on_conflict_do_update`` and ``on_conflict_do_nothing`` of the session's own dialect."""
+    return (postgresql if session.get_bind().dialect.name == "postgresql" else sqlite).insert(entity)

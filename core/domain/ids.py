@@ -6,7 +6,4 @@ from typing import NewType
 
 JobId = NewType("JobId", str)
 AttemptId = NewType("AttemptId", str)
-ReplicaId = NewType("ReplicaId", str)
-ProjectId = NewType("ProjectId", str)
-UserId = NewType("UserId", str)
 NodeId = NewType("NodeId", str)

@@ -20,8 +20,8 @@ import orjson
 
 from core.domain.errors import TrainmasterError
 from core.inspection.formats.detection import open_checkpoint
+from core.inspection.layers import layer_of
 from core.inspection.model import CheckpointContents, Tensor, Unreadable
-from core.inspection.tensor_roles import layer_of
 from core.storage.tree import Tree
 
 # Memory limit beyond its code: the statistics of any checkpoint need less than 100 MiB.
@@ -103,7 +103,7 @@ def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterat
                 tensor = tensors.get(name)
                 yield {"item": {"name": name, "note": "It is gone."} if tensor is None else statistics(tensor)}
         case "difference":
-            from core.inspection.difference import difference
+            from core.inspection.statistics import difference
 
             before = {tensor.name: tensor for tensor in inside.tensors}
             after = {tensor.name: tensor for tensor in _open(request["other"]).tensors}

@@ -2,7 +2,7 @@
 
 ``register_from_job`` and ``register_upload`` create one, ``ready`` finds one to use, ``hold`` and ``release`` mark its
 use.
-All work in the caller's transaction; the control loop (``scheduler.control.models``) does the copying.
+All work in the caller's transaction; the control loop (``scheduler.control.registrar``) does the copying.
 """
 
 from __future__ import annotations

@@ -9,24 +9,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pydantic import ValidationError
-from sqlalchemy import Insert, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from trainmaster.wire.metrics import NewMetrics
 from trainmaster.wire.runtime import Report, ReportItem
 
+from core.db.engine import insert_into
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
 from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
 from core.domain.jobs import progress_rate
+from core.domain.jobs.states import ReplicaState
 from core.domain.metrics.limits import STEP_LIMIT
 from core.domain.metrics.points import Points
 from core.domain.studies import metric_sources
 from core.ids import new_id
 from core.reports.points import columns_of, objects_of
-from core.reports.shrunk_replicas import check_wanted
 
 # Each start of a replica numbers its items from 1. The column holds the start's number in the upper bits, the item's in
 # the lower: 2^40 items of one start, a hundred a second, are 350 years.
@@ -124,7 +124,7 @@ def _lock_replica(
         raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
     # Spooled reports of an attempt with a single world cannot come from a removed replica.
     if not is_spooled or world > 1:
-        check_wanted(replica, report.generation, now, _LATE)
+        _check_wanted(replica, report.generation, now, _LATE)
     return replica, job, number
 
 
@@ -230,7 +230,10 @@ class _ReportIngest:
             "size_bytes": _size(item.data.get("size_bytes")),
             "created_at": min(_utc(item.at), self.now),
         }
-        self.session.execute(_upsert_checkpoint(self.session, values))
+        # A path reported again is the same checkpoint rewritten: the newest report wins.
+        again = {name: values[name] for name in ("attempt_id", "step", "metrics", "size_bytes", "created_at")}
+        new = insert_into(self.session, Checkpoint).values(id=new_id("checkpoint"), **values)
+        self.session.execute(new.on_conflict_do_update(index_elements=_PLACE, set_=again))
         at_step = "" if step is None else f" at step {int(step)}"
         self._tell("checkpoint.saved", f"{path}{at_step}", {"path": path, "step": values["step"]})
 
@@ -294,15 +297,6 @@ class _ReportIngest:
         return self.session.execute(counted).scalar_one()
 
 
-def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
-    # A path reported again is the same checkpoint rewritten: the newest report wins.
-    again = {name: values[name] for name in ("attempt_id", "step", "metrics", "size_bytes", "created_at")}
-    row = {"id": new_id("checkpoint"), **values}
-    if session.get_bind().dialect.name == "postgresql":
-        return postgresql.insert(Checkpoint).values(**row).on_conflict_do_update(index_elements=_PLACE, set_=again)
-    return sqlite.insert(Checkpoint).values(**row).on_conflict_do_update(index_elements=_PLACE, set_=again)
-
-
 def _utc(at: datetime) -> datetime:
     try:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -346,3 +340,24 @@ def _relative_path(value: Any) -> str:
     if value.startswith("/") or ".." in value.split("/") or "\0" in value:
         raise _Refused(f"path {value[:100]!r} is not relative to the output")
     return "/".join(part for part in value.split("/") if part not in ("", "."))
+
+
+def _check_wanted(replica: Replica, generation: int, now: datetime, late: timedelta) -> None:
+    """Raise :class:`AttemptEnded` when the gang goes on without the start that reports: it is to end.
+
+    It may have been cut off with its node, and have trained on in a world that its peers have left.
+
+    Args:
+        generation: of the start that reports.
+        late: what a start that has just ended still had to say may come in for this long.
+    """
+    has_ended = replica.ended_at is not None and now - replica.ended_at > late
+    if replica.generation == generation:
+        is_left = replica.state == ReplicaState.LOST.value or (replica.state == ReplicaState.FAILED.value and has_ended)
+    else:
+        # Another one runs in its place.
+        is_left = replica.generation > generation and (
+            replica.started_at is not None and now - replica.started_at > late
+        )
+    if is_left:
+        raise AttemptEnded("The gang of this replica goes on without it; it is to end, and reports no more.")

@@ -22,7 +22,7 @@ from core.domain.errors import (
     PayloadTooLarge,
     TrainmasterError,
 )
-from core.storage import free_space
+from core.storage import volumes
 from core.storage.tree import LeavesVolume, Tree
 
 FOLDER: Final = ".models"
@@ -282,7 +282,7 @@ class VersionDraft:
 
 def demand_room(volume: Tree, size_bytes: int) -> None:
     """Raises ``InsufficientStorage`` if the volume lacks the space."""
-    free_space.demand_room(
+    volumes.demand_room(
         volume, size_bytes, "The registry's volume", "delete unused versions, or ask an admin for space."
     )
 

@@ -1,12 +1,16 @@
-"""From a registered volume to its tree."""
+"""From a registered volume to its tree; and the check of its free space before writing."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+from typing import Final, Protocol
 
 from core.db.tables import Volume
-from core.domain.errors import Conflict, InvalidRequest
+from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest
 from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
+
+# Reserved on the volume for its other users.
+RESERVE_BYTES: Final = 64 * 2**20
 
 
 class VolumeFacts(Protocol):
@@ -81,3 +85,15 @@ def make_place(tree: Tree, path: str, *, is_shared: bool, owner: tuple[int, int]
         raise LeavesVolume(f"{path} does not exist: its first folder is a link.")
     tree.make_folder(first)
     tree.below(first).make_folder(rest, owner=owner)
+
+
+def demand_room(tree: Tree, size_bytes: int, whose: str, advice: str) -> None:
+    """Raises ``InsufficientStorage`` if the file system of ``tree`` lacks the space.
+
+    ``whose``: the sentence's first words, such as "The registry's volume". ``advice``: what to do, its last part.
+    """
+    with tree.open_folder() as fd:
+        status = os.fstatvfs(fd)
+    free = status.f_bavail * status.f_frsize
+    if free < size_bytes + RESERVE_BYTES:
+        raise InsufficientStorage(f"{whose} has no room for {size_bytes:,} bytes ({free:,} are free); {advice}")

@@ -12,9 +12,11 @@ from core.wakeups.base import (
     TOPIC_TICK,
     NoWakeup,
     ReportsProblem,
+    SocketWakeup,
     Wakeup,
+    WakeupSocket,
+    wakeup_socket_path,
 )
-from core.wakeups.socket import SocketWakeup, WakeupSocket, wakeup_socket_path
 
 __all__ = [
     "TOPIC_ENDPOINT",

@@ -17,13 +17,13 @@ _DONE: Final = (ExitCause.EXITED, ExitCause.HANGING_EXIT)
 _NEVER_STARTED: Final = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError", "RunContainerError"})
 
 
-def read_exit(record: bytes, *, was_asked: bool = False) -> ReplicaExit | None:
+def read_exit(record: bytes, *, was_requested: bool = False) -> ReplicaExit | None:
     """The exit in the runtime's record (``EXIT_RECORD``, or the same as termination message).
 
-    ``None`` when there is none, or something else stands there: then :func:`plain_exit` has the word.
+    ``None`` when there is none, or something else stands there: then :func:`exit_without_record` decides.
 
     Args:
-        was_asked: this platform asked it to stop. An engine that passes on SIGTERM alone leaves no stop mark, and
+        was_requested: this platform requested its stop. An engine that passes on SIGTERM alone leaves no stop mark, and
             the runtime takes it for a shutdown of the machine.
     """
     data = _object(record)
@@ -42,7 +42,7 @@ def read_exit(record: bytes, *, was_asked: bool = False) -> ReplicaExit | None:
         at,
         str(data.get("log_tail") or ""),
     )
-    if was_asked and cause is ExitCause.NODE_LOST:
+    if was_requested and cause is ExitCause.NODE_LOST:
         return replace(ended, cause=ExitCause.STOPPED, sentence="Stopped because the platform asked.")
     return ended
 
@@ -59,7 +59,7 @@ def exit_without_record(
     at: datetime,
     is_out_of_memory: bool = False,
     reason: str = "",
-    was_asked: bool = False,
+    was_requested: bool = False,
     memory_bytes: int | None = None,
     log_tail: str = "",
 ) -> ReplicaExit:
@@ -69,7 +69,7 @@ def exit_without_record(
         code: the engine's exit code, 128 + n for signal n.
         is_out_of_memory: the engine says so (``OOMKilled``).
         reason: the engine's own word or message, quoted in the sentence.
-        was_asked: this platform asked it to stop.
+        was_requested: this platform requested its stop.
         memory_bytes: the container's limit.
     """
 
@@ -85,7 +85,7 @@ def exit_without_record(
             ExitCause.OUT_OF_MEMORY,
             f"It needed more than {limit} and the kernel killed it; give it more `memory`, or make the batch smaller.",
         )
-    if was_asked:
+    if was_requested:
         return end(ExitCause.STOPPED, "Stopped because the platform asked.")
     if reason in _NEVER_STARTED or reason.partition(":")[0] in _NEVER_STARTED:
         return end(ExitCause.START_FAILED, f"The container could not be started{cause_note}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from executors.base import ReplicaOrder
@@ -29,16 +28,6 @@ OWN: Final = f"{WORK}/.trainmaster"
 JOINS: Final = f"{OWN}/joins"  # written by a replica that joins an elastic gang, when it is ready for its world
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchFolder:
-    """An empty folder, new for every container, in which the container's user may write: mode 0777 where the engine
-    cannot know that user. ``holds_secrets``: keep it away from other users of the machine.
-    """
-
-    target: str
-    holds_secrets: bool = False
-
-
 def entry() -> tuple[str, ...]:
     """The command of process 1, instead of the image's entrypoint *and* command.
 
@@ -47,12 +36,13 @@ def entry() -> tuple[str, ...]:
     return (f"{RUNTIME}/busybox", "sh", f"{RUNTIME}/start")
 
 
-def scratch_folders(order: ReplicaOrder) -> tuple[ScratchFolder, ...]:
+def scratch_folders(order: ReplicaOrder) -> tuple[str, ...]:
     """The empty folders to mount, parents first, before ``order.mounts`` (which lie below ``/data`` among others).
+
+    They are new for every container, whose user may write in them: mode 0777 where the engine cannot know that user.
 
     With a code archive ``/data`` is an empty folder, and the archive is unpacked there. Without one the image's own
     ``/data`` stays visible, for that is where images of UAI's kind hold their code, and only ``/data/.trainmaster``
     is ours: the hostfile lies there, and the image's ``/data`` may not be the user's to write to.
     """
-    work = ScratchFolder(WORK) if order.code_digest is not None else ScratchFolder(OWN)
-    return (ScratchFolder(STATE, holds_secrets=True), work)
+    return (STATE, WORK if order.code_digest is not None else OWN)

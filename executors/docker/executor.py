@@ -32,11 +32,9 @@ from executors.containers import exits, labels, names, order_files, paths
 from executors.docker import error_messages, files, nodes, render
 from executors.docker.engine import DockerEngine, EngineError, EngineObjectMissing, NameTaken
 from executors.docker.events import EngineEvents
-from executors.docker.images import DockerImages, ImageFacts
+from executors.docker.images import DockerImages, ImageFacts, RuntimeFiles
 from executors.docker.observe import ContainerObserver
-from executors.docker.runtime import RuntimeFiles
-from executors.foreign_usage import subtract_usage
-from executors.gpu_sharing import with_memory_limit
+from executors.node_resources import subtract_usage, with_memory_limit
 
 T = TypeVar("T")
 _NETWORK_TIMEOUT_S: Final = 10.0  # for another creator to finish the attempt's network
@@ -301,7 +299,7 @@ class DockerExecutor:
             log_limit_bytes=self._settings.log_limit_bytes,
             is_watched=self._settings.is_here,
         )
-        scratch = dict.fromkeys([paths.WORK, *(folder.target for folder in paths.scratch_folders(wanted))])
+        scratch = dict.fromkeys([paths.WORK, *paths.scratch_folders(wanted)])
         code = None if wanted.code_path is None else Path(wanted.code_path)
         try:
             archive = files.pack(runtime, rendered, tuple(scratch), owner, code)

@@ -1,7 +1,9 @@
-"""Images: there already, or pulled in the background while the control loop goes on."""
+"""Images: there already, or pulled in the background while the control loop goes on; and the runtime image's files."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
 import time
 from dataclasses import dataclass
@@ -10,15 +12,21 @@ from typing import Any, Final
 import structlog
 
 from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
+from executors.containers import labels, paths
 from executors.docker.engine import DockerEngine, EngineError, EngineObjectMissing
 from executors.docker.error_messages import not_pulled
-
-log = structlog.get_logger(__name__)
+from executors.docker.files import runtime_members
 
 # The call waits this long for a pull: most failures, and pulls of small images, end within it.
 _PULL_WAIT_S: Final = 1.0
 # A failure is repeated without another pull for this long: the replicas of a gang ask one after another.
 _FAILURE_CACHE_S: Final = 10.0
+_SOURCE: Final = "trainmaster/runtime-image"
+_ABANDONED_AFTER_S: Final = 600.0
+_HINT: Final = "build it (see docs/docker.md), or set TRAINMASTER_RUNTIME_IMAGE to one that can be pulled"
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +147,62 @@ def _facts(data: dict[str, Any]) -> ImageFacts:
         tuple(config.get("Cmd") or ()),
         str(config.get("User") or ""),
     )
+
+
+class RuntimeFiles:
+    """The files of the runtime image on the engine, read once for each version of the image, through a container that
+    never runs. Safe for many threads.
+    """
+
+    def __init__(self, engine: DockerEngine, images: DockerImages, image: str, instance: str) -> None:
+        self._engine = engine
+        self._images = images
+        self._image = image
+        self._instance = instance
+        self._lock = threading.Lock()
+        self._read: tuple[str, bytes] | None = None
+
+    def members(self) -> bytes:
+        """Members of a tar archive, without its end.
+
+        Raises:
+            ExecutorTryAgain: the image is being pulled.
+            ExecutorRefused: there is no such image, or it is none of ours.
+        """
+        try:
+            image = self._images.find(self._image).id
+        except ExecutorRefused as error:
+            raise ExecutorRefused(
+                f"The platform's runtime image is missing; the administrator must {_HINT}: {error.sentence}"
+            ) from error
+        with self._lock:
+            if self._read is None or self._read[0] != image:
+                self._read = (image, self._fetch(image))
+            return self._read[1]
+
+    def _fetch(self, image: str) -> bytes:
+        self._tidy()
+        # Without labels of an attempt: a sweep passes it by.
+        body = {
+            "Image": image,
+            "Entrypoint": ["none"],
+            "Labels": {labels.INSTANCE: self._instance, _SOURCE: image},
+            "HostConfig": {"NetworkMode": "none"},
+        }
+        container = self._engine.create_container(body, f"{self._instance}-runtime-{secrets.token_hex(6)}")
+        try:
+            archive = self._engine.get(container, paths.RUNTIME)
+        finally:
+            with contextlib.suppress(EngineError):
+                self._engine.remove_container(container)
+        if archive is None:
+            raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {paths.RUNTIME}; {_HINT}.")
+        return runtime_members(archive)
+
+    def _tidy(self) -> None:
+        """Remove what a process left that died while it was here."""
+        oldest = time.time() - _ABANDONED_AFTER_S  # noqa: TID251 - compared with the engine's clock
+        for found in self._engine.containers({labels.INSTANCE: self._instance}):
+            if _SOURCE in found["Labels"] and found["Created"] < oldest:
+                with contextlib.suppress(EngineError):
+                    self._engine.remove_container(found["Id"])

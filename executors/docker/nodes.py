@@ -14,7 +14,7 @@ from executors.base import Gpu, NodeInfo
 from executors.containers import labels
 from executors.docker.engine import DockerEngine
 from executors.docker.render import MEMORY
-from executors.foreign_usage import ForeignUsage
+from executors.node_resources import ForeignUsage
 from executors.process import machine
 from executors.process.machine import GpuCache
 

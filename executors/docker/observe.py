@@ -186,7 +186,7 @@ class ContainerObserver:
             at=at,
             is_out_of_memory=bool(state.get("OOMKilled")),
             reason=str(state.get("Error") or ""),
-            was_asked=self._engine.stamp(container, paths.STOP_MARK) is not None,
+            was_requested=self._engine.stamp(container, paths.STOP_MARK) is not None,
             memory_bytes=_limit(found),
             log_tail=message,
         )

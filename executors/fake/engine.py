@@ -18,7 +18,7 @@ from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts
 from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
-from executors.foreign_usage import ForeignUsage, subtract_usage
+from executors.node_resources import ForeignUsage, subtract_usage
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta()

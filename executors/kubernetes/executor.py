@@ -6,7 +6,7 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 ``render``        an order as Service and Pod, ``secret`` what is not to be read in them
 ``create``        sends them, in an order that is safe against crashes and concurrent removals
 ``observe``       a Pod as an observation, in ``phrases``
-``world_updates`` a new world of its gang, sent to a running Pod
+``pod_writer``    a new world of its gang, sent to a running Pod
 ``reservations``  Pods that hold shared devices for the Pods that use parts of them
 ``delete``        stop and remove
 ================  ====================================================================================================
@@ -23,7 +23,6 @@ from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout, Ports
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.containers import labels, names
-from executors.gpu_sharing import with_memory_limit
 from executors.kubernetes.api_server.client import Json, KubernetesClient
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.events import PodWarnings
@@ -34,8 +33,9 @@ from executors.kubernetes.pods import render
 from executors.kubernetes.pods.create import PodCreator
 from executors.kubernetes.pods.delete import PodDeleter
 from executors.kubernetes.pods.observe import Patience, read_pod
-from executors.kubernetes.pods.world_updates import WorldUpdates
+from executors.kubernetes.pods.pod_writer import change_world
 from executors.kubernetes.reservations import Reservations
+from executors.node_resources import with_memory_limit
 
 
 class KubernetesExecutor:
@@ -75,7 +75,6 @@ class KubernetesExecutor:
         self._reservations = Reservations(cluster, options, namespaces, self._pods, self._clock)
         self._creator = PodCreator(cluster, options, namespaces, self._pods, self._reservations)
         self._deleter = PodDeleter(cluster, options, namespaces, self._pods, self._clock)
-        self._world_updates = WorldUpdates(cluster, self._pods)
         self._warnings = PodWarnings(cluster)
 
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
@@ -116,7 +115,7 @@ class KubernetesExecutor:
 
     def change_world(self, order: ReplicaOrder) -> None:
         """See :class:`executors.base.ChangesWorlds`. kubelet shows it to the replica within a second."""
-        self._world_updates.change_world(order)
+        change_world(self._cluster, self._pods, order)
 
     def kill(self, key: ReplicaKey) -> None:
         """See :class:`executors.base.ChangesWorlds`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from core.domain.serving.ports import read_port
+from core.domain.serving.jobs import read_port
 from executors.base import ReplicaOrder
 from executors.containers import labels, names
 from executors.kubernetes.api_server.client import Json, path

@@ -63,7 +63,7 @@ class Reservations(PodWriter):
 
     def hold(self, orders: Sequence[ReplicaOrder]) -> Mapping[ReplicaKey, str]:
         """For each order of a part of a GPU what ``NVIDIA_VISIBLE_DEVICES`` is to be: the device, pending until
-        :meth:`let_go`.
+        :meth:`release`.
 
         Raises:
             ExecutorTryAgain: kubelet has not given a device, or the device cannot be identified.

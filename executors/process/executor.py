@@ -25,14 +25,13 @@ from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
-from executors.gpu_sharing import with_memory_limit
+from executors.node_resources import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs, sweep
 from executors.process.folder_watcher import FolderWatcher
 from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
-from executors.process.render import check, mark_of, render, state_name
-from executors.process.state import ReplicaFolder, read_replica
+from executors.process.state import ReplicaFolder, check_order, mark_of, read_replica, render_order, state_name
 from executors.process.warm import WarmLimits, WarmStarts
 
 # What a job gets of the control plane's environment; its secrets and settings are not among it.
@@ -139,7 +138,7 @@ class ProcessExecutor:
 
     def create(self, order: ReplicaOrder) -> None:
         """Returns when the runtime has claimed the order. Blocks for up to half a minute on a machine in trouble."""
-        check(order, self._node)
+        check_order(order, self._node)
         if order.request.gpu_milli:
             order = with_memory_limit(order, self._known_gpus())
         folder = self._folder(order.key)
@@ -264,7 +263,7 @@ class ProcessExecutor:
         try:
             if order.token is not None:
                 state.write_text("token", order.token)
-            content = render(
+            content = render_order(
                 order,
                 boot_id=procfs.boot_id(),
                 tombstone=str(self._removed / order.key.attempt_id),

@@ -7,7 +7,7 @@ from typing import Final
 
 from api.protocols.gcs.buckets import Bucket
 from core.domain.errors import PayloadTooLarge
-from core.storage.free_space import demand_room
+from core.storage.volumes import demand_room
 
 # Free space is checked once per so many bytes: the length may be unknown, and other writers take space meanwhile.
 STEP_BYTES: Final = 64 * 2**20

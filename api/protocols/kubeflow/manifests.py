@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from api.protocols.kubeflow.runtimes import GROUP, KIND, Runtime, find_runtime
-from core.domain.contracts.literal import past_placeholders
+from core.domain.contracts.tf_config import past_placeholders
 from core.domain.errors import InvalidRequest
 
 RUNTIME_LABEL: Final = f"{GROUP}/runtime"

@@ -108,17 +108,17 @@ class ForecastEntry:
     nodes: tuple[str, ...] = ()
 
 
-def write_start_forecasts(session: Session, outlooks: Iterable[ForecastEntry], now: datetime) -> None:
+def write_start_forecasts(session: Session, forecasts: Iterable[ForecastEntry], now: datetime) -> None:
     """Replace all start forecasts; those of deleted jobs are left out.
 
     Raises:
         IntegrityError: another process replaces them at the same time, or a job was deleted meanwhile.
     """
     session.execute(delete(StartForecastRow))
-    outlooks = list(outlooks)
+    forecasts = list(forecasts)
     there: set[str] = set()
-    for begin in range(0, len(outlooks), _CHUNK):
-        ids = [one.job_id for one in outlooks[begin : begin + _CHUNK]]
+    for begin in range(0, len(forecasts), _CHUNK):
+        ids = [one.job_id for one in forecasts[begin : begin + _CHUNK]]
         there |= set(session.scalars(select(Job.id).where(Job.id.in_(ids))))
     rows = [
         {
@@ -132,25 +132,11 @@ def write_start_forecasts(session: Session, outlooks: Iterable[ForecastEntry], n
             "nodes": list(one.nodes),
             "at": now,
         }
-        for one in outlooks
+        for one in forecasts
         if one.job_id in there
     ]
     for begin in range(0, len(rows), _CHUNK):
         session.execute(insert(StartForecastRow), rows[begin : begin + _CHUNK])
-
-
-def start_forecasts_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, StartForecastRow]:
-    """By job; jobs without a forecast are left out."""
-    found: dict[str, StartForecastRow] = {}
-    for begin in range(0, len(job_ids), _CHUNK):
-        query = select(StartForecastRow).where(StartForecastRow.job_id.in_(job_ids[begin : begin + _CHUNK]))
-        found |= {row.job_id: row for row in session.scalars(query)}
-    return found
-
-
-def first_start_forecasts(session: Session, limit: int) -> Sequence[StartForecastRow]:
-    """The forecasts of the first jobs in the queue."""
-    return session.scalars(select(StartForecastRow).order_by(StartForecastRow.position).limit(limit)).all()
 
 
 UsageKey = tuple[str, str]  # project's id; user's id, or empty for the project as a whole

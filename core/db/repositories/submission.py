@@ -1,4 +1,5 @@
-"""Writing a new job with its labels, its first event and its idempotency key: all of it, or none.
+"""Writing a new job with its labels, its first event and its idempotency key: all of it, or none. Idempotency keys of
+other requests are here, too.
 
 On PostgreSQL it is one statement. The simple equivalent is the four inserts that SQLite gets (``_write_each``); each of
 them
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
 from sqlalchemy import (
@@ -32,7 +34,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
-from core.db.rows import AnySelect
+from core.db.engine import insert_into
+from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Event, IdempotencyKey, Job, JobLabel
 from core.domain.errors import IdempotencyMismatch
 
@@ -95,12 +98,7 @@ def write_job(session: Session, new: NewJob, claim: KeyClaim | None) -> str | No
         return None
     assert claim is not None  # noqa: S101 (nothing else keeps a job from being written)
     row = connection.execute(_FIND_KEY, {"user_id": claim.user_id, "key": claim.key}).one()
-    if row.request_digest != claim.request_digest:
-        raise IdempotencyMismatch(
-            "This Idempotency-Key came before with another request; use a fresh key for another job.",
-            field="Idempotency-Key",
-        )
-    return str(row.job_id)
+    return _earlier_id(row, claim, "use a fresh key for another job")
 
 
 _FIND_KEY: Final = select(_KEYS.c.request_digest, _KEYS.c.job_id).where(
@@ -184,3 +182,37 @@ def _statement(*, with_key: bool) -> Insert:
 
 _AT_ONCE: Final = _statement(with_key=False)
 _AT_ONCE_WITH_KEY: Final = _statement(with_key=True)
+
+
+def claim_key(session: Session, claim: KeyClaim, made_id: str, now: datetime) -> str | None:
+    """Claim the key of a request other than a job's submission for ``made_id`` and return ``None``; or the id that an
+    equal earlier request created.
+
+    Raises:
+        IdempotencyMismatch: the key was used for another request.
+    """
+    values = {
+        "user_id": claim.user_id,
+        "key": claim.key,
+        "request_digest": claim.request_digest,
+        "job_id": made_id,
+        "created_at": now,
+    }
+    fresh = insert_into(session, _KEYS).values(**values).on_conflict_do_nothing().returning(_KEYS.c.job_id)
+    if session.connection().execute(fresh).scalar_one_or_none() is not None:
+        return None
+    return find_key(session, claim)
+
+
+def find_key(session: Session, claim: KeyClaim) -> str | None:
+    """The id that an equal earlier request created, if any. Raises like ``claim_key``."""
+    row = session.execute(_FIND_KEY, {"user_id": claim.user_id, "key": claim.key}).one_or_none()
+    return None if row is None else _earlier_id(row, claim, "use a fresh key")
+
+
+def _earlier_id(row: AnyRow, claim: KeyClaim, advice: str) -> str:
+    if row.request_digest != claim.request_digest:
+        raise IdempotencyMismatch(
+            f"This Idempotency-Key came before with another request; {advice}.", field="Idempotency-Key"
+        )
+    return str(row.job_id)

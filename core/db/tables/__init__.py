@@ -19,10 +19,19 @@ from core.db.tables.jobs import (
     Retention,
 )
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
-from core.db.tables.models import Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
+from core.db.tables.models import (
+    Deployment,
+    DeploymentRevision,
+    Endpoint,
+    Model,
+    ModelAlias,
+    ModelChange,
+    ModelFile,
+    ModelHold,
+    ModelVersion,
+    ServingReplica,
+)
 from core.db.tables.planning import BookingRow, PlanRecord, PolicyRow, Question, StartForecastRow, Usage, WaitReason
-from core.db.tables.records import VertexLink, VertexRecord
-from core.db.tables.serving import Deployment, DeploymentRevision, Endpoint, ServingReplica
 from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import (
     MlflowModel,
@@ -33,6 +42,8 @@ from core.db.tables.tracking import (
     RayPackage,
     TensorBoardLink,
     VertexEndpoint,
+    VertexLink,
+    VertexRecord,
     VertexResource,
     VertexTableRow,
 )

@@ -1,11 +1,11 @@
-"""The environment of every replica, whatever the framework."""
+"""The environment of every replica, whatever the framework; with a trial's parameters, which are also in a file."""
 
 from __future__ import annotations
 
 import json
 from typing import Final
 
-from core.domain.contracts.context import Seat, framework_endpoint
+from core.domain.contracts.context import ReplicaContext, framework_endpoint
 
 # Defaults: a value of the user's is no clash.
 DEFAULTS: Final = frozenset(
@@ -22,8 +22,8 @@ DEFAULTS: Final = frozenset(
 )
 
 
-def variables(seat: Seat) -> dict[str, str]:
-    """The replica's identity, its folders, its API, and its devices."""
+def variables(seat: ReplicaContext) -> dict[str, str]:
+    """The replica's identity, its folders, its API, its devices, and its trial."""
     context, replica = seat.context, seat.replica
     paths = context.paths
     env = {
@@ -52,17 +52,39 @@ def variables(seat: Seat) -> dict[str, str]:
         "OMP_NUM_THREADS": _threads(seat),
         "TRAINMASTER_METRIC_PATTERNS": json.dumps(seat.spec.metric_patterns) if seat.spec.metric_patterns else None,
     }
-    return env | {name: value for name, value in optional.items() if value is not None} | _part(seat)
+    return env | {name: value for name, value in optional.items() if value is not None} | _part(seat) | _trial(seat)
 
 
-def _layout(seat: Seat) -> str:
+def files(seat: ReplicaContext) -> dict[str, str]:
+    """Path -> content of the files that the runtime writes before the start: a trial's parameters as JSON."""
+    trial = seat.context.trial
+    return {} if trial is None else {_parameters_path(seat): json.dumps(trial.parameters, indent=1) + "\n"}
+
+
+def _trial(seat: ReplicaContext) -> dict[str, str]:
+    trial = seat.context.trial
+    if trial is None:
+        return {}
+    return {
+        "TRAINMASTER_STUDY": trial.study,
+        "TRAINMASTER_TRIAL": str(trial.number),
+        "TRAINMASTER_PARAMETERS": json.dumps(trial.parameters),
+        "TRAINMASTER_PARAMETERS_FILE": _parameters_path(seat),
+    }
+
+
+def _parameters_path(seat: ReplicaContext) -> str:
+    return f"{seat.context.paths.own}/parameters.json"
+
+
+def _layout(seat: ReplicaContext) -> str:
     roles: dict[str, list[str]] = {}
     for replica in seat.layout.replicas:
         roles.setdefault(replica.role, []).append(framework_endpoint(replica))
     return json.dumps({"roles": roles, "gpus": list(seat.replica.gpus)}, separators=(",", ":"))
 
 
-def _devices(seat: Seat) -> str | None:
+def _devices(seat: ReplicaContext) -> str | None:
     """The assigned devices; empty (none at all) for a replica without GPUs.
 
     ``None`` if the engine itself assigns them (a Kubernetes device plugin): naming them here would hide them.
@@ -72,7 +94,7 @@ def _devices(seat: Seat) -> str | None:
     return "" if seat.gpu_count == 0 else None
 
 
-def _part(seat: Seat) -> dict[str, str]:
+def _part(seat: ReplicaContext) -> dict[str, str]:
     """Limits that keep programs to their fraction of a device; otherwise each takes as much as it can get.
 
     MPS: https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-active-thread-percentage (binds under MPS alone). JAX:
@@ -91,7 +113,7 @@ def _part(seat: Seat) -> dict[str, str]:
     }
 
 
-def _threads(seat: Seat) -> str | None:
+def _threads(seat: ReplicaContext) -> str | None:
     """The replica's CPUs divided by its processes, at least 1.
 
     Without stated CPUs, a gang gets one thread per process, as with torchrun, so that its processes do not compete for

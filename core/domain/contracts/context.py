@@ -139,7 +139,7 @@ def _command(spec: JobSpec, role: str) -> tuple[str, ...] | str | None:
 
 
 @dataclass(frozen=True)
-class Seat:
+class ReplicaContext:
     """One replica's place in the gang: everything that a contract may use."""
 
     spec: JobSpec

@@ -11,22 +11,8 @@ from typing import Final
 from trainmaster.spec import JobSpec
 from trainmaster.spec.shelltext import has_placeholder
 
-from core.domain.contracts import (
-    always,
-    horovod,
-    jax,
-    mlflow,
-    mpi,
-    mxnet,
-    serving,
-    study,
-    tf_config,
-    torch,
-    uai,
-    vertex,
-    xgboost,
-)
-from core.domain.contracts.context import AttemptContext, Seat
+from core.domain.contracts import always, frameworks, mlflow, tf_config, uai, vertex
+from core.domain.contracts.context import AttemptContext, ReplicaContext
 from core.domain.jobs.layout import Layout, ReplicaAddress
 
 # Linux limits "NAME=value" to MAX_ARG_STRLEN (32 pages, with its closing zero byte): execve fails with E2BIG.
@@ -69,10 +55,10 @@ def render(
     Args:
         secrets: name -> value of the spec's secrets; they are the user's own variables like ``env``.
     """
-    seat = Seat(spec, layout, replica, context)
+    seat = ReplicaContext(spec, layout, replica, context)
     theirs = {**secrets, **spec.role_env(replica.role)}
     ours = mlflow.for_own_server(_replica_variables(seat), theirs)
-    per_process = [_process_variables(seat, local_rank) for local_rank in range(seat.processes)]
+    per_process = [frameworks.process_variables(seat, local_rank) for local_rank in range(seat.processes)]
     if len(per_process) == 1:
         # One process: merge its variables into the replica's, so that an engine without processes needs no second map.
         ours |= per_process[0]
@@ -87,7 +73,7 @@ def render(
         ),
         command=command,
         args=args,
-        files=mpi.files(seat) | study.files(seat),
+        files=frameworks.files(seat) | always.files(seat),
         clashes=tuple(
             sorted(name for name in (names & set(theirs)) - always.DEFAULTS if ours.get(name) != theirs[name])
         ),
@@ -95,33 +81,18 @@ def render(
     )
 
 
-def _replica_variables(seat: Seat) -> dict[str, str]:
-    modules = (
-        always,
-        study,
-        mlflow,
-        tf_config,
-        vertex,
-        torch,
-        mpi,
-        mxnet,
-        *((uai,) if seat.is_uai else ()),
-        *((serving,) if seat.is_serving else ()),
-    )
+def _replica_variables(seat: ReplicaContext) -> dict[str, str]:
     env: dict[str, str] = {}
-    for module in modules:
-        env |= module.variables(seat)
+    for contract in (always, mlflow, tf_config, vertex, frameworks):
+        env |= contract.variables(seat)
+    if seat.is_uai:
+        env |= uai.variables(seat)
+    if seat.is_serving:
+        env |= vertex.serving_variables(seat)
     return env
 
 
-def _process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for module in (torch, horovod, mxnet, xgboost, jax):
-        env |= module.process_variables(seat, local_rank)
-    return env
-
-
-def _call(seat: Seat) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
+def _call(seat: ReplicaContext) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
     """Command and arguments, placeholders filled in."""
     command, args = seat.command, seat.args
     if seat.is_uai:

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, Final
 
-from core.domain.contracts.context import Seat, framework_endpoint
+from core.domain.contracts.context import ReplicaContext, framework_endpoint
 from core.domain.jobs.layout import ReplicaAddress
 
 # TensorFlow refuses a cluster with any other task type.
@@ -18,7 +18,7 @@ _ROLES: Final = ("chief", "worker", "ps", "evaluator")
 PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(ps_hosts|worker_hosts|job_name|task_index)\}")
 
 
-def variables(seat: Seat) -> dict[str, str]:
+def variables(seat: ReplicaContext) -> dict[str, str]:
     """``TF_CONFIG`` for a TensorFlow role of a job with more than one such replica, else empty."""
     replicas = [r for r in seat.layout.replicas if r.role in _ROLES]
     if len(replicas) < 2 or seat.replica.role not in _ROLES:
@@ -62,7 +62,7 @@ def _sparse(cluster: dict[str, Any], kind: str, index: int) -> dict[str, Any]:
     return {kind: {str(index): cluster[kind][index]}, **servers}
 
 
-def fill_placeholders(text: str, seat: Seat) -> str:
+def fill_placeholders(text: str, seat: ReplicaContext) -> str:
     """``text`` with ``{ps_hosts} {worker_hosts} {job_name} {task_index}`` filled in; all else stays untouched.
 
     Scripts of that era know ``ps`` and ``worker`` only: a chief is their worker 0, and the workers follow it.
@@ -80,3 +80,14 @@ def fill_placeholders(text: str, seat: Seat) -> str:
         "task_index": str(index + (len(chiefs) if role == "worker" else 0)),
     }
     return PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+
+def past_placeholders(script: str, variable: str) -> tuple[str, dict[str, str]]:
+    """An equivalent shell text without placeholders to expand, and the environment that it needs.
+
+    A Python function may well contain ``f"{job_name}"``. Such a script of a user of another system travels as the
+    value of ``variable``; all others stay readable where jobs are shown.
+    """
+    if not PLACEHOLDER.search(script):
+        return script, {}
+    return f'eval "${variable}"', {variable: script}

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from core.domain.contracts.context import Seat
+from core.domain.contracts.context import ReplicaContext
 
 _PYTHON: Final = re.compile(r"(?:\S*/)?python[0-9.]*\Z")
 
 
-def variables(seat: Seat) -> dict[str, str]:
+def variables(seat: ReplicaContext) -> dict[str, str]:
     """The environment of PyTorch jobs in this mode; empty for a replica without a rank."""
     if seat.member is None:
         return {}
@@ -37,7 +37,7 @@ def command(written: tuple[str, ...] | str | None) -> tuple[str, ...] | str | No
     return written if _PYTHON.match(written[0]) else ("python", *written)
 
 
-def arguments(seat: Seat) -> tuple[str, ...]:
+def arguments(seat: ReplicaContext) -> tuple[str, ...]:
     """The arguments appended to every command, in this order."""
     paths = seat.context.paths
     return (

@@ -1,7 +1,8 @@
-"""Vertex AI custom training: ``CLUSTER_SPEC``, ``AIP_*``, ``CLOUD_ML_*``.
+"""Vertex AI: ``CLUSTER_SPEC``, ``AIP_*``, ``CLOUD_ML_*`` of custom training, ``AIP_*`` of containers for predictions.
 
 https://cloud.google.com/vertex-ai/docs/training/distributed-training
 https://cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables
+https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from trainmaster.spec import JobSpec
 
-from core.domain.contracts.context import Seat, framework_endpoint
+from core.domain.contracts.context import ReplicaContext, framework_endpoint
 from core.domain.jobs.layout import ReplicaAddress
 
 # The job's Python points Google's SDK at this platform, unless its own environment says otherwise.
@@ -21,7 +22,7 @@ _OWN_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 _POOLS: Final = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
 
-def variables(seat: Seat) -> dict[str, str]:
+def variables(seat: ReplicaContext) -> dict[str, str]:
     context = seat.context
     base = context.paths.output  # a trial's output is a folder of its own already
     env = {
@@ -50,6 +51,14 @@ def variables(seat: Seat) -> dict[str, str]:
     return env | _cluster_spec(seat)
 
 
+def serving_variables(seat: ReplicaContext) -> dict[str, str]:
+    """``AIP_HTTP_PORT``: the replica's port; ``AIP_STORAGE_URI``: the folder that the model is mounted at."""
+    return {
+        "AIP_HTTP_PORT": str(seat.replica.ports.framework),
+        **({"AIP_STORAGE_URI": seat.context.paths.data} if seat.spec.input is not None else {}),
+    }
+
+
 def _storage_clients(api_url: str) -> dict[str, str]:
     """Points Cloud Storage's clients at this platform; their default credentials are the attempt's token here.
 
@@ -67,7 +76,7 @@ def _storage_clients(api_url: str) -> dict[str, str]:
     }
 
 
-def pools(seat: Seat) -> tuple[tuple[ReplicaAddress, ...], ...]:
+def pools(seat: ReplicaContext) -> tuple[tuple[ReplicaAddress, ...], ...]:
     """The four pools: the primary replica alone, the other ranks, ps, evaluators.
 
     The primary is the chief; without one, the replica of rank 0, since a Vertex program expects its chief in pool 0.
@@ -76,7 +85,7 @@ def pools(seat: Seat) -> tuple[tuple[ReplicaAddress, ...], ...]:
     return (ranked[:1], ranked[1:], seat.layout.of_role("ps"), seat.layout.of_role("evaluator"))
 
 
-def _cluster_spec(seat: Seat) -> dict[str, str]:
+def _cluster_spec(seat: ReplicaContext) -> dict[str, str]:
     """Every replica knows the pools. A replica outside of them (a custom role next to workers) is a task named after
     its role.
     """

@@ -70,7 +70,6 @@ _COMPILED: Final = tuple((re.compile(words), error, is_certain) for words, error
 
 # All patterns of machine faults in one, for the table of exits.
 OF_MACHINES: Final = "|".join([*(words for words, _, _ in _WORDS), _MACHINES_XID])
-_OF_MACHINES: Final = re.compile(OF_MACHINES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,6 @@ class Digests:
     def lows_of(self, by: By) -> array[int]:
         return self.step_min if by == "step" else self.time_min
 
-    def highs_of(self, by: By) -> array[int]:
-        return self.step_max if by == "step" else self.time_max
-
     def add(self, points: Points) -> None:
         """Append a digest of ``points``, of which there is at least one."""
         values: Any = points.values

@@ -1,4 +1,4 @@
-"""Raw job specs of a serving replica, and of a batch prediction."""
+"""Raw job specs of a serving replica and of a batch prediction, and the ports in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from trainmaster.wire.serving import BatchPredictRequest, ServingSpec
 
-from core.domain.serving.ports import read_port
+_MOST: Final = 65_535
+_DIGITS: Final = 5
+
 
 # Default port of an image's server, as on Vertex AI:
 # https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#image
@@ -160,3 +162,10 @@ def _reading(framework: str, file: str, *, trust_code: bool) -> list[str]:
 
 def _stated(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def read_port(text: str) -> int | None:
+    """``None``: not a port from 1 to 65535 in ASCII digits (``str.isdigit`` accepts digits that ``int`` refuses)."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        return None
+    return int(text) if 1 <= int(text) <= _MOST else None

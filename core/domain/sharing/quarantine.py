@@ -202,7 +202,7 @@ def until_text(until: datetime | None) -> str:
 # Helpers
 
 
-def _sort(one: NodeFailureFact) -> str:
+def _failure_kind(one: NodeFailureFact) -> str:
     """The kind of a failure for comparison: the loss of another node is unrelated to a program's error here."""
     if one.is_loss:
         return "loss"
@@ -210,14 +210,14 @@ def _sort(one: NodeFailureFact) -> str:
 
 
 def _claim(one: NodeFailureFact) -> _Claim:
-    return one.node, one.job_id, _sort(one), one.error if one.is_certain else ""
+    return one.node, one.job_id, _failure_kind(one), one.error if one.is_certain else ""
 
 
 def _refutes(one: NodeFailureFact, other: NodeFailureFact) -> bool:
     """Whether ``one`` shows that ``other``, of the same job on another node, is no fault of that node."""
     if other.is_certain:
         return one.is_certain and one.error == other.error
-    return _sort(one) == _sort(other)
+    return _failure_kind(one) == _failure_kind(other)
 
 
 def _everywhere(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[_Claim, set[str]]:

@@ -1,4 +1,4 @@
-"""Recent usage of the cluster: an exponentially decayed mean of shares. Pure.
+"""Recent usage of the cluster, an exponentially decayed mean of shares, and entitlements by max-min fairness. Pure.
 
 With half-life H, the mean at time t is the integral over the past of share(s) x 2^-((t - s) / H), divided by the same
 with
@@ -9,6 +9,7 @@ the share are written, each with its time, and the value at any later time follo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from math import exp2
@@ -38,3 +39,30 @@ class DecayedUsage:
     @property
     def is_nothing(self) -> bool:
         return self.share <= 0 and self.value < _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class ShareClaim:
+    """``wanted``: the share with all demand satisfied, current usage included."""
+
+    weight: float
+    wanted: float
+
+
+def entitlements(claims: Mapping[str, ShareClaim], total: float = 1.0) -> dict[str, float]:
+    """Weighted max-min fairness over shares from 0 to 1: the fair share of each claimant, no more than its demand; the
+    remainder goes to unsatisfied claimants by weight.
+
+    Progressive filling: water rises in vessels as wide as their weights until it is used up or all are full.
+    """
+    due = dict.fromkeys(claims, 0.0)
+    # In order of saturation.
+    thirsty = sorted(claims, key=lambda name: (claims[name].wanted / claims[name].weight, name))
+    left, weights = total, sum(claims[name].weight for name in claims)
+    for name in thirsty:
+        claim = claims[name]
+        fair = left * claim.weight / weights if weights > 0 else 0.0
+        due[name] = min(claim.wanted, fair)
+        left -= due[name]
+        weights -= claim.weight
+    return due

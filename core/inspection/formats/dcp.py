@@ -10,9 +10,9 @@ from core.inspection.files import File, Folder
 from core.inspection.formats.pickles import GlobalName, Pairs, PersistentId, UnmadeCall, read_pickle
 from core.inspection.formats.safetensors import open_safetensors
 from core.inspection.formats.torch_files import open_torch
+from core.inspection.layers import is_optimizer_name
 from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip
 from core.inspection.sharded import Block, joined
-from core.inspection.tensor_roles import is_optimizer_name
 
 METADATA: Final = ".metadata"
 

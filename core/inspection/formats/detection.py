@@ -15,8 +15,8 @@ from core.inspection.formats.parameter_server import SHARD, open_shards
 from core.inspection.formats.safetensors import open_safetensors
 from core.inspection.formats.tensorflow import open_tensorflow
 from core.inspection.formats.torch_files import open_torch
+from core.inspection.layers import is_optimizer_name
 from core.inspection.model import CheckpointContents, Tensor, Unreadable
-from core.inspection.tensor_roles import is_optimizer_name
 from core.storage.tree import Tree
 
 _INDEX: Final = (".safetensors.index.json", ".bin.index.json")

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from core.inspection.files import File, Inline, StoredBytes, Zip
+from core.inspection.layers import is_optimizer_name
 from core.inspection.model import (
     CHUNK_BYTES,
     ITEM_BYTES,
@@ -25,7 +26,6 @@ from core.inspection.model import (
     Unreadable,
     clip,
 )
-from core.inspection.tensor_roles import is_optimizer_name
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,8 @@ import re
 from typing import Any, Final
 
 from core.inspection.files import File, StoredBytes, Zip
+from core.inspection.layers import is_optimizer_name
 from core.inspection.model import NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip
-from core.inspection.tensor_roles import is_optimizer_name
 
 _MAGIC: Final = b"\x93NUMPY"
 _HEADER_LIMIT: Final = 64 * 2**10

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from core.inspection.files import File, Folder, StoredBytes
+from core.inspection.layers import is_optimizer_name
 from core.inspection.model import NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip
-from core.inspection.tensor_roles import is_optimizer_name
 
 _FOOTER_BYTES: Final = 48
 _MAGIC: Final = 0xDB4775248B80FB57

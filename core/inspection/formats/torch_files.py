@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, cast
@@ -18,13 +18,23 @@ from core.inspection.formats.pickles import (
     UnmadeCall,
     read_pickle,
 )
-from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, ElementSource, Tensor, Unreadable, clip
-from core.inspection.strided import HELD_BYTES, Strided, spread
+from core.inspection.model import (
+    CHUNK_BYTES,
+    ITEM_BYTES,
+    NAME_LIMIT,
+    CheckpointContents,
+    ElementSource,
+    Tensor,
+    Unreadable,
+    clip,
+)
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
 # Limits of a walk: nodes, and depth.
 _STEP_LIMIT: Final = 500_000
 _DEPTH_LIMIT: Final = 200
+# The largest part of a storage that is reordered in memory.
+_HELD_BYTES: Final = 64 * 2**20
 _STORAGES: Final = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -286,18 +296,18 @@ class Walk:
             return Tensor(**about, note=f"Elements of {dtype} are not decoded here.")
         if storage.length is None:
             return Tensor(**about, note=f"Its storage {clip(storage.key, 100)} is missing from the file.")
-        extent, is_dense, repeats = spread(shape, strides)
+        extent, is_dense, repeats = _spread(shape, strides)
         if (offset + extent) * item > storage.length:
             return Tensor(**about, note="Its storage in the file is shorter than its shape; the file is damaged.")
         if extent == 0:
             return Tensor(**about, data=Inline(b""))
         if is_dense:
             return Tensor(**about, data=storage.data(offset * item, extent * item))
-        if extent == prod(shape) and extent * item > HELD_BYTES:  # a transposed storage
+        if extent == prod(shape) and extent * item > _HELD_BYTES:  # a transposed storage
             return Tensor(**about, data=storage.data(offset * item, extent * item), is_ordered=False)
         return Tensor(
             **about,
-            data=Strided(storage.data(offset * item, extent * item), extent, shape, strides, item),
+            data=_Strided(storage.data(offset * item, extent * item), extent, shape, strides, item),
             repeats=repeats,
         )
 
@@ -330,3 +340,54 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _dtype_named(value: Any) -> str:
     return value.name if isinstance(value, GlobalName) else "unknown"
+
+
+def _spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool, int]:
+    """The number of elements from the first to the last one, whether they are contiguous and in order, and how often
+    each of
+    them counts.
+    """
+    if not all(shape):
+        return 0, True, 1
+    repeats = 1
+    extent = 1
+    for size, stride in zip(shape, strides, strict=True):
+        extent += (size - 1) * stride
+        if stride == 0:
+            repeats *= size
+    expected = 1
+    is_dense = True
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            is_dense = False
+        expected *= size
+    return extent, is_dense, repeats
+
+
+@dataclass(frozen=True, slots=True)
+class _Strided:
+    """``source`` holds ``extent`` elements; those of the tensor are given in row-major order. Elements repeated along a
+    dimension of stride 0 are given once.
+    """
+
+    source: ElementSource
+    extent: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item_bytes: int
+
+    def chunks(self) -> Iterator[bytes]:
+        import numpy as np
+        from numpy.lib.stride_tricks import as_strided
+
+        if self.extent * self.item_bytes > _HELD_BYTES:
+            raise Unreadable("It is a view whose elements lie apart in the file, too large to be put in order here.")
+        held = np.frombuffer(b"".join(self.source.chunks()), dtype=np.dtype(f"V{self.item_bytes}"))
+        if prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride) > self.extent:
+            raise Unreadable("It is a view that shows the same elements in several places.")
+        axes = [(size, stride) for size, stride in zip(self.shape, self.strides, strict=True) if stride or size == 1]
+        shape = tuple(size for size, _ in axes)
+        view = as_strided(held, shape, tuple(stride * self.item_bytes for _, stride in axes), writeable=False)
+        flat = view.reshape(-1).tobytes()
+        for at in range(0, len(flat), CHUNK_BYTES):
+            yield flat[at : at + CHUNK_BYTES]

@@ -133,7 +133,7 @@ class _Reading:
         self.name = str(pod["metadata"]["name"])
         self.node = str(pod["spec"].get("nodeName") or _wanted_node(pod))
         self.is_deleted = pod["metadata"].get("deletionTimestamp") is not None
-        self.was_asked = bool(stop_annotation(pod))
+        self.was_requested = bool(stop_annotation(pod))
         self.world = world_of(pod)
         self.main = _state(pod, "containerStatuses", MAIN)
         self.began = _time((self.main.get("running") or self.main.get("terminated") or {}).get("startedAt"))
@@ -145,7 +145,7 @@ class _Reading:
         if self.is_deleted and self._has_unknown_exit():
             return self._show(Phase.LOST, self._deleted())
         if "running" in self.main:
-            detail = self._deleted() if self.is_deleted and not self.was_asked else ""
+            detail = self._deleted() if self.is_deleted and not self.was_requested else ""
             if self.world == 0:
                 return self._show(Phase.PENDING, detail or "Waiting for its place in the gang.")
             return self._show(Phase.RUNNING, detail)
@@ -158,14 +158,14 @@ class _Reading:
     def _ended(self) -> ReplicaExit | None:
         terminated = self.main.get("terminated")
         reason = str(self.status.get("reason") or "")
-        record = read_exit(_message(terminated), was_asked=self.was_asked) if terminated else None
+        record = read_exit(_message(terminated), was_requested=self.was_requested) if terminated else None
         if record is not None and record.cause is not ExitCause.NODE_LOST:
             return record
         if self.status.get("phase") == "Failed" and reason:
             return self._failed_pod(reason, str(self.status.get("message") or ""))
         if terminated is None:
             return self._failed_installer()
-        if self.is_deleted and not self.was_asked and (record is not None or self._has_unknown_exit()):
+        if self.is_deleted and not self.was_requested and (record is not None or self._has_unknown_exit()):
             return None if record is None else replace(record, sentence=self._deleted())
         return record or self._failed_container(terminated)
 
@@ -186,7 +186,7 @@ class _Reading:
             at=at,
             is_out_of_memory=reason == "OOMKilled",
             reason=reason,
-            was_asked=self.was_asked,
+            was_requested=self.was_requested,
             memory_bytes=units(limit) if limit else None,
             log_tail=message[-_LOG_TAIL_CHARS:],
         )
@@ -195,7 +195,7 @@ class _Reading:
         """The kubelet or the control plane ended the pod as a whole, or never began it."""
         terminated = self.main.get("terminated") or {}
         at = _time(terminated.get("finishedAt")) or self._last_change()
-        if self.was_asked:
+        if self.was_requested:
             return ReplicaExit(ExitCause.STOPPED, None, "Stopped because the platform asked.", at)
         if reason in phrases.EVICTIONS:
             match phrases.own_limit(message):
@@ -219,7 +219,7 @@ class _Reading:
                 ExitCause.ENGINE_REFUSED, None, phrases.refused_by_node(self.node, "Failed", ""), self._last_change()
             )
         at = _time(terminated.get("finishedAt")) or self.now
-        if self.was_asked:
+        if self.was_requested:
             return ReplicaExit(ExitCause.STOPPED, None, "Stopped because the platform asked.", at)
         if str(terminated.get("reason") or "") in _LOST_CONTAINER:
             return ReplicaExit(ExitCause.NODE_LOST, None, phrases.rebooted(self.node), at)
@@ -239,7 +239,7 @@ class _Reading:
 
     def _pending(self) -> Observation:
         if self.is_deleted:
-            return self._show(Phase.PENDING, "It is being stopped." if self.was_asked else self._deleted())
+            return self._show(Phase.PENDING, "It is being stopped." if self.was_requested else self._deleted())
         scheduled = _condition(self.status, "PodScheduled")
         if scheduled.get("status") == "False":
             detail = phrases.not_scheduled(self.node, str(scheduled.get("message") or ""))

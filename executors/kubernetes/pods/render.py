@@ -325,7 +325,7 @@ def _volumes(
         ]
         for number, folder in enumerate(paths.scratch_folders(order)):
             volumes.append({"name": f"scratch-{number}", "emptyDir": {}})
-            mounts.append({"name": f"scratch-{number}", "mountPath": folder.target})
+            mounts.append({"name": f"scratch-{number}", "mountPath": folder})
     mounted: dict[str, Json] = {}
     for mount in sorted(order.mounts, key=lambda mount: mount.target):
         volume, one = _mount(mount, f"mount-{len(mounted)}", options, namespace)

@@ -17,7 +17,7 @@ from trainmaster.studies import Goal
 
 from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, read_points, segments_behind
 from core.domain.metrics.points import Points
-from core.domain.studies.traces import Trace
+from core.domain.studies.curves import Trace
 from scheduler.control.studies.reported_metrics import authoritative_series
 
 # Jobs whose new points are in memory at once.

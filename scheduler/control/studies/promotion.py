@@ -15,10 +15,10 @@ from core.db.engine import unit_of_work
 from core.db.tables import Job, Trial
 from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState
-from core.domain.studies.promotion import Exploit, RungResult, due_promotions, pbt_replacements
+from core.domain.studies.curves import Trace
 from core.domain.studies.results import TrialResult
 from core.domain.studies.states import TrialState
-from core.domain.studies.traces import Trace
+from core.domain.studies.trial_schedulers import Exploit, RungResult, due_promotions, pbt_replacements
 from core.domain.studies.trials import searched
 from core.storage.resume_sources import Resumable, resumable, with_resume_mount
 from scheduler.control.context import ControlContext

@@ -12,8 +12,7 @@ import pytest
 
 from executors.base import ExitCause, Phase
 from executors.process import ProcessExecutor, procfs
-from executors.process.render import mark_of
-from executors.process.state import ReplicaFolder
+from executors.process.state import ReplicaFolder, mark_of
 
 
 @pytest.fixture

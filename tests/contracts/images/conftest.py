@@ -216,7 +216,7 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
             f"{runtime_files}:{paths.RUNTIME}:ro",
             f"{folder}/order:{paths.ORDER}:ro",
             f"{folder}/state:{paths.STATE}",
-            *(f"{folder}/scratch:{s.target}" for s in paths.scratch_folders(order) if s.target != paths.STATE),
+            *(f"{folder}/scratch:{target}" for target in paths.scratch_folders(order) if target != paths.STATE),
             f"{(folder / 'output').resolve()}:/data/output",
             f"{folder}/asked:{paths.ASKED}:ro",
             f"{folder}/termination:{paths.TERMINATION_LOG}",

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Event, Job, Lease, Replica
-from core.domain.studies.stopping import judge_traces
+from core.domain.studies.trial_schedulers import judge_traces
 from core.wakeups import TOPIC_STUDY
 from executors.fake import Script
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter

@@ -12,7 +12,7 @@ from sqlalchemy import update
 from api.archives.service import store_of
 from core.db.engine import unit_of_work
 from core.db.tables import Archive, Study
-from core.storage.archive_sweep import sweep_archives
+from core.storage.archives import sweep_archives
 
 DATA = gzip.compress(os.urandom(50_000), mtime=0)
 DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from api.app.factory import create_app
 from core.db.engine import unit_of_work
-from core.db.repositories.vertex.table import read_vertex_table, write_vertex_table
+from core.db.repositories.vertex_records import read_vertex_table, write_vertex_table
 from core.db.tables import Event, VertexTableRow
 from core.domain.errors import StaleWrite
 from core.wakeups import NoWakeup

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from api.protocols.vertex.metadata import lineage, runs
 from api.protocols.vertex.records import lists
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.repositories.vertex.records import forget_records
+from core.db.repositories.vertex_records import forget_records
 from core.db.tables import VertexLink, VertexRecord
 from tests.unit.api_vertex.test_jobs import PARENT, error_of
 

@@ -54,7 +54,7 @@ def test_a_termination_that_we_requested_is_a_stop():
         (137, {"is_out_of_memory": True, "memory_bytes": 2**29}, ExitCause.OUT_OF_MEMORY, "512 MiB"),
         (0, {"is_out_of_memory": True}, ExitCause.OUT_OF_MEMORY, "of its machine"),
         (137, {}, ExitCause.SIGNALLED, "SIGKILL"),
-        (143, {"was_asked": True}, ExitCause.STOPPED, "asked"),
+        (143, {"was_requested": True}, ExitCause.STOPPED, "asked"),
         (128, {"reason": "StartError: no such file"}, ExitCause.START_FAILED, "StartError: no such file"),
         (None, {}, ExitCause.UNKNOWN, "no exit code"),
     ],

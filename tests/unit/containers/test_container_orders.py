@@ -163,9 +163,9 @@ def test_devices_that_the_user_named_stay():
 
 
 def test_the_images_own_data_is_covered_only_when_code_is_given():
-    assert [folder.target for folder in paths.scratch_folders(order())] == ["/trainmaster/state", "/data/.trainmaster"]
+    assert paths.scratch_folders(order()) == ("/trainmaster/state", "/data/.trainmaster")
     with_code = paths.scratch_folders(order(code_digest="sha256:" + "a" * 64))
-    assert [folder.target for folder in with_code] == ["/trainmaster/state", "/data"]
+    assert with_code == ("/trainmaster/state", "/data")
 
 
 def test_the_entry_needs_nothing_of_the_image():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from core.domain.sharing.resources import ResourceRequest
 from executors.base import Gpu
-from executors.gpu_sharing import with_memory_limit
+from executors.node_resources import with_memory_limit
 from tests.orders import bare_order
 
 GPUS = (Gpu("GPU-a", "a100", 40 * 2**30), Gpu("GPU-b", "a100", 80 * 2**30))

@@ -14,7 +14,7 @@ from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_o
 from core.db.repositories.metrics.writes import StreamKey, add_metrics, compact
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
-from core.domain.studies.traces import Trace
+from core.domain.studies.curves import Trace
 from scheduler.control.studies.follow import TraceFollower
 
 FOLLOW = "scheduler.control.studies.follow"

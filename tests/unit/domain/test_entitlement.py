@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.domain.sharing.entitlement import ShareClaim, entitlements
+from core.domain.sharing.usage import ShareClaim, entitlements
 
 CLAIMS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=3),

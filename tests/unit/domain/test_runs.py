@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.domain.jobs.mlflow_runs import main_role, replica_of_run, run_id_of
+from core.domain.contracts.mlflow import main_role, replica_of_run, run_id_of
 
 
 @pytest.mark.parametrize(

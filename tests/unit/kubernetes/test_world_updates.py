@@ -14,8 +14,8 @@ from executors.base import Phase
 from executors.kubernetes.cache import PodCache, lean_pod
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.pods.delete import PodDeleter
+from executors.kubernetes.pods.pod_writer import change_world, encode_world
 from executors.kubernetes.pods.render import check, render_pod
-from executors.kubernetes.pods.world_updates import WorldUpdates, encode
 from tests.orders import bare_order
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_observe import NOW, pod, seen_of
@@ -76,7 +76,7 @@ def test_what_a_pod_was_reported_is_not_preserved_in_memory():
 
 
 def test_what_is_reported_says_nothing_of_the_job_s_own_variables():
-    reported = json.loads(zlib.decompress(base64.b64decode(encode(UPDATED))))
+    reported = json.loads(zlib.decompress(base64.b64decode(encode_world(UPDATED))))
     assert reported["env"] == {"RANK": "0"}
     assert reported["kept_env"] == ["API_KEY"]
     assert (reported["world"], reported["process_env"]) == (3, [{"LOCAL_RANK": "0"}])
@@ -114,7 +114,7 @@ def pods(server, cluster):
 @pytest.mark.parametrize(("known", "is_informed"), [("0", True), ("2", True), ("3", False), ("4", False)])
 def test_only_a_newer_world_is_written(cluster, pods, known, is_informed):
     cache, changes = pods(of_world(known))
-    WorldUpdates(cluster, cache).change_world(UPDATED)
+    change_world(cluster, cache, UPDATED)
     assert bool(changes) is is_informed
     if is_informed:
         ((_, body),) = changes
@@ -125,7 +125,7 @@ def test_only_a_newer_world_is_written(cluster, pods, known, is_informed):
 def test_a_pod_that_is_over_or_of_no_elastic_gang_gets_no_world(cluster, pods):
     for entry_ in (of_world("1") | {"status": {"phase": "Succeeded"}}, pod(phase="Running", main=RUNNING)):
         cache, changes = pods(entry_)
-        WorldUpdates(cluster, cache).change_world(UPDATED)
+        change_world(cluster, cache, UPDATED)
         assert changes == []
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from trainmaster.wire.serving import ServingSpec
 
-from core.domain.serving.jobs import IMAGE_PORT, container_port
-from core.domain.serving.ports import read_port
+from core.domain.serving.jobs import IMAGE_PORT, container_port, read_port
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from trainmaster.spec import SpecError
 from trainmaster.studies import Fidelity, Goal, Population, Space, parse_study
 
-from core.domain.studies.promotion import RungResult, due_promotions, pbt_replacements
-from core.domain.studies.traces import Trace
+from core.domain.studies.curves import Trace
+from core.domain.studies.trial_schedulers import RungResult, due_promotions, pbt_replacements
 from scheduler.tuning.perturb import perturbed
 
 STUDY: dict[str, Any] = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainmaster.studies import Goal, Stopping
 
 from core.domain.studies.curves import STORED_POINTS, Curve, make_curve, thinned
-from core.domain.studies.stopping import brackets_of, judge, judge_all
+from core.domain.studies.trial_schedulers import brackets_of, judge, judge_all
 
 MIN = Goal.MINIMIZE
 

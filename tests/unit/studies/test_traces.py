@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainmaster.studies import Goal
 
-from core.domain.studies.curves import make_curve
-from core.domain.studies.traces import MOST_ENTRIES, Trace
+from core.domain.studies.curves import MOST_ENTRIES, Trace, make_curve
 
 REPORTS = st.lists(st.tuples(st.integers(0, 40), st.floats(-100, 100) | st.just(float("nan"))), max_size=60)
 

@@ -12,7 +12,7 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Role, Scope, attempt_or_caller
 from api.protocols.mlflow.callers import ScriptAccess, ScriptAttempt
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from core.db.repositories.vertex.records import RecordScope
+from core.db.repositories.vertex_records import RecordScope
 from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
 

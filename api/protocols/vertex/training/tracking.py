@@ -19,7 +19,7 @@ from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.table import Table
 from api.protocols.vertex.tensorboards import kinds as tensorboards
 from api.protocols.vertex.training.specs import CustomJobSpec
-from core.db.repositories.vertex.records import RecordScope, find_record, link
+from core.db.repositories.vertex_records import RecordScope, find_record, link
 from core.db.tables import Job, VertexRecord, VertexResource
 from core.domain.errors import InvalidRequest, NotFound
 

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from sqlalchemy import Table, bindparam, delete, func, insert, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from core.db.engine import insert_into
 from core.db.rows import AnyRow
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.metrics.digests import digest_runs
@@ -254,8 +254,7 @@ def _locked_stream(session: Session, key: StreamKey, now: datetime) -> AnyRow:
             "writers": {},
             "updated_at": now,
         }
-        dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-        session.execute(dialect.insert(_STREAMS).values(**row).on_conflict_do_nothing())
+        session.execute(insert_into(session, _STREAMS).values(**row).on_conflict_do_nothing())
         found = session.execute(_FIND_STREAM, place).one()
     return found
 

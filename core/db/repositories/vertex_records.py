@@ -1,4 +1,4 @@
-"""Records of Vertex AI's clients in collections, and the links between them."""
+"""Records of Vertex AI's clients in collections, the links between them, and the administrators' mapping table."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.db.engine import insert_into
 from core.db.repositories.metrics.writes import forget_metrics
 from core.db.rows import AnyRow, AnySelect
-from core.db.tables import Project, VertexLink, VertexRecord
-from core.domain.errors import Conflict
+from core.db.tables import Project, VertexLink, VertexRecord, VertexTableRow
+from core.domain.errors import Conflict, StaleWrite
 from core.ids import new_id
 
 LinkKind = Literal["child", "member", "input", "output"]
-
 _AT_ONCE: Final = 500  # ids in one statement
+_TABLE: Final = "vertex"
+_STALE: Final = "the table has been changed since it was read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +141,10 @@ def _remove(session: Session, ids: Sequence[str]) -> None:
         session.execute(delete(VertexRecord).where(VertexRecord.id.in_(part)))  # links follow by their keys
 
 
-# --- links -----------------------------------------------------------------------------------------------------------
-
-
 def link(session: Session, above: VertexRecord, below: VertexRecord, kind: LinkKind, now: datetime) -> None:
     """Idempotent."""
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     row = {"parent_id": above.id, "child_id": below.id, "kind": kind, "created_at": now}
-    session.execute(dialect.insert(VertexLink).values(**row).on_conflict_do_nothing())
+    session.execute(insert_into(session, VertexLink).values(**row).on_conflict_do_nothing())
 
 
 def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind: LinkKind) -> None:
@@ -225,3 +222,45 @@ def _linked(
         for record_id, row in session.execute(query):
             found[record_id].append(row)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVertexTable:
+    """``generation`` 0: no table stored. ``entries``: as stored, in order."""
+
+    entries: Sequence[Any] = ()
+    generation: int = 0
+    updated_at: datetime | None = None
+    updated_by: str = ""
+
+
+def read_vertex_table(session: Session) -> StoredVertexTable:
+    row = session.get(VertexTableRow, _TABLE)
+    if row is None:
+        return StoredVertexTable()
+    entries: Any = row.entries
+    return StoredVertexTable(
+        entries if isinstance(entries, list) else (), row.generation, row.updated_at, row.updated_by
+    )
+
+
+def write_vertex_table(
+    session: Session, entries: Sequence[Any], *, seen: int, by: str, now: datetime
+) -> StoredVertexTable:
+    """Replace the generation ``seen`` by ``entries`` (optimistic locking).
+
+    Raises:
+        StaleWrite: there is a newer generation.
+    """
+    values = {"entries": list(entries), "generation": seen + 1, "updated_at": now, "updated_by": by}
+    if seen:
+        is_seen = (VertexTableRow.name == _TABLE) & (VertexTableRow.generation == seen)
+        if session.execute(update(VertexTableRow).where(is_seen).values(**values)).rowcount != 1:  # type: ignore[attr-defined]
+            raise StaleWrite(_STALE)
+    else:
+        try:
+            with session.begin_nested():
+                session.execute(insert(VertexTableRow).values(name=_TABLE, **values))
+        except IntegrityError as error:
+            raise StaleWrite(_STALE) from error
+    return StoredVertexTable(tuple(entries), seen + 1, now, by)

@@ -1,1 +1,0 @@
-"""Records and the mapping table of Vertex AI's protocol."""
