@@ -1,4 +1,7 @@
-"""The ``trainmaster`` command. Every command group is a module of its own and loads its libraries when it runs."""
+"""The ``trainmaster`` command, with ``schema`` and ``version``.
+
+Every other command group is a module of its own and loads its libraries when it runs.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +16,22 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from trainmaster.cli.jobs import (
-    checkpoints,
-    files,
-    images,
-    listing,
-    logs,
-    metrics,
-    run_job,
-    show,
-    submit,
-    tensorboard,
-    verbs,
-)
+from trainmaster.cli.jobs import checkpoints, files, images, listing, logs, metrics, show, submit, verbs
 from trainmaster.cli.planner import queue, whatif
-from trainmaster.cli.platform import (
-    about,
-    access,
-    admin,
-    nodes,
-    policy,
-    project_secrets,
-    quota,
-    reservation,
-    tokens,
-    updown,
-    volumes,
-)
-from trainmaster.cli.protocols import kubeflow, vertex, vertex_bridge, vertex_table
+from trainmaster.cli.platform import access, admin, nodes, quota, scheduling, updown
+from trainmaster.cli.protocols import client_settings, vertex_bridge, vertex_table
 from trainmaster.cli.serving import batch, endpoint, model
-from trainmaster.cli.terminal import session
-from trainmaster.cli.terminal.completion import complete_context
-from trainmaster.cli.terminal.exits import ExitCode, WrongUse, exit_code_of, is_debugging, tell_bug, tell_error
-from trainmaster.cli.terminal.usage import is_help, sentence_of
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.exits import (
+    ExitCode,
+    WrongUse,
+    exit_code_of,
+    is_debugging,
+    is_help_request,
+    tell_bug,
+    tell_error,
+    usage_sentence,
+)
 from trainmaster.cli.tuning import automl, study
 from trainmaster.errors import TrainmasterError
 
@@ -102,9 +88,9 @@ def _usage_errors_as(*, as_json: bool) -> Iterator[None]:
     try:
         yield
     except typer.TyperException as error:
-        if is_help(error):
+        if is_help_request(error):
             raise
-        tell_error(WrongUse(sentence_of(error)), as_json=as_json)
+        tell_error(WrongUse(usage_sentence(error)), as_json=as_json)
         raise typer.Exit(ExitCode.USAGE) from error
 
 
@@ -134,7 +120,7 @@ def begin(
     context: Annotated[
         str | None,
         typer.Option(
-            "--context", "-C", help="The server to use; see `contexts list`.", autocompletion=complete_context
+            "--context", "-C", help="The server to use; see `contexts list`.", autocompletion=options.complete_context
         ),
     ] = None,
 ) -> None:
@@ -143,7 +129,6 @@ def begin(
 
 for _group in (
     updown,
-    run_job,
     submit,
     study,
     automl,
@@ -157,26 +142,56 @@ for _group in (
     logs,
     verbs,
     files,
-    tensorboard,
     checkpoints,
     metrics,
     images,
     access,
-    tokens,
     nodes,
     quota,
-    policy,
-    reservation,
-    volumes,
+    scheduling,
     admin,
-    project_secrets,
-    vertex,
+    client_settings,
     vertex_bridge,
     vertex_table,
-    kubeflow,
-    about,
 ):
     _group.register(app)
+
+
+@app.command(rich_help_panel="Reference")
+def schema(
+    server: Annotated[bool, typer.Option("--server", help="The server's schema instead of this client's.")] = False,
+    json: options.Json = False,  # noqa: ARG001 (it is JSON in any case)
+) -> None:
+    """The JSON Schema of the job spec, for editors and checks."""
+    if server:
+        with session.client() as client:
+            output.print_json(client.get_spec_schema())
+        return
+    from trainmaster.spec import spec_json_schema
+
+    output.print_json(spec_json_schema())
+
+
+@app.command(rich_help_panel="Reference")
+def version(
+    server: Annotated[bool, typer.Option("--server", help="Include the server's version and health.")] = False,
+    json: options.Json = False,
+) -> None:
+    """The versions of this client and, with --server, of the server."""
+    from trainmaster.version import __version__
+
+    if not server:
+        output.print_result({"client": __version__}, __version__, as_json=json)
+        return
+    with session.client() as client:
+        health = client.get_health()
+        url = client.url
+    if json:
+        output.print_json({"client": __version__, "url": url, "server": health.model_dump(mode="json")})
+        return
+    output.print_pairs(
+        [("Client", __version__), ("Server", f"{health.version} at {url}, {health.status}"), *health.parts.items()]
+    )
 
 
 def run() -> None:

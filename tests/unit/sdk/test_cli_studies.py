@@ -46,7 +46,7 @@ def test_a_state_that_no_study_has_is_refused_in_words(cli: Any, server: Any) ->
 def test_watching_reads_a_page_whose_trials_have_all_ended_only_once(
     cli: Any, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmaster.cli.tuning.study_watch.time", SimpleNamespace(sleep=lambda _seconds: None))
+    monkeypatch.setattr("trainmaster.cli.tuning.study_views.time", SimpleNamespace(sleep=lambda _seconds: None))
     spec = {
         "name": "digits-search",
         "parameters": {},

@@ -1,7 +1,9 @@
-"""``files`` and ``cp``: a job's output files."""
+"""``files``, ``cp`` and ``tensorboard``: a job's output files, to list, to copy and in TensorBoard."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,7 @@ _PANEL = "Output"
 def register(root: typer.Typer) -> None:
     root.command("files", rich_help_panel=_PANEL)(list_files)
     root.command("cp", rich_help_panel=_PANEL)(copy)
+    root.command("tensorboard", rich_help_panel=_PANEL)(tensorboard)
 
 
 def list_files(
@@ -87,7 +90,6 @@ def fetch(client: Client, job: str, path: str, target: Path, *, is_quiet: bool) 
 def _print_file(client: Client, job: str, path: str) -> None:
     """Write one file to stdout after it was downloaded completely."""
     import shutil
-    import sys
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -132,6 +134,35 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[lis
                 below = name[len(path) :].lstrip("/")
                 found.append((name, entry.size_bytes, into / below))
     return sorted(found), left_out
+
+
+def tensorboard(
+    jobs: options.Jobs,
+    browser: Annotated[bool, typer.Option(help="Open the URL in a browser.")] = True,
+    json: options.Json = False,
+) -> None:
+    """Show the event files of jobs in TensorBoard, which the platform starts and stops.
+
+    Prints a URL that grants access without a token, for at most a day; do not share it.
+    """
+    with session.client() as client:
+        link = client.open_tensorboard(jobs)
+        url = f"{client.url}{link.path}"
+    if json:
+        output.print_json({**link.model_dump(mode="json"), "url": url})
+        return
+    output.answers().print(url, soft_wrap=True, markup=False, highlight=False)
+    if browser and _has_screen():
+        import webbrowser
+
+        webbrowser.open(url)
+
+
+def _has_screen() -> bool:
+    """Whether a graphical browser can be opened, and stdout is a terminal."""
+    return sys.stdout.isatty() and bool(
+        sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
 
 
 def metrics_text(metrics: dict[str, object]) -> str:

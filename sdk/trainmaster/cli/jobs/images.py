@@ -63,11 +63,10 @@ def build(
 
     Files ignored by .trainmasterignore or .gitignore are left out, as in a job's code.
     """
-    from trainmaster.cli.terminal.values import pairs
     from trainmaster.images import ImagePlan, check_reference, write_context
 
     check_reference(tag, field="tag")
-    arguments = pairs(build_arg or [], option="--build-arg")
+    arguments = options.pairs(build_arg or [], option="--build-arg")
     plan = ImagePlan(
         base=base,
         requirements=None if no_requirements else _requirements(folder, requirements),

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.completion import STATES, complete_state
-from trainmaster.cli.terminal.values import moment
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -30,7 +28,9 @@ def register(app: typer.Typer) -> None:
 def list_jobs(
     states: Annotated[
         list[str] | None,
-        typer.Option("--state", "-s", help="Only jobs in this state. Repeatable.", autocompletion=complete_state),
+        typer.Option(
+            "--state", "-s", help="Only jobs in this state. Repeatable.", autocompletion=options.complete_state
+        ),
     ] = None,
     active: Annotated[bool, typer.Option("--active", "-a", help="Only jobs that have not ended.")] = False,
     labels: Annotated[
@@ -56,14 +56,14 @@ def list_jobs(
     ] = _DEFAULT_COLUMNS,
     project: options.Project = None,
     all_projects: Annotated[bool, typer.Option("--all-projects", "-A", help="Jobs of all projects.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
+    watch: options.Refresh = False,
     json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
     chosen = _chosen_columns(columns)
-    unknown = sorted({*(states or [])} - {*STATES})
+    unknown = sorted({*(states or [])} - {*options.STATES})
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(STATES)}", param_hint="--state")
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(options.STATES)}", param_hint="--state")
     now = output.now()
     filters: dict[str, Any] = {
         # A study is in one project, which may not be the default one.
@@ -74,8 +74,8 @@ def list_jobs(
         "name": name,
         "user": user,
         "study": study,
-        "since": moment(since, now, "--since"),
-        "until": moment(until, now, "--until"),
+        "since": options.moment(since, now, "--since"),
+        "until": options.moment(until, now, "--until"),
         "search": search,
         "limit": limit,
     }

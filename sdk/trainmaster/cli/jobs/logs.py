@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.escapes import without_escapes
-from trainmaster.cli.terminal.values import moment
+from trainmaster.cli.terminal.output import without_escapes
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import EventView, JobDetail
@@ -27,11 +26,9 @@ def show_logs(
     job: options.Job,
     follow: Follow = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
-    role: Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")] = None,
-    index: Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")] = None,
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Only this attempt; default: the newest.")
-    ] = None,
+    role: options.Role = None,
+    index: options.Index = None,
+    attempt: options.NewestAttempt = None,
     search: Annotated[
         str | None, typer.Option("--search", "-s", help="Only lines that match this regular expression.")
     ] = None,
@@ -51,8 +48,7 @@ def show_logs(
     json: options.Json = False,
 ) -> None:
     """Show a job's log lines, all replicas together. With --json: one object per line."""
-    from trainmaster.cli.jobs.follow import why_ended
-    from trainmaster.cli.jobs.lines import LinePrinter
+    from trainmaster.cli.jobs.follow import LinePrinter, why_ended
 
     is_filtered = any(chosen is not None for chosen in (search, level, since, until))
     with session.client() as client:
@@ -69,8 +65,8 @@ def show_logs(
             attempt=attempt,
             search=search,
             level=level,
-            since=moment(since, output.now(), "--since"),
-            until=moment(until, output.now(), "--until"),
+            since=options.moment(since, output.now(), "--since"),
+            until=options.moment(until, output.now(), "--until"),
             tail_lines=tail,
         )
         for line in lines:

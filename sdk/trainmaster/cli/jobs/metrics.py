@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.escapes import without_escapes
+from trainmaster.cli.terminal.output import without_escapes
 from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def show_metrics(
         list[str] | None, typer.Option("--name", "-n", help="Show the points of this metric. Repeatable.")
     ] = None,
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Only this attempt.")] = None,
-    role: Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")] = None,
-    index: Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")] = None,
+    role: options.Role = None,
+    index: options.Index = None,
     points: Annotated[int, typer.Option("--points", min=1, max=5000, help="Maximum number of points per metric.")] = 20,
     system: Annotated[bool, typer.Option("--system", help="Include the platform's own metrics.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new points until the job has ended.")] = False,
@@ -60,9 +60,7 @@ def show_metrics(
 
 def show_resources(
     job: options.Job,
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Only this attempt; default: the newest.")
-    ] = None,
+    attempt: options.NewestAttempt = None,
     json: options.Json = False,
 ) -> None:
     """Show the resource usage of a job's replicas: CPU, memory, disk, network and GPUs, averaged over five minutes."""

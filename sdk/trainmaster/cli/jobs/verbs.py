@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.completion import complete_job
 from trainmaster.cli.terminal.exits import exit_code_of, tell_error
 from trainmaster.errors import ServerUnreachable, TrainmasterError
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from trainmaster.wire.jobs import JobDetail
 
 _PANEL = "Jobs"
-Jobs = Annotated[list[str], typer.Argument(metavar="JOB…", help="IDs or names of jobs.", autocompletion=complete_job)]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,18 +24,18 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel=_PANEL)(command)
 
 
-def cancel(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+def cancel(jobs: options.Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
     """Cancel jobs: SIGTERM to every replica, SIGKILL after the grace period."""
     _each(jobs, lambda client, job: client.cancel_job(job, reason=reason), as_json=json)
 
 
-def pause(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+def pause(jobs: options.Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
     """Pause jobs: they leave their nodes until they are resumed, then continue from their newest checkpoint."""
     _each(jobs, lambda client, job: client.pause_job(job, reason=reason), as_json=json)
 
 
 def resume(
-    jobs: Jobs,
+    jobs: options.Jobs,
     checkpoint: Annotated[
         str | None,
         typer.Option("--checkpoint", metavar="PATH", help="Resume from this checkpoint; a running job is restarted."),
@@ -147,7 +145,7 @@ def changes_of(assignments: list[str]) -> dict[str, object]:
 
 
 def delete(
-    jobs: Jobs,
+    jobs: options.Jobs,
     files: Annotated[
         bool, typer.Option("--files", help="Also delete the output, if it is the job's own folder.")
     ] = False,

@@ -36,7 +36,7 @@ def register(root: typer.Typer) -> None:
 def queue(
     project: options.Project = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of waiting jobs to show.")] = 20,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
+    watch: options.Refresh = False,
     json: options.Json = False,
 ) -> None:
     """Show the projects' shares, the running jobs, and the queue with the reasons why jobs wait."""
@@ -337,6 +337,6 @@ class _Table:
 def _text(cell: Any) -> Text:
     from rich.text import Text
 
-    from trainmaster.cli.terminal.escapes import without_escapes
+    from trainmaster.cli.terminal.output import without_escapes
 
     return cell if isinstance(cell, Text) else Text(without_escapes(str(cell)) or "–")

@@ -17,7 +17,6 @@ from trainmaster.cli.planner import plots
 from trainmaster.cli.planner.queue import start_text
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import WrongUse
-from trainmaster.cli.terminal.values import moment
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -189,7 +188,7 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Explain why a job waits, or waited at that time, by replaying the scheduling decision."""
-    decided_at = moment(at, output.now(), "--at")
+    decided_at = options.moment(at, output.now(), "--at")
     with session.client() as client:
         found = client.explain_job(job, at=decided_at)
     if json:

@@ -1,23 +1,104 @@
-"""``projects`` and ``users``."""
+"""``volumes``, ``projects``, ``users`` and ``secrets``."""
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.completion import complete_project
 
+if TYPE_CHECKING:
+    from trainmaster.wire.admin import VolumeView
+
+_PANEL = "Platform"
+volumes_app = typer.Typer(help="Registered volumes.", invoke_without_command=True)
 projects_app = typer.Typer(help="Projects and their members.", invoke_without_command=True)
 users_app = typer.Typer(help="Users (platform admins).", invoke_without_command=True)
-Project = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=complete_project)]
+secrets_app = typer.Typer(help="A project's secrets, by name.", no_args_is_help=True)
 User = Annotated[str, typer.Argument(metavar="USER")]
+SecretName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment variable.")]
 
 
 def register(root: typer.Typer) -> None:
-    root.add_typer(projects_app, name="projects", rich_help_panel="Platform")
-    root.add_typer(users_app, name="users", rich_help_panel="Platform")
+    root.add_typer(volumes_app, name="volumes", rich_help_panel=_PANEL)
+    root.add_typer(projects_app, name="projects", rich_help_panel=_PANEL)
+    root.add_typer(users_app, name="users", rich_help_panel=_PANEL)
+    root.add_typer(secrets_app, name="secrets", rich_help_panel=_PANEL)
+
+
+# --- volumes --------------------------------------------------------------------------------------------------------
+
+
+@volumes_app.callback()
+def volumes(ctx: typer.Context, json: options.Json = False) -> None:
+    """Registered volumes; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        list_volumes(json=json)
+
+
+@volumes_app.command("list")
+def list_volumes(json: options.Json = False) -> None:
+    """List the volumes."""
+    with session.client() as client:
+        found = list(client.list_volumes())
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("NAME", "KIND", "ACCESS", "ROOT"),
+        [(volume.name, volume.kind, _access(volume), volume.root) for volume in found],
+        empty="No volumes.",
+    )
+
+
+def _access(volume: VolumeView) -> str:
+    return "read only" if volume.is_read_only else "read, write"
+
+
+@volumes_app.command("add")
+def add_volume(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name, which jobs use as NAME/path.")],
+    root: Annotated[str | None, typer.Option("--root", help="Path on the server, such as /srv/data.")] = None,
+    kind: Annotated[str, typer.Option("--kind", help="local, nfs, pvc or csi.")] = "local",
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="KEY=VALUE",
+            help="How containers mount it, such as server=…, attributes.bucket=…. Repeatable.",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only")] = False,
+    json: options.Json = False,
+) -> None:
+    """Register a volume (platform admins)."""
+    from trainmaster.client.calls.admin import VolumeKind
+
+    if kind not in ("local", "nfs", "pvc", "csi"):
+        raise typer.BadParameter(f"{kind!r} is none of local, nfs, pvc, csi", param_hint="--kind")
+    mounting: dict[str, Any] = {}
+    for key, value in options.pairs(config or [], "--config").items():
+        first, dot, rest = key.partition(".")
+        if dot and first == "attributes":
+            mounting.setdefault(first, {})[rest] = value
+        else:
+            mounting[key] = value
+    with session.client() as client:
+        view = client.create_volume(
+            name, kind=cast("VolumeKind", kind), root=root, config=mounting, is_read_only=read_only
+        )
+    output.print_result(view, f"{view.name} registered; jobs use it as {view.name}/path", as_json=json)
+
+
+@volumes_app.command("remove")
+def remove_volume(volume: Annotated[str, typer.Argument(metavar="VOLUME")], json: options.Json = False) -> None:
+    """Remove a volume; its files stay (platform admins)."""
+    with session.client() as client:
+        client.delete_volume(volume)
+    output.print_result({"removed": volume}, f"{volume} removed", as_json=json)
 
 
 # --- projects -------------------------------------------------------------------------------------------------------
@@ -27,19 +108,15 @@ def register(root: typer.Typer) -> None:
 def projects(ctx: typer.Context, json: options.Json = False) -> None:
     """Projects and their members; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list_projects(as_json=json)
+        list_projects(json=json)
 
 
 @projects_app.command("list")
 def list_projects(json: options.Json = False) -> None:
     """List the visible projects with your roles."""
-    _list_projects(as_json=json)
-
-
-def _list_projects(*, as_json: bool) -> None:
     with session.client() as client:
         found = list(client.list_projects())
-    if as_json:
+    if json:
         output.print_json(found)
         return
     output.print_table(
@@ -64,7 +141,7 @@ def create_project(
 
 @projects_app.command("update")
 def update_project(
-    project: Project,
+    project: options.ProjectName,
     description: Annotated[str | None, typer.Option("--description")] = None,
     weight: Annotated[float | None, typer.Option("--weight")] = None,
     json: options.Json = False,
@@ -76,7 +153,7 @@ def update_project(
 
 
 @projects_app.command("delete")
-def delete_project(project: Project, yes: options.Yes = False, json: options.Json = False) -> None:
+def delete_project(project: options.ProjectName, yes: options.Yes = False, json: options.Json = False) -> None:
     """Delete a project without live jobs."""
     if not yes and output.is_interactive():
         typer.confirm(f"Delete the project {project}?", abort=True, err=True)
@@ -86,7 +163,7 @@ def delete_project(project: Project, yes: options.Yes = False, json: options.Jso
 
 
 @projects_app.command("members")
-def list_members(project: Project, json: options.Json = False) -> None:
+def list_members(project: options.ProjectName, json: options.Json = False) -> None:
     """List a project's members with their roles."""
     with session.client() as client:
         found = list(client.list_members(project))
@@ -98,7 +175,7 @@ def list_members(project: Project, json: options.Json = False) -> None:
 
 @projects_app.command("grant")
 def grant(
-    project: Project,
+    project: options.ProjectName,
     user: User,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="viewer, member or admin.")] = "member",
     json: options.Json = False,
@@ -114,7 +191,7 @@ def grant(
 
 
 @projects_app.command("ungrant")
-def ungrant(project: Project, user: User, json: options.Json = False) -> None:
+def ungrant(project: options.ProjectName, user: User, json: options.Json = False) -> None:
     """Remove a member."""
     with session.client() as client:
         client.remove_member(project, user)
@@ -128,19 +205,15 @@ def ungrant(project: Project, user: User, json: options.Json = False) -> None:
 def users(ctx: typer.Context, json: options.Json = False) -> None:
     """Users; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list_users(as_json=json)
+        list_users(json=json)
 
 
 @users_app.command("list")
 def list_users(json: options.Json = False) -> None:
     """All users."""
-    _list_users(as_json=json)
-
-
-def _list_users(*, as_json: bool) -> None:
     with session.client() as client:
         found = list(client.list_users())
-    if as_json:
+    if json:
         output.print_json(found)
         return
     output.print_table(
@@ -183,3 +256,56 @@ def update_user(
     with session.client() as client:
         view = client.update_user(user, is_admin=admin, is_disabled=disabled)
     output.print_result(view, f"{view.name} changed", as_json=json)
+
+
+# --- secrets: write-only values for jobs ----------------------------------------------------------------------------
+
+
+@secrets_app.command("set")
+def set_secret(name: SecretName, project: options.Project = None, json: options.Json = False) -> None:
+    """Store a secret. Its value is read from stdin or a prompt, since arguments are visible to other local users."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,255}", name):
+        raise typer.BadParameter(
+            f"{name!r} is not a variable name: letters, digits and '_', not starting with a digit, at most 256",
+            param_hint="NAME",
+        )
+    if sys.stdin.isatty():
+        value = str(typer.prompt(f"Value of {name}", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read()
+        value = value.removesuffix("\n").removesuffix("\r")  # from `echo`; further newlines belong to the value
+    if not value:
+        raise typer.BadParameter(f"the value of {name} is empty", param_hint="NAME")
+    where = session.project_or_default(project)
+    with session.client() as client:
+        view = client.set_secret(where, name, value)
+    output.print_result(
+        view,
+        f"{view.name} set in {where}; jobs name it under `secrets` or with `run --secret {view.name}`",
+        as_json=json,
+    )
+
+
+@secrets_app.command("list")
+def list_secrets(project: options.Project = None, json: options.Json = False) -> None:
+    """List the secrets' names."""
+    where = session.project_or_default(project)
+    with session.client() as client:
+        found = list(client.list_secrets(where))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("NAME", "CHANGED"),
+        [(secret.name, output.local_time(secret.updated_at)) for secret in found],
+        empty=f"No secrets in {where}.",
+    )
+
+
+@secrets_app.command("delete")
+def delete_secret(name: SecretName, project: options.Project = None, json: options.Json = False) -> None:
+    """Delete a secret; running jobs are not affected."""
+    where = session.project_or_default(project)
+    with session.client() as client:
+        client.delete_secret(where, name)
+    output.print_result({"deleted": name}, f"{name} deleted from {where}", as_json=json)

@@ -23,19 +23,15 @@ def register(root: typer.Typer) -> None:
 def nodes(ctx: typer.Context, json: options.Json = False) -> None:
     """The machines that training runs on; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list(as_json=json)
+        list_nodes(json=json)
 
 
 @app.command("list")
 def list_nodes(json: options.Json = False) -> None:
     """List the nodes with their capacity and usage."""
-    _list(as_json=json)
-
-
-def _list(*, as_json: bool) -> None:
     with session.client() as client:
         found = list(client.list_nodes())
-        if as_json or session.current().as_json:
+        if json or session.current().as_json:
             output.print_json(found)
             return
         active = [reservation for reservation in client.list_reservations() if reservation.is_active]
@@ -184,11 +180,9 @@ def label(
     json: options.Json = False,
 ) -> None:
     """Label a node for node selectors (platform admins)."""
-    from trainmaster.cli.terminal.values import pairs
-
     removals = [change for change in changes if change.endswith("-") and "=" not in change]
     gone = [change[:-1] for change in removals]
-    given = pairs([change for change in changes if change not in removals], "KEY=VALUE")
+    given = options.pairs([change for change in changes if change not in removals], "KEY=VALUE")
     if both := sorted(given.keys() & set(gone)):
         raise typer.BadParameter(f"{both[0]!r} is both set and removed", param_hint="KEY-")
     with session.client() as client:

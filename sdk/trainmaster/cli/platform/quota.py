@@ -8,7 +8,6 @@ import typer
 from typer.core import TyperGroup
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.completion import complete_project
 
 if TYPE_CHECKING:
     from trainmaster.wire.quotas import QuotaLineView, QuotaView
@@ -28,7 +27,6 @@ app = typer.Typer(
     invoke_without_command=True,
     subcommand_metavar="[PROJECT] | COMMAND …",
 )
-Project = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=complete_project)]
 Assignments = Annotated[list[str] | None, typer.Argument(metavar="WHAT=AMOUNT…", show_default=False)]
 
 
@@ -45,7 +43,7 @@ def quota(ctx: typer.Context, json: options.Json = False) -> None:
 
 
 @app.command()
-def show(project: Project, json: options.Json = False) -> None:
+def show(project: options.ProjectName, json: options.Json = False) -> None:
     """Show a project's quota with its users."""
     with session.client() as client:
         view = client.get_quota(project)
@@ -58,7 +56,7 @@ def show(project: Project, json: options.Json = False) -> None:
 
 @app.command("set")
 def set_quota(
-    project: Project,
+    project: options.ProjectName,
     limits: Assignments = None,
     guaranteed: Annotated[
         list[str] | None,
@@ -89,14 +87,14 @@ def set_quota(
     json: options.Json = False,
 ) -> None:
     """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 (platform admins). See also `quota unset`."""
-    from trainmaster.cli.terminal.values import pairs
-
     more: dict[str, Any] = {} if max_priority is None else {"max_priority": max_priority}
-    weights = {name: _weight(text) for name, text in pairs(user_weight or [], "--user-weight", is_once=True).items()}
+    weights = {
+        name: _weight(text) for name, text in options.pairs(user_weight or [], "--user-weight", is_once=True).items()
+    }
     changes: dict[str, Any] = {
-        "limits": pairs(limits or [], "WHAT=AMOUNT", is_once=True),
-        "guaranteed": pairs(guaranteed or [], "--guaranteed", is_once=True),
-        "user_limit": pairs(user_limit or [], "--user-limit", is_once=True),
+        "limits": options.pairs(limits or [], "WHAT=AMOUNT", is_once=True),
+        "guaranteed": options.pairs(guaranteed or [], "--guaranteed", is_once=True),
+        "user_limit": options.pairs(user_limit or [], "--user-limit", is_once=True),
         "users": _by_user(user or [], "--user"),
         "user_guaranteed": _by_user(user_guaranteed or [], "--user-guaranteed"),
         "user_weights": weights,
@@ -110,7 +108,7 @@ def set_quota(
 
 @app.command()
 def unset(
-    project: Project,
+    project: options.ProjectName,
     limits: Annotated[list[str] | None, typer.Argument(metavar="WHAT…", show_default=False)] = None,
     guaranteed: Annotated[list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT")] = None,
     user_limit: Annotated[list[str] | None, typer.Option("--user-limit", metavar="WHAT")] = None,
@@ -259,8 +257,7 @@ def _print(views: list[QuotaView], *, as_json: bool, is_whole: bool = False) -> 
     for view in views:
         if view.max_priority is not None:
             output.note(f"{view.project}: maximum priority of its jobs {view.max_priority}.", "dim")
-        for warning in view.warnings:
-            output.note(f"Warning: {view.project}: {warning}", "yellow")
+        output.warn(f"{view.project}: {warning}" for warning in view.warnings)
 
 
 def _shown(view: QuotaView) -> list[QuotaLineView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,10 +32,8 @@ def vertex_table(ctx: typer.Context, json: options.Json = False) -> None:
             output.print_json(view)
             return
         output.say(_text(view))
-        if view.updated_at is not None:
-            by = f" by {view.updated_by}" if view.updated_by else ""
-            output.note(f"Stored{by} {output.local_time(view.updated_at)}.", "dim")
-        _warn(view.warnings)
+        output.note_change("Stored", view.updated_at, view.updated_by)
+        output.warn(view.warnings)
 
 
 @app.command("set")
@@ -64,13 +62,8 @@ def set_table(
     if json or session.current().as_json:
         output.print_json(view)
         return
-    old, new = dict(_stored(before)), dict(_stored(view))
-    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
-    for path in changed:
-        output.say(f"{path}: {old.get(path, '–')} → {new.get(path, '–')}")
-    if not changed:
-        output.note("No changes.", "dim")
-    _warn(view.warnings)
+    output.print_changes(dict(_stored(before)), dict(_stored(view)))
+    output.warn(view.warnings)
     output.note(f"Generation {view.generation}; it applies from the next request on.", "dim")
 
 
@@ -100,7 +93,7 @@ def try_machine(
     pairs += [("nodes", ", ".join(f"{key}={value}" for key, value in found.node_selector.items()) or "any")]
     pairs += [("entries", ", ".join(_entry_text(entry) for entry in found.entries) or "built in")]
     output.print_pairs(pairs)
-    _warn(found.warnings)
+    output.warn(found.warnings)
 
 
 def _entry_text(entry: VertexEntryView) -> str:
@@ -178,8 +171,3 @@ def _read(file: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise WrongUse(f"{name} is not a table; `trainmaster vertex-table` shows the format.")
     return found
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        output.note(f"Warning: {warning}", "yellow")

@@ -39,7 +39,7 @@ def register(root: typer.Typer) -> None:
 def endpoint(ctx: typer.Context, json: options.Json = False) -> None:
     """Endpoints, at which deployed models answer requests; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list(None, as_json=json)
+        list_endpoints(json=json)
 
 
 @app.command()
@@ -63,7 +63,27 @@ def create(
 @app.command("list")
 def list_endpoints(project: options.Project = None, json: options.Json = False) -> None:
     """List endpoints, newest first."""
-    _list(project, as_json=json)
+    with session.client() as client:
+        found = list(client.list_endpoints(project=project))
+    if json or session.current().as_json:
+        output.print_json(found)
+        return
+    console, now = output.answers(), output.now()
+    output.print_table(
+        ("NAME", "PROJECT", "STATE", "DEPLOYMENTS", "READY", "CREATED"),
+        [
+            (
+                view.name,
+                view.project,
+                output.state_text(_state_of(view), console),
+                ", ".join(f"{item.name} {item.traffic} %" for item in view.deployments) or None,
+                f"{sum(item.ready for item in view.deployments)} of {sum(item.replicas for item in view.deployments)}",
+                output.ago(view.created_at, now),
+            )
+            for view in found
+        ],
+        empty="No endpoints.",
+    )
 
 
 @app.command()
@@ -327,30 +347,6 @@ def delete(
             typer.confirm(f"Delete endpoint {endpoint}{serving}?", abort=True, err=True)
         client.delete_endpoint(endpoint, project=named)
     output.print_result({"deleted": endpoint}, f"{endpoint} is being deleted", as_json=json)
-
-
-def _list(project: str | None, *, as_json: bool) -> None:
-    with session.client() as client:
-        found = list(client.list_endpoints(project=project))
-    if as_json or session.current().as_json:
-        output.print_json(found)
-        return
-    console, now = output.answers(), output.now()
-    output.print_table(
-        ("NAME", "PROJECT", "STATE", "DEPLOYMENTS", "READY", "CREATED"),
-        [
-            (
-                view.name,
-                view.project,
-                output.state_text(_state_of(view), console),
-                ", ".join(f"{item.name} {item.traffic} %" for item in view.deployments) or None,
-                f"{sum(item.ready for item in view.deployments)} of {sum(item.replicas for item in view.deployments)}",
-                output.ago(view.created_at, now),
-            )
-            for view in found
-        ],
-        empty="No endpoints.",
-    )
 
 
 def _state_of(view: EndpointView) -> str:

@@ -17,6 +17,7 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model."
 Version = Annotated[
     str, typer.Argument(metavar="VERSION", help="Number, alias, or `latest` (the newest ready version).")
 ]
+OnlyVersion = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="Only this version.")]
 Force = Annotated[bool, typer.Option("--force", help="Even if protected or in use (project admins).")]
 
 
@@ -28,7 +29,7 @@ def register(root: typer.Typer) -> None:
 def model(ctx: typer.Context, json: options.Json = False) -> None:
     """Registered models; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list(None, "", as_json=json)
+        list_models(json=json)
 
 
 @app.command("register")
@@ -70,7 +71,17 @@ def list_models(
     json: options.Json = False,
 ) -> None:
     """List the project's models, by name."""
-    _list(project, search, as_json=json)
+    with session.client() as client:
+        found = list(client.list_models(session.project_or_default(project), search=search or None))
+    if json or session.current().as_json:
+        output.print_json(found)
+        return
+    now = output.now()
+    output.print_table(
+        ("NAME", "VERSIONS", "LATEST", "ALIASES", "CHANGED"),
+        [(view.name, view.versions, view.latest, _aliases(view), output.ago(view.updated_at, now)) for view in found],
+        empty="No models.",
+    )
 
 
 @app.command()
@@ -215,7 +226,7 @@ def download(
 @app.command()
 def delete(
     model: Model,
-    version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="Only this version.")] = None,
+    version: OnlyVersion = None,
     force: Force = False,
     yes: options.Yes = False,
     project: options.Project = None,
@@ -237,7 +248,7 @@ def delete(
 @app.command()
 def protect(
     model: Model,
-    version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="Only this version.")] = None,
+    version: OnlyVersion = None,
     off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False,
     project: options.Project = None,
     json: options.Json = False,
@@ -250,20 +261,6 @@ def protect(
             return
         found = client.change_model(own, model, is_protected=not off)
     output.print_result(found, f"{model} {'protected' if found.is_protected else 'not protected'}", as_json=json)
-
-
-def _list(project: str | None, search: str, *, as_json: bool) -> None:
-    with session.client() as client:
-        found = list(client.list_models(session.project_or_default(project), search=search or None))
-    if as_json or session.current().as_json:
-        output.print_json(found)
-        return
-    now = output.now()
-    output.print_table(
-        ("NAME", "VERSIONS", "LATEST", "ALIASES", "CHANGED"),
-        [(view.name, view.versions, view.latest, _aliases(view), output.ago(view.updated_at, now)) for view in found],
-        empty="No models.",
-    )
 
 
 def _show_model(view: ModelView) -> None:

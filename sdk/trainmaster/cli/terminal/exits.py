@@ -1,4 +1,4 @@
-"""Exit codes, and error messages for users and programs."""
+"""Exit codes, and messages of errors and wrong usage for users and programs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
-from trainmaster.cli.terminal.escapes import without_escapes
+from trainmaster.cli.terminal.output import local_time, notes, without_escapes
 from trainmaster.errors import (
     Conflict,
     FieldMistake,
@@ -126,8 +126,6 @@ def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
         return
     from rich.text import Text
 
-    from trainmaster.cli.terminal.output import notes
-
     screen = notes()
     headline, mistakes = _headline(error)
     screen.print(Text.assemble(("Error: ", "bold red"), (without_escapes(headline), "red")), soft_wrap=True)
@@ -162,8 +160,6 @@ def _in_options(sentence: str) -> str:
     """The server's message with the option instead of the field at its beginning, and local times."""
     from datetime import datetime
 
-    from trainmaster.cli.terminal.output import local_time
-
     def option(found: re.Match[str]) -> str:
         is_setting = found[0].lower().startswith("settings.")
         return found[1] if is_setting else _OPTIONS.get(found[1].lower(), found[0])
@@ -197,3 +193,65 @@ def tell_bug(error: BaseException, *, as_json: bool) -> None:
 
 def is_debugging() -> bool:
     return os.environ.get("TRAINMASTER_DEBUG", "") not in ("", "0")
+
+
+# --- wrong usage: Typer's own messages are boxes, and its checks speak of "input" -----------------------------------
+
+# Beginnings of Typer's messages -> their replacements.
+_CHECKS: Final = (
+    (re.compile(r"^Input should be greater than or equal to (\S+)$"), r"must be at least \1"),
+    (re.compile(r"^Input should be less than or equal to (\S+)$"), r"must be at most \1"),
+    (re.compile(r"^Input should be a valid integer.*$"), "must be a whole number"),
+    (re.compile(r"^Input should be a valid number.*$"), "must be a number"),
+    (re.compile(r"^Value error, (?:'.*' is not one of )(.*?)\.?$"), r"must be one of \1"),
+    (re.compile(r"^Input should be "), "must be "),
+)
+# Typer does not export the classes of its own errors; these are their names.
+_MISSING: Final = "MissingParameter"
+_HELP: Final = "NoArgsIsHelpError"
+
+
+def is_help_request(error: Exception) -> bool:
+    """Whether it is the help of a command that was called without arguments."""
+    return type(error).__name__ == _HELP
+
+
+def usage_sentence(error: Any) -> str:
+    """The error and the command's help, in one line."""
+    ctx = getattr(error, "ctx", None)
+    more = f" See `{ctx.command_path} --help`." if ctx is not None else ""
+    what = _usage_problem(error).rstrip(".")
+    return f"{what}{'' if what.endswith('?') else '.'}{more}"
+
+
+def _usage_problem(error: Any) -> str:
+    name = _parameter_name(error)
+    if name is None:
+        return str(error.format_message())
+    if type(error).__name__ == _MISSING:
+        return f"{name} is missing"
+    value = _given_value(error)
+    for pattern, words in _CHECKS:
+        if pattern.match(error.message):
+            return f"{name} {pattern.sub(words, error.message)}" + (f", not {value}" if value is not None else "")
+    return f"{name}{' ' if error.message.startswith('must ') else ': '}{error.message}"
+
+
+def _parameter_name(error: Any) -> str | None:
+    """The invalid option or argument as written."""
+    hint = getattr(error, "param_hint", None)
+    if isinstance(hint, str):
+        return hint
+    param = getattr(error, "param", None)
+    if param is None:
+        return None
+    # An option by its long name; an argument by its name in the help.
+    longest: str = max(param.opts, key=len)
+    return longest if longest.startswith("-") else str(param.metavar or longest.upper())
+
+
+def _given_value(error: Any) -> str | None:
+    """The given value, which only the check's error has."""
+    cause = error.__cause__
+    errors = cause.errors() if hasattr(cause, "errors") else []
+    return str(errors[0]["input"]) if errors and isinstance(errors[0].get("input"), str) else None

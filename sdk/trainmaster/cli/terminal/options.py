@@ -1,24 +1,79 @@
-"""Arguments and options shared by several commands."""
+"""Arguments and options shared by several commands, the completion of their names, and parsers of their values."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import os
+from collections.abc import Callable, Iterable
+from datetime import datetime, time, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli.terminal import session
-from trainmaster.cli.terminal.completion import complete_job, complete_node, complete_project
-from trainmaster.cli.terminal.values import pairs
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+
+# --- completion: without a quick answer of the server, it completes nothing, without a message ----------------------
+
+_TIMEOUT_S: Final = 1.0
+_NAMES_SHOWN: Final = 100
+STATES: Final = (
+    "queued",
+    "starting",
+    "running",
+    "paused",
+    "cancelling",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+)
+_CONTRACTS: Final = ("default", "uai", "mxnet", "serving")
+
+
+def _completions(incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+    try:
+        with session.client_of(session.current().server(), timeout_s=_TIMEOUT_S, tries=1) as client:
+            return [name for name in dict.fromkeys(ask(client)) if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 (shell completion must never print an error)
+        return []
+
+
+def complete_job(incomplete: str) -> list[str]:
+    return _completions(incomplete, lambda client: (job.name for job in client.list_jobs(limit=_NAMES_SHOWN)))
+
+
+def complete_state(incomplete: str) -> list[str]:
+    return [state for state in STATES if state.startswith(incomplete)]
+
+
+def complete_contract(incomplete: str) -> list[str]:
+    return [contract for contract in _CONTRACTS if contract.startswith(incomplete)]
+
+
+def complete_node(incomplete: str) -> list[str]:
+    return _completions(incomplete, lambda client: (node.name for node in client.list_nodes()))
+
+
+def complete_project(incomplete: str) -> list[str]:
+    return _completions(incomplete, lambda client: (project.name for project in client.list_projects()))
+
+
+def complete_context(incomplete: str) -> list[str]:
+    from trainmaster.contexts import LOCAL, load_contexts
+
+    try:
+        return [name for name in sorted({*load_contexts().servers, LOCAL}) if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 (as above)
+        return []
+
+
+# --- common ---------------------------------------------------------------------------------------------------------
 
 
 def _remember_json(value: bool) -> bool:
     session.current().as_json = session.current().as_json or value
-    return value
-
-
-def _remember_context(value: str | None) -> str | None:
-    if value is not None:
-        session.current().context = value
     return value
 
 
@@ -29,13 +84,19 @@ Json = Annotated[
     ),
 ]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="ID or name of the job.", autocompletion=complete_job)]
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB…", help="IDs or names of jobs.", autocompletion=complete_job)]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
 Project = Annotated[
     str | None,
     typer.Option("--project", "-p", help="Project; default: your context's.", autocompletion=complete_project),
 ]
+ProjectName = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=complete_project)]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Reason, recorded in the history.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Refresh = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")]
+Role = Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")]
+Index = Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")]
+NewestAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only this attempt; default: the newest.")]
 
 # --- jobs, deployments and batch predictions ------------------------------------------------------------------------
 
@@ -124,6 +185,62 @@ TrustCode = Annotated[
         "--trust-code", help="Allow code in the model's files to run on loading (pickle, joblib, torch.export)."
     ),
 ]
+
+
+# --- parsers --------------------------------------------------------------------------------------------------------
+
+
+def pairs(
+    assignments: Iterable[str], option: str, *, from_environment: bool = False, is_once: bool = False
+) -> dict[str, str]:
+    """The mapping of ``KEY=VALUE`` arguments.
+
+    Args:
+        from_environment: a bare ``KEY`` takes its value from the caller's environment.
+        is_once: two different values of a key are an error; otherwise the last value counts.
+    """
+    found: dict[str, str] = {}
+    for assignment in assignments:
+        key, separator, value = assignment.partition("=")
+        if not separator and from_environment and key in os.environ:
+            value = os.environ[key]
+        elif not separator or not key:
+            more = ", and the variable is not set here" if from_environment and key else ""
+            raise typer.BadParameter(f"{assignment!r} is not KEY=VALUE{more}", param_hint=option)
+        if is_once and found.get(key, value) != value:
+            raise typer.BadParameter(f"{key} is given twice, as {found[key]} and as {value}", param_hint=option)
+        found[key] = value
+    return found
+
+
+def moment(text: str | None, now: datetime, option: str) -> datetime | None:
+    """A point in time from an ISO date (local without a zone), a time of day, or a duration before now (``10m``,
+    ``-10m``).
+
+    A time of day that is in the future today means yesterday's.
+    """
+    if text is None:
+        return None
+    from trainmaster.spec.quantity import parse_duration_s
+
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        pass
+    try:
+        clock = time.fromisoformat(text) if ":" in text else None
+    except ValueError:
+        clock = None
+    if clock is not None:
+        at = datetime.combine(now.astimezone(clock.tzinfo).date(), clock).astimezone()
+        return at if at <= now else at - timedelta(days=1)
+    try:
+        return now - timedelta(seconds=parse_duration_s(text.removeprefix("-")))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is not a time: write 14:20 for today, 2026-11-21T14:20, or 2h for two hours ago",
+            param_hint=option,
+        ) from error
 
 
 def resources_of(

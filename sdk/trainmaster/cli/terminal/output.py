@@ -1,15 +1,15 @@
-"""Output of commands: tables and text for users, JSON for programs."""
+"""Output of commands: tables and text for users, JSON for programs; untrusted text without escape sequences."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cli.terminal.escapes import without_escapes
 from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
@@ -207,6 +207,27 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
         console.print(Text.assemble((f"{name.ljust(width)}  ", "bold"), shown_value), soft_wrap=True)
 
 
+def print_changes(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Print ``name: before → after`` for each setting that has changed."""
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    for name in changed:
+        say(f"{name}: {before.get(name, '–')} → {after.get(name, '–')}")
+    if not changed:
+        note("No changes.", "dim")
+
+
+def note_change(what: str, at: datetime | None, user: str | None) -> None:
+    """When and by whom settings were changed; nothing if they never were."""
+    if at is not None:
+        by = f" by {user}" if user else ""
+        note(f"{what}{by} {local_time(at)}.", "dim")
+
+
+def warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        note(f"Warning: {warning}", "yellow")
+
+
 # --- times and amounts ----------------------------------------------------------------------------------------------
 
 
@@ -306,3 +327,37 @@ def busy(label: str) -> Iterator[None]:
 def is_interactive() -> bool:
     """Whether the user can be prompted."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+# --- escape sequences of untrusted text: a log line must not move the cursor or fill the clipboard ------------------
+
+# ECMA-48: a colour (SGR) is a control sequence with digits and separators that ends in `m`. All others are removed:
+# strings (OSC, DCS, PM, APC, SOS) up to their end or that of the text, control sequences, other escapes, and the
+# control characters of 7 and 8 bits except the tab.
+_COLOUR: Final = r"\x1b\[[0-9;:]*m"
+_OTHER: Final = (
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+)
+_WITH_COLOUR: Final = re.compile(f"({_COLOUR})|{_OTHER}", re.DOTALL)
+_ANY: Final = re.compile(f"{_COLOUR}|{_OTHER}", re.DOTALL)
+
+
+def without_escapes(text: str) -> str:
+    """``text`` without control characters and terminal sequences; line ends and tabs stay."""
+    if text.isprintable():
+        return text
+    return "\n".join(_ANY.sub("", line) for line in text.split("\n"))
+
+
+def only_colours(line: str) -> str:
+    """A line with no escape sequences except colours.
+
+    Of a progress bar that overwrites itself, only the last state remains, as on a terminal.
+    """
+    if line.isprintable():
+        return line
+    overwritten = [part for part in line.split("\r") if part]
+    return _WITH_COLOUR.sub(lambda found: found[1] or "", overwritten[-1] if overwritten else "")

@@ -221,7 +221,7 @@ def _tell_plan(made: AutomlDetail) -> None:
 
 def _follow(client: Client, study: str, *, as_json: bool, shown_notes: Sequence[str] = ()) -> int:
     """``shown_notes``: notes that were printed already."""
-    from trainmaster.cli.tuning.study_watch import EndedTrials, tell_trial
+    from trainmaster.cli.tuning.study_views import EndedTrials, tell_trial
     from trainmaster.client.flows.studies import is_automl_over
 
     ended = EndedTrials(client)

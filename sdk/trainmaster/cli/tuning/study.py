@@ -15,6 +15,7 @@ from trainmaster.cli.terminal.exits import WrongUse, refused_as
 from trainmaster.cli.tuning.study_views import (
     best_pairs,
     best_words,
+    follow_study,
     goals_words,
     no_best,
     print_spec,
@@ -25,7 +26,6 @@ from trainmaster.cli.tuning.study_views import (
     value_text,
     warn_of_same_names,
 )
-from trainmaster.cli.tuning.study_watch import follow_study
 from trainmaster.errors import InvalidSpec, LocalFileProblem
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Hyperparameter searches; each trial is a job.", invoke_without_command=True)
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="ID or name of the study.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -57,7 +58,7 @@ def _study_errors() -> Iterator[None]:
 def study(ctx: typer.Context, json: options.Json = False) -> None:
     """Hyperparameter searches; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list(as_json=json)
+        list_studies(json=json)
 
 
 @app.command()
@@ -67,9 +68,7 @@ def create(
         Path | None, typer.Option("--code", help="A folder to pack and upload as the trials' code.")
     ] = None,
     project: options.Project = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end, like `study watch`.")] = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
@@ -112,7 +111,29 @@ def list_studies(
     unknown = next((state for state in states or () if state not in known), None)
     if unknown is not None:
         raise typer.BadParameter(f"{unknown!r} is none of {', '.join(known)}", param_hint="--state")
-    _list(as_json=json, project=project, state=states or (), user=user, search=search, limit=limit)
+    with session.client() as client:
+        found = list(client.list_studies(project=project, state=states or (), user=user, search=search, limit=limit))
+    if json or session.current().as_json:
+        output.print_json(found)
+        return
+    console, now = output.answers(), output.now()
+    output.print_table(
+        ("NAME", *(("PROJECT",) if project is None else ()), "ID", "STATE", "AGE", "TRIALS", "BEST"),
+        [
+            (
+                view.name,
+                *((view.project,) if project is None else ()),
+                view.id,
+                output.state_text(view.state, console),
+                output.duration(now - view.created_at),
+                progress_words(view),
+                best_words(view),
+            )
+            for view in found
+        ],
+        empty="No studies.",
+        wraps=("TRIALS", "BEST"),
+    )
 
 
 @app.command()
@@ -228,9 +249,7 @@ def clone(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The new study's name.")] = None,
     warm_start: Annotated[bool, typer.Option("--warm-start", help="Learn from the original's trials.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
@@ -336,32 +355,6 @@ def _read(spec_file: str) -> dict[str, Any]:
         return dict(study_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_study(spec_file))
     except LocalFileProblem as error:
         raise WrongUse(error.sentence) from error
-
-
-def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
-    with session.client() as client:
-        found = list(client.list_studies(project=project, **filters))
-    if as_json or session.current().as_json:
-        output.print_json(found)
-        return
-    console, now = output.answers(), output.now()
-    output.print_table(
-        ("NAME", *(("PROJECT",) if project is None else ()), "ID", "STATE", "AGE", "TRIALS", "BEST"),
-        [
-            (
-                view.name,
-                *((view.project,) if project is None else ()),
-                view.id,
-                output.state_text(view.state, console),
-                output.duration(now - view.created_at),
-                progress_words(view),
-                best_words(view),
-            )
-            for view in found
-        ],
-        empty="No studies.",
-        wraps=("TRIALS", "BEST"),
-    )
 
 
 def _moved(detail: StudyDetail, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``vertex-env``: configures Google's SDK for Vertex AI for this platform."""
+"""``vertex-env`` and ``kubeflow-config``: configure the SDK for Vertex AI and Kubeflow's client for this platform."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ _PANEL = "Access"
 
 def register(root: typer.Typer) -> None:
     root.command("vertex-env", rich_help_panel=_PANEL)(vertex_env)
+    root.command("kubeflow-config", rich_help_panel=_PANEL)(kubeflow_config)
 
 
 def vertex_env(
@@ -83,3 +84,32 @@ def _over_grpc(address: str | None, authority: Path | None) -> dict[str, str]:
         "TRAINMASTER_VERTEX_GRPC": address,
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.absolute()),  # of grpc: instead of the roots that it brings
     }
+
+
+def kubeflow_config(project: options.Project = None, json: options.Json = False) -> None:
+    """Print a kubeconfig for Kubeflow's TrainerClient, to run its TrainJobs here: trainmaster kubeflow-config > FILE.
+
+    Then `export KUBECONFIG=FILE`. The client's namespace is the project. The file contains your token: keep it private.
+    """
+    import yaml
+
+    server = session.current().server()
+    name = "trainmaster"
+    config: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": f"{server.url.rstrip('/')}/kubernetes"}}],
+        "users": [{"name": name, "user": {"token": server.token or ""}}],
+        "contexts": [
+            {
+                "name": name,
+                "context": {"cluster": name, "user": name, "namespace": session.project_or_default(project)},
+            }
+        ],
+        "current-context": name,
+    }
+    if json:
+        output.print_json(config)
+        return
+    text = yaml.safe_dump(config, sort_keys=False)
+    output.answers().print(text, end="", soft_wrap=True, markup=False, highlight=False)

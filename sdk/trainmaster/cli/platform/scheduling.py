@@ -1,4 +1,4 @@
-"""``reservation``: nodes reserved for one project for a time."""
+"""``policy``: the settings of the scheduling policy. ``reservation``: nodes reserved for one project for a time."""
 
 from __future__ import annotations
 
@@ -8,36 +8,99 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trainmaster.cli.terminal import options, output, session
-from trainmaster.cli.terminal.completion import complete_node
 
 if TYPE_CHECKING:
+    from trainmaster.wire.policy import PolicyView
     from trainmaster.wire.reservations import ReservationView
 
-app = typer.Typer(help="Nodes reserved for one project for a time.", invoke_without_command=True)
+_PANEL = "Platform"
+policy_app = typer.Typer(help="Scheduling policy: queue order, fair share and preemption.", invoke_without_command=True)
+reservation_app = typer.Typer(help="Nodes reserved for one project for a time.", invoke_without_command=True)
 _NODES_SHOWN: Final = 4
 
 
 def register(root: typer.Typer) -> None:
-    root.add_typer(app, name="reservation", rich_help_panel="Platform")
+    root.add_typer(policy_app, name="policy", rich_help_panel=_PANEL)
+    root.add_typer(reservation_app, name="reservation", rich_help_panel=_PANEL)
 
 
-@app.callback()
+# --- the policy -----------------------------------------------------------------------------------------------------
+
+
+@policy_app.callback()
+def policy(ctx: typer.Context, json: options.Json = False) -> None:
+    """The scheduling policy's settings; alone: show them."""
+    if ctx.invoked_subcommand is None:
+        with session.client() as client:
+            _print_policy(client.get_policy(), as_json=json)
+
+
+@policy_app.command("set")
+def set_policy(
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SETTING=VALUE…", help="time_slice=20m order=shortest-first; `default` resets a setting."
+        ),
+    ],
+    json: options.Json = False,
+) -> None:
+    """Change settings (platform admins); they apply from the next scheduling tick."""
+    with session.client() as client:
+        given = options.pairs(settings, "SETTING=VALUE", is_once=True)
+        previous = {setting.name: setting.text for setting in client.get_policy().settings}
+        view = client.update_policy(given)
+    if json or session.current().as_json:
+        output.print_json(view)
+        return
+    output.print_changes(previous, {setting.name: setting.text for setting in view.settings})
+    output.warn(view.warnings)
+    output.note("`trainmaster policy` shows all settings.", "dim")
+
+
+def _text(value: str) -> str:
+    """On a terminal, with spaces in lists so that they wrap; in a pipe, as accepted by `policy set`."""
+    return value.replace(",", ", ") if output.answers().is_terminal else value
+
+
+def _print_policy(view: PolicyView, *, as_json: bool) -> None:
+    if as_json or session.current().as_json:
+        output.print_json(view)
+        return
+    output.print_table(
+        ("SETTING", "VALUE", "DEFAULT", "MEANING"),
+        [
+            (
+                setting.name,
+                _text(setting.text),
+                _text(setting.default_text),
+                setting.meaning,
+            )
+            for setting in view.settings
+        ],
+        empty="",
+        wraps=("VALUE", "DEFAULT", "MEANING"),
+    )
+    output.note_change("Changed", view.updated_at, view.updated_by)
+    output.warn(view.warnings)
+
+
+# --- reservations ---------------------------------------------------------------------------------------------------
+
+
+@reservation_app.callback()
 def reservation(ctx: typer.Context, json: options.Json = False) -> None:
     """Nodes reserved for one project for a time; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list(as_json=json)
+        list_reservations(json=json)
 
 
-@app.command("list")
+@reservation_app.command("list")
 def list_reservations(json: options.Json = False) -> None:
     """List the present and future reservations, by their begin."""
-    _list(as_json=json)
-
-
-def _list(*, as_json: bool) -> None:
     with session.client() as client:
         found = list(client.list_reservations())
-    if as_json or session.current().as_json:
+    if json or session.current().as_json:
         output.print_json(found)
         return
     output.print_table(
@@ -58,12 +121,12 @@ def _list(*, as_json: bool) -> None:
     )
 
 
-@app.command()
-def create(
+@reservation_app.command("create")
+def create_reservation(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NODE…", help="Or --select.", autocompletion=complete_node, show_default=False),
+        typer.Argument(metavar="NODE…", help="Or --select.", autocompletion=options.complete_node, show_default=False),
     ] = None,
     project: options.Project = None,
     selector: Annotated[
@@ -79,8 +142,6 @@ def create(
     json: options.Json = False,
 ) -> None:
     """Reserve nodes for a project (platform admins): only its jobs run there; others are preempted at the begin."""
-    from trainmaster.cli.terminal.values import pairs
-
     if (until is None) == (duration is None):
         raise typer.BadParameter("say until when, by one of --until and --for", param_hint="--until")
     if bool(nodes) == bool(selector):
@@ -97,7 +158,7 @@ def create(
             name,
             project=session.project_or_default(project),
             nodes=nodes or [],
-            node_selector=pairs(selector or [], "--select"),
+            node_selector=options.pairs(selector or [], "--select"),
             count=count,
             begins_at=begins_at,
             ends_at=ends_at,
@@ -109,12 +170,11 @@ def create(
         f"{view.id}: {_nodes(view)} for {view.project} from {output.local_time(view.begins_at)} to "
         f"{output.local_time(view.ends_at)}"
     )
-    for warning in view.warnings:
-        output.note(f"Warning: {warning}", "yellow")
+    output.warn(view.warnings)
 
 
-@app.command()
-def delete(
+@reservation_app.command("delete")
+def delete_reservation(
     reservation: Annotated[
         str, typer.Argument(metavar="ID|NAME", help="ID, or a unique name, as shown by `reservation list`.")
     ],
