@@ -1,9 +1,8 @@
 """Project secrets, encrypted with the platform's key.
 
 Each secret is encrypted under a key of its own, derived from the platform's key, the project and the name (HKDF, RFC
-5869): a
-ciphertext that is copied to another row cannot be decrypted there. Fernet (https://github.com/fernet/spec) encrypts and
-authenticates.
+5869): a ciphertext that is copied to another row cannot be decrypted there. Fernet (https://github.com/fernet/spec)
+encrypts and authenticates.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ def listen_for_replicas(executor: str, host: str, port: int) -> tuple[list[socke
     """Additional sockets, and the URL for replicas, if these do not reach ``host``; else empty.
 
     A container has a loopback of its own. On this machine's Docker engine it reaches the platform at the gateway of the
-    default
-    bridge; pods are on other machines, so that only the administrator knows the URL.
+    default bridge; pods are on other machines, so that only the administrator knows the URL.
 
     Raises:
         CannotStart: no URL for replicas is known.

@@ -278,9 +278,8 @@ class ChangesWorlds(Protocol):
     def kill(self, key: ReplicaKey) -> None:
         """Kill one replica at once: its gang goes on without it, and its name may be needed again.
 
-        On a machine that does not answer the engine forgets the replica, and ends it when the
-        machine is back. An ended replica stays observable. Returns at once; repeating is harmless. No error when it is
-        gone.
+        On a machine that does not answer the engine forgets the replica, and ends it when the machine is back. An ended
+        replica stays observable. Returns at once; repeating is harmless. No error when it is gone.
         """
         ...
 

@@ -54,8 +54,7 @@ def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
     """Create what is missing: user ``admin``, project ``default``, the volumes, and a token for the local CLI.
 
     Idempotent, so every start may call it; existing rows are left as they are. Does not commit and does not write the
-    token
-    file: the caller does so after the commit (see ``prepare_home``).
+    token file: the caller does so after the commit (see ``prepare_home``).
     """
     admin_id = _make_missing(session, settings, now)
     stored_token = read_token(settings)

@@ -59,8 +59,7 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
     """An engine with checked connections, a bounded pool and time-outs on every wait.
 
     SQLite runs in WAL mode with foreign keys. A transaction that may write takes the write lock when it begins, waiting
-    up
-    to 10 s for another writer.
+    up to 10 s for another writer.
     """
     parsed = make_url(url)
     json = {"json_serializer": _dump_json, "json_deserializer": orjson.loads}

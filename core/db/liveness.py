@@ -2,9 +2,8 @@
 
 A slow statement and a frozen (or unreachable) server look the same to the waiting thread. So after ``SILENCE_S`` the
 thread probes once with a fresh connection: success means that the statement is slow, and the wait goes on; failure
-means
-that the server is away. From then on all callers fail at once, and a background thread probes until the server is back.
-While the server responds, nothing here runs.
+means that the server is away. From then on all callers fail at once, and a background thread probes until the server is
+back. While the server responds, nothing here runs.
 """
 
 from __future__ import annotations

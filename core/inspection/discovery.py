@@ -56,8 +56,7 @@ _BEING_WRITTEN: Final = "It is still being written, or its writer was stopped."
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
     """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the output. ``parts``: the files and
-    folders it
-    consists of. ``problem``: why it is incomplete; empty if complete.
+    folders it consists of. ``problem``: why it is incomplete; empty if complete.
     """
 
     path: str

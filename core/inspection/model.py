@@ -67,10 +67,8 @@ class Tensor:
     """``dtype``: a key of ``ITEM_BYTES``, or any other name for an undecodable type.
 
     ``data`` is ``None`` if the elements cannot be read; ``note`` then says why. ``repeats``: how often each element of
-    ``data``
-    counts, in a tensor that is an expanded view of fewer. ``is_ordered``: whether ``data`` is in row-major order, and
-    so comparable
-    with another tensor's.
+    ``data`` counts, in a tensor that is an expanded view of fewer. ``is_ordered``: whether ``data`` is in row-major
+    order, and so comparable with another tensor's.
     """
 
     name: str

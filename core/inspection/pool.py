@@ -59,8 +59,7 @@ class Inspectors:
 
     def inside(self, place: CheckpointRef, *, who: str, deadline_s: float = 30.0) -> dict[str, Any]:
         """The contents of a checkpoint: ``format``, ``values``, ``notes`` and ``tensors``. Each caller ``who`` has one
-        running
-        inspection at a time.
+        running inspection at a time.
 
         Raises:
             CheckpointUnreadable: it cannot be inspected.

@@ -126,9 +126,8 @@ def difference(before: Tensor, after: Tensor, check: Callable[[], None] = lambda
     """The distance of two tensors of one shape, as JSON.
 
     ``relative_norm``: norm of the change over norm of the original; ``cosine``: of the angle between the two; each
-    ``None`` if
-    undefined, as for zeros. Elements of which either is NaN or infinite are counted in ``unknown_count`` and left out
-    of the rest.
+    ``None`` if undefined, as for zeros. Elements of which either is NaN or infinite are counted in ``unknown_count``
+    and left out of the rest.
     """
     sums = _DistanceSums()
     if before.repeats > 1 or after.repeats > 1 or before.is_ordered != after.is_ordered:

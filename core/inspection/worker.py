@@ -1,8 +1,7 @@
 """The inspector process: one request per line on stdin, answers as JSON lines on stdout.
 
 Its memory and time are limited, it writes no file, and it knows no secret, which confines what a hostile file could do
-to a
-parser. Started by :mod:`core.inspection.pool`.
+to a parser. Started by :mod:`core.inspection.pool`.
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterat
     """The answers to one request, before its last line.
 
     ``list``: a line with ``tensors`` for each few thousand of them, and one with the rest as ``inside``.
-    ``statistics``,
-    ``difference``: a line for each of ``names``, until ``budget_s`` are over (at least one line).
+    ``statistics``, ``difference``: a line for each of ``names``, until ``budget_s`` are over (at least one line).
     """
     inside = _open(request["place"])
     match request["what"]:

@@ -65,15 +65,13 @@ def ingest_report(
 
     Args:
         is_spooled: it was read from the replica's spool, not sent by the replica itself. It proves no liveness, and may
-            be as
-            old as the attempt.
+            be as old as the attempt.
 
     Raises:
         InvalidRequest: sequence numbers out of range.
         NotFound: there is no such attempt or replica; retrying is of no use.
         AttemptEnded: ended a minute ago or longer, or the job was deleted, or the gang goes on without the replica: it
-            should
-            end.
+            should end.
     """
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:

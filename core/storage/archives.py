@@ -1,11 +1,8 @@
 """Content-addressed code archives (.tar.gz), stored by the SHA-256 of their bytes.
 
 An upload is a file per user, so that users cannot corrupt each other's; it grows by chunks at matching offsets, is
-hashed when
-complete and then renamed into place. The folder is the truth about bytes, the table ``archives`` about
-use; the sweep compares both. Safe for
-several
-processes on one file system: each upload is guarded by a lock on its file.
+hashed when complete and then renamed into place. The folder is the truth about bytes, the table ``archives`` about use;
+the sweep compares both. Safe for several processes on one file system: each upload is guarded by a lock on its file.
 """
 
 from __future__ import annotations
@@ -339,8 +336,7 @@ def sweep_archives(
     lately.
 
     Safe during uploads and submissions: these set ``used_at`` before they open the file, and the row is deleted here
-    before the
-    file, in one transaction.
+    before the file, in one transaction.
 
     Returns:
         The number of deleted files.

@@ -41,10 +41,8 @@ def newest_complete(
     """The newest complete checkpoint directly under ``checkpoints/`` of the output folder ``root``.
 
     Complete is a folder with a ``.complete`` file, or a non-empty file with a known suffix. The largest step in the
-    name is the
-    newest; names without a step sort after all with one, the latest written first. Links are ignored: their targets are
-    found
-    themselves. ``None`` if there is none, or no such folder.
+    name is the newest; names without a step sort after all with one, the latest written first. Links are ignored: their
+    targets are found themselves. ``None`` if there is none, or no such folder.
 
     Args:
         since: only those completed later.

@@ -1,8 +1,7 @@
 """Listing and comparing code archives as streams: nothing is unpacked or trusted.
 
 An archive is whatever a user sent. Counts, sizes and names are measured while streaming, memory holds one chunk at a
-time, and
-every limit is reported as a sentence.
+time, and every limit is reported as a sentence.
 """
 
 from __future__ import annotations

@@ -15,10 +15,8 @@ def empty_folder(parent: int, name: str = ".") -> None:
     """Remove everything in the folder ``name`` of ``parent`` (a descriptor), whatever its depth.
 
     The simple equivalent is ``shutil.rmtree``, which recurses: a job that nests ten thousand folders breaks it. Here a
-    folder's
-    files are unlinked, and its subfolders are moved up to the top and emptied in turn, so that depth does not matter.
-    Can be
-    interrupted and repeated.
+    folder's files are unlinked, and its subfolders are moved up to the top and emptied in turn, so that depth does not
+    matter. Can be interrupted and repeated.
 
     Raises:
         OSError: the file system refuses, or the folder is being written to.

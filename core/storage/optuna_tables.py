@@ -1,8 +1,7 @@
 """Optuna's tables of a project and their removal: a schema of the platform's PostgreSQL, or an SQLite file.
 
 They are dropped after the project's deletion is committed. A kill in between leaves them behind, and so does a
-concurrent
-call; garbage collection finds leftovers by name.
+concurrent call; garbage collection finds leftovers by name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Files of registered models: planning, copying, and their read-only location.
 
 A version is stored at ``.models/<project>/<version id>`` on the volume of the projects' own folders: no project is
-named
-``.models``, so that jobs get it only read-only. It is written as a draft next to it and renamed when complete.
+named ``.models``, so that jobs get it only read-only. It is written as a draft next to it and renamed when complete.
 """
 
 from __future__ import annotations
@@ -77,14 +76,12 @@ def plan_files(output: Tree, parts: Iterable[str], *, limit_bytes: int) -> list[
     them.
 
     A single folder is left out of the paths; so are the platform's own files. A link to a file inside the output is
-    copied as that
-    file.
+    copied as that file.
 
     Raises:
         NotFound: a part is missing.
         InvalidRequest: nothing to register; a link that leads out, or to a folder; a pipe, a socket; too many files; a
-            name
-            that is not UTF-8.
+            name that is not UTF-8.
         PayloadTooLarge: more than ``limit_bytes``.
     """
     found: list[PlannedFile] = []
@@ -168,8 +165,7 @@ class VersionDraft:
     """A version being copied, as written by the holder of the lease ``token``.
 
     Each holder writes to a folder of its own name, which it takes over from its predecessor: a holder that has lost the
-    lease
-    without noticing writes elsewhere.
+    lease without noticing writes elsewhere.
     """
 
     def __init__(self, volume: Tree, place: str, token: int) -> None:

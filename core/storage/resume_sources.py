@@ -40,8 +40,7 @@ class ReportedCheckpoint:
 @dataclass(frozen=True, slots=True)
 class Resumable:
     """What the database knows of a job's checkpoints. ``reported``: newest first. ``output``: where to check that they
-    exist,
-    and for more; ``None``: not visible from here.
+    exist, and for more; ``None``: not visible from here.
     """
 
     name: str

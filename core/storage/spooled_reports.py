@@ -1,10 +1,8 @@
 """Reports that replicas spooled to their job's output (written by ``trainmaster_runtime.reports.spool``).
 
 The output is writable by the job, and perhaps by other jobs: all of it may be malformed, endless or foreign. Files
-without a
-signature by the attempt's token are ignored. The job has that token as well, so that signed content is still untrusted:
-it is
-read in chunks and within limits.
+without a signature by the attempt's token are ignored. The job has that token as well, so that signed content is still
+untrusted: it is read in chunks and within limits.
 """
 
 from __future__ import annotations
@@ -135,8 +133,7 @@ def read_spool(output: Tree, folder: str, start: ReplicaStart, token: str) -> It
 
 def remove_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> None:
     """Unlink the spools of ``starts``, and then-empty folders. Follows no link and touches nothing else: other files
-    are
-    other jobs'.
+    are other jobs'.
 
     Raises:
         Unavailable: the volume is away.

@@ -1,13 +1,10 @@
 """A folder as a confinement: every user-supplied path goes through :class:`Tree`.
 
 The simple equivalent is ``(root / path).resolve()`` and a check that the answer begins with ``root``. Between the check
-and
-the use a training job could swap a folder for a link (TOCTOU), so we walk instead: each name is opened relative to the
-descriptor of its parent, we read and follow links ourselves, and ``..`` inside a link pops to the previous descriptor,
-never
-above the root. What has been opened cannot be swapped any more. The same walk as Linux' ``openat2(RESOLVE_BENEATH)``,
-without
-depending on that system call.
+and the use a training job could swap a folder for a link (TOCTOU), so we walk instead: each name is opened relative to
+the descriptor of its parent, we read and follow links ourselves, and ``..`` inside a link pops to the previous
+descriptor, never above the root. What has been opened cannot be swapped any more. The same walk as Linux'
+``openat2(RESOLVE_BENEATH)``, without depending on that system call.
 """
 
 from __future__ import annotations
@@ -93,8 +90,7 @@ class Tree:
     ``base`` is walked like any path. All methods block on the file system.
 
     Every method raises ``InvalidRequest`` (a hostile path), ``NotFound`` (nothing there, or a link that leads out),
-    ``Forbidden``
-    (the file system refuses) or ``Unavailable`` (the volume is away).
+    ``Forbidden`` (the file system refuses) or ``Unavailable`` (the volume is away).
     """
 
     def __init__(self, root: Path | str, base: str = "", *, label: str = "The volume") -> None:
@@ -188,8 +184,7 @@ class Tree:
     @contextmanager
     def new_file(self, path: str, *, replaces: bool = True) -> Iterator[int]:
         """A descriptor to write the file ``path``, which is published atomically when the block ends well, replacing an
-        earlier
-        one. Missing folders are created. The owner is that of the tree's top.
+        earlier one. Missing folders are created. The owner is that of the tree's top.
 
         Without ``replaces`` it raises ``FileExistsError`` at the block's end if the path exists.
         """
@@ -208,8 +203,7 @@ class Tree:
     @contextmanager
     def draft(self, path: str) -> Iterator[int]:
         """A descriptor to read and continue a file that is written in several steps and readable by us alone meanwhile.
-        Created if
-        missing. See :meth:`publish`.
+        Created if missing. See :meth:`publish`.
         """
         with self._folder_for(path) as (folder, name, _):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

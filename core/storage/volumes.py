@@ -57,8 +57,7 @@ def find_place(tree: Tree, path: str, *, is_shared: bool) -> TreeEntry:
     """The status of a path to be mounted into a job.
 
     ``is_shared``: the volume of all projects' own folders. Access there is decided by the name of the path's first
-    folder, so that
-    no link may lead out of it.
+    folder, so that no link may lead out of it.
 
     Raises:
         LeavesVolume: a link on the way leads out of the volume, or to another project.
@@ -74,8 +73,7 @@ def find_place(tree: Tree, path: str, *, is_shared: bool) -> TreeEntry:
 
 def make_place(tree: Tree, path: str, *, is_shared: bool, owner: tuple[int, int] | None = None) -> None:
     """Create the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, except for a
-    project's own
-    folder, which stays the platform's.
+    project's own folder, which stays the platform's.
     """
     first, _, rest = path.partition("/")
     if not is_shared or not rest:

@@ -69,10 +69,8 @@ class JobFilter:
     """Which jobs to list. Several values of one field: any of them; ``labels``: all of them.
 
     ``project_ids``: ``None`` means all. A label's value ``None``: any value. ``names`` may end in ``*``. ``since``
-    (inclusive)
-    and ``until`` (exclusive) refer to the submission. ``study_ids``: the jobs of the studies' trials and the reruns of
-    their
-    best trials. ``search``: part of the name or of a label's value, or an id.
+    (inclusive) and ``until`` (exclusive) refer to the submission. ``study_ids``: the jobs of the studies' trials and
+    the reruns of their best trials. ``search``: part of the name or of a label's value, or an id.
     """
 
     project_ids: tuple[str, ...] | None = None

@@ -80,8 +80,7 @@ def write_policy(
 
 def bookings(session: Session, *, ending_after: datetime | None = None) -> Sequence[BookingRow]:
     """Bookings in order of their beginning; without ``ending_after`` past ones too. Bookings of deleted projects are
-    left
-    out, because no user could use the nodes.
+    left out, because no user could use the nodes.
     """
     query = (
         select(BookingRow)

@@ -1,10 +1,8 @@
 """Questions to the planner. The asking process polls for the answer; an answer that is not fetched expires.
 
 Kinds: what would become of a job (``forecast``), why it waited at a moment (``explanation``), how past jobs would have
-fared
-under another policy (``simulation``), what a study's trials show (``study``). An answer is a mapping; if the question
-cannot
-be answered, it has ``error``.
+fared under another policy (``simulation``), what a study's trials show (``study``). An answer is a mapping; if the
+question cannot be answered, it has ``error``.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ class ForecastQuestion:
     """A waiting job, or a hypothetical one: then ``job_id`` is empty. ``gang``: ``Gang.to_json``.
 
     ``code``: the archive's digest, or the command. A changed cluster: ``more_nodes`` like the node ``like``, and
-    without the
-    nodes ``without``.
+    without the nodes ``without``.
     """
 
     job_id: str

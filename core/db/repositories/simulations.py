@@ -1,9 +1,8 @@
 """Requested simulations and their claims, so that a simulation whose scheduler died is taken over by another one.
 
-A simulation is a question of its own kind (``questions``). While a scheduler works on it, its answer is
-``{"running": {...}}`` with ``by`` (the scheduler), ``since``, ``seen`` (last heartbeat), ``tries`` (number of starts)
-and
-``doing``, a sentence.
+A simulation is a question of its own kind (``questions``). While a scheduler works on it, its answer is ``{"running":
+{...}}`` with ``by`` (the scheduler), ``since``, ``seen`` (last heartbeat), ``tries`` (number of starts) and ``doing``,
+a sentence.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 other requests are here, too.
 
 On PostgreSQL it is one statement. The simple equivalent is the four inserts that SQLite gets (``_write_each``); each of
-them
-costs a round trip and, in Python, more than the database needs for it, while all clients of a busy platform queue
-behind it.
-The parts of one statement do not see each other's rows, hence each checks in ``claim`` whether the key is ours; foreign
-keys
-are checked at the statement's end, when the job is there.
+them costs a round trip and, in Python, more than the database needs for it, while all clients of a busy platform queue
+behind it. The parts of one statement do not see each other's rows, hence each checks in ``claim`` whether the key is
+ours; foreign keys are checked at the statement's end, when the job is there.
 """
 
 from __future__ import annotations

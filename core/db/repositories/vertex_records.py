@@ -109,8 +109,7 @@ def remove_record(session: Session, record: VertexRecord) -> None:
     """Delete the record with everything below it, including the points of its runs.
 
     The path prefix is compared byte by byte: LIKE ignores case on SQLite, and would delete the children of a record
-    whose name
-    differs in case alone.
+    whose name differs in case alone.
     """
     start = f"{record.collection}/{record.name}/"
     query = select(VertexRecord.id).where(

@@ -30,8 +30,7 @@ class User(Base):
 
 class Token(Base):
     """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: for a browser session, the id of the
-    token that
-    opened it; the session is revoked with that token.
+    token that opened it; the session is revoked with that token.
     """
 
     __tablename__ = "tokens"

@@ -90,8 +90,7 @@ class DatabaseIdentity(Base):
 
 class Orphan(Base):
     """An attempt in the engine that this database does not know (orphaned attempt). ``database_id``: its database
-    according to
-    the engine; empty if unknown. ``is_foreign``: it belongs to another database and is left alone.
+    according to the engine; empty if unknown. ``is_foreign``: it belongs to another database and is left alone.
     """
 
     __tablename__ = "orphans"

@@ -26,8 +26,7 @@ class Job(Base):
 
     ``desired_state``: what the user has asked for since (run | pause | cancel); the control loop reconciles towards it.
     ``not_before`` delays the next attempt (backoff). ``wait_reason``: this job's own reason; if null, the reason of its
-    ``shape``
-    applies (see ``WaitReason``).
+    ``shape`` applies (see ``WaitReason``).
     """
 
     __tablename__ = "jobs"

@@ -23,10 +23,8 @@ class MetricStream(Base):
     """The metrics of one replica in one attempt; its row is locked during writes.
 
     ``owner_id``: a job's id, or that of another owner of metrics. ``writers``: the last batch number of each sender,
-    for
-    deduplication, and the names claimed by a client such as MLflow's. ``pending_points``: points in segments;
-    ``compactions``
-    grows with each compaction, by which a reader notices an inconsistent read.
+    for deduplication, and the names claimed by a client such as MLflow's. ``pending_points``: points in segments;
+    ``compactions`` grows with each compaction, by which a reader notices an inconsistent read.
     """
 
     __tablename__ = "metric_streams"
@@ -78,8 +76,7 @@ class MetricSegment(Base):
 
 class MetricChunk(Base):
     """Points of one series, 4,096 each except in the last chunk. ``fine`` and ``coarse``: digests of every 64 and 512
-    points,
-    empty while the chunk is not full.
+    points, empty while the chunk is not full.
     """
 
     __tablename__ = "metric_chunks"

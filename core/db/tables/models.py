@@ -13,8 +13,7 @@ from core.db.tables.base import Base, BigId
 
 class Model(Base):
     """A named model of a project. ``version_count``: the highest version number, including deleted models of the same
-    name: a
-    number is never reused for other content.
+    name: a number is never reused for other content.
     """
 
     __tablename__ = "models"
@@ -48,10 +47,8 @@ class ModelVersion(Base):
     ``job_id``: the job whose output it was registered from; null: uploaded. ``source``: {"kind", "job", "path"}, as
     ``trainmaster.wire.models.ModelSource``; for an upload {"kind", "volume", "base", "path"}, as
     ``core.registry.sources.UploadedSource``. ``volume`` and ``path``: location of the copy. ``registration``:
-    {"aliases", "user"},
-    applied when ready, except (``keeps_better``) aliases that point to a better best trial. ``copy_attempts``: number
-    of tries
-    since a file was last copied completely.
+    {"aliases", "user"}, applied when ready, except (``keeps_better``) aliases that point to a better best trial.
+    ``copy_attempts``: number of tries since a file was last copied completely.
     """
 
     __tablename__ = "model_versions"
@@ -171,10 +168,8 @@ class Deployment(Base):
     """A deployed model. Every write compares ``generation``.
 
     ``state``: see ``core.domain.serving.states``. ``target_revision``: the revision to serve, ``stable_revision``: the
-    last fully
-    ready one. ``traffic``: its share of the endpoint's requests, in per cent. ``split_when_ready``: name -> share for
-    all deployed
-    models of the endpoint, applied once this one is ready.
+    last fully ready one. ``traffic``: its share of the endpoint's requests, in per cent. ``split_when_ready``: name ->
+    share for all deployed models of the endpoint, applied once this one is ready.
     """
 
     __tablename__ = "deployments"
@@ -198,10 +193,8 @@ class DeploymentRevision(Base):
     """A configuration of a deployed model; immutable except for the last four columns.
 
     ``spec``: a canonical ``trainmaster.wire.serving.ServingSpec``. ``failures``: consecutive failed replicas, the last
-    at
-    ``failed_at``. ``stable_at``: when all desired replicas were ready for the first time. ``failure_reason``: why it
-    was rolled
-    back.
+    at ``failed_at``. ``stable_at``: when all desired replicas were ready for the first time. ``failure_reason``: why it
+    was rolled back.
     """
 
     __tablename__ = "deployment_revisions"

@@ -36,8 +36,7 @@ class Question(Base):
     """A question to the planner: submitted by the API, answered by the control loop, deleted once the answer is read.
 
     ``kind`` and ``arguments``: see ``core.db.repositories.questions``. ``answer``: null until answered. ``expires_at``:
-    no
-    process waits for an answer after this.
+    no process waits for an answer after this.
     """
 
     __tablename__ = "questions"
@@ -80,10 +79,8 @@ class BookingRow(Base):
 
 class Usage(Base):
     """Recent usage of a project, or of a user in it: ``value`` is the decayed mean of the dominant share as of ``at``,
-    and
-    ``share`` is held since. So passing time needs no write, and no usage is counted twice. ``user_id``: empty for the
-    project as
-    a whole.
+    and ``share`` is held since. So passing time needs no write, and no usage is counted twice. ``user_id``: empty for
+    the project as a whole.
     """
 
     __tablename__ = "usage"
@@ -96,9 +93,8 @@ class Usage(Base):
 
 class StartForecastRow(Base):
     """Queue position and start forecast of a waiting job: probably at ``likely``, between ``earliest`` and ``latest``.
-    Written for
-    the first jobs in the queue, periodically. ``code``: kind of the forecast, ``sentence``: continues "it starts"
-    (``scheduler.planning.forecast.start_times``). ``nodes``: the likely nodes.
+    Written for the first jobs in the queue, periodically. ``code``: kind of the forecast, ``sentence``: continues "it
+    starts" (``scheduler.planning.forecast.start_times``). ``nodes``: the likely nodes.
     """
 
     __tablename__ = "start_forecasts"
@@ -117,8 +113,7 @@ class PlanRecord(Base):
     """The planner's input and result of one tick, for replay.
 
     ``data``: compressed JSON, complete or the difference to the record ``previous_id``. ``base_id``: the complete
-    record of the
-    chain, itself if it is complete; a chain is deleted together.
+    record of the chain, itself if it is complete; a chain is deleted together.
     """
 
     __tablename__ = "plan_records"

@@ -16,12 +16,10 @@ class Study(Base):
     ``generation``.
 
     ``spec`` is a canonical ``StudySpec``, of which only ``budget`` ever changes, by extending; next to its fields,
-    ``vertex`` holds
-    what a client of Vertex AI set (``api.protocols.vertex.tuning``). ``proposed_count``: the number of points drawn so
-    far;
-    ``prefetched_points``: points without a trial yet, each ``{"parameters", "memo"}``, drawn when ``prefetched_after``
-    trials had
-    ended. ``trial_count``: the number of the newest trial. ``note``: a remark for users while it runs.
+    ``vertex`` holds what a client of Vertex AI set (``api.protocols.vertex.tuning``). ``proposed_count``: the number of
+    points drawn so far; ``prefetched_points``: points without a trial yet, each ``{"parameters", "memo"}``, drawn when
+    ``prefetched_after`` trials had ended. ``trial_count``: the number of the newest trial. ``note``: a remark for users
+    while it runs.
     """
 
     __tablename__ = "studies"
@@ -62,12 +60,9 @@ class Trial(Base):
     """One evaluated point. ``number`` counts from 1. ``job_id``: null if an external program evaluates it.
 
     ``result``: {metric: final value}. ``curve``: {"steps", "values", "counted": step of the final value} of the first
-    metric,
-    thinned, once it has ended. ``stop``: {"sentence", "step"}, why it is being stopped early. ``memo``: state of the
-    search
-    algorithm, and the halving rung that it passed. ``client``, ``heartbeat_at``: for an external trial, the client's
-    name, and its
-    last sign of life.
+    metric, thinned, once it has ended. ``stop``: {"sentence", "step"}, why it is being stopped early. ``memo``: state
+    of the search algorithm, and the halving rung that it passed. ``client``, ``heartbeat_at``: for an external trial,
+    the client's name, and its last sign of life.
     """
 
     __tablename__ = "trials"

@@ -23,10 +23,8 @@ class MlflowRun(Base):
     """What a script logged to a run by MLflow's protocol; its metrics are stored with all others.
 
     A replica's run is created with its first log call. ``replica``: its name, such as ``worker-0``; empty for a run
-    that a script
-    created itself, whose metrics are stored as if its id were a role of the job. ``status`` and ``ended_at`` apply to
-    the latter
-    alone: a replica's run follows its attempt.
+    that a script created itself, whose metrics are stored as if its id were a role of the job. ``status`` and
+    ``ended_at`` apply to the latter alone: a replica's run follows its attempt.
     """
 
     __tablename__ = "mlflow_runs"
@@ -158,8 +156,7 @@ class VertexEndpoint(Base):
 
 class VertexRecord(Base):
     """A resource that only its clients define: a context, an artifact, an execution; a TensorBoard, one of its
-    experiments, runs
-    or time series.
+    experiments, runs or time series.
 
     ``collection``: its path below the location, such as ``metadataStores/default/contexts``; followed by ``name`` it is
     the prefix
@@ -189,8 +186,7 @@ class VertexRecord(Base):
 
 class VertexLink(Base):
     """A record belongs to another. ``kind``: child (a context of a context), member (an artifact or an execution of a
-    context),
-    input or output (an artifact of an execution).
+    context), input or output (an artifact of an execution).
     """
 
     __tablename__ = "vertex_links"
@@ -204,12 +200,10 @@ class VertexLink(Base):
 
 class VertexTableRow(Base):
     """The mapping of Google's machine types, accelerators, images and names: one row, ``name`` "vertex", or none before
-    an
-    administrator stores a table.
+    an administrator stores a table.
 
     ``entries``: ``[section, name, value]`` each; a list, because their order matters, which JSONB objects lose.
-    ``generation``
-    grows with each change.
+    ``generation`` grows with each change.
     """
 
     __tablename__ = "vertex_table"

@@ -2,8 +2,7 @@
 before a trial is spent.
 
 The trials decide by the rows that they see (``trainmaster_automl.rows``, ``trainmaster_automl.tabular``); found here is
-only
-what holds for all rows, and therefore for theirs, too.
+only what holds for all rows, and therefore for theirs, too.
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ class TargetProfile:
     """Profile of a sample of the target's cells. ``classes``: frequency of each value, the largest first.
 
     ``rows``: usable rows. ``strays``: non-numeric cells of a regression, ``stray``: the first of them. ``written``: an
-    example of
-    quantities in human notation, such as ``1,234``; empty without any.
+    example of quantities in human notation, such as ``1,234``; empty without any.
     """
 
     task: str
@@ -88,8 +87,7 @@ def left_of(counts: Sequence[int], fraction: float) -> tuple[int, ...]:
     """The largest number of training rows of each class after a test split of ``fraction``.
 
     As scikit-learn's ``StratifiedShuffleSplit`` divides: each class gets its share, rounded down, and the largest
-    remainders get
-    one more. Ties are broken by chance there; here each of them counts as getting it.
+    remainders get one more. Ties are broken by chance there; here each of them counts as getting it.
     """
     rows = sum(counts)
     seen = max(0, rows - max(round(fraction * rows), 1, len(counts)))

@@ -117,8 +117,7 @@ def _threads(seat: ReplicaContext) -> str | None:
     """The replica's CPUs divided by its processes, at least 1.
 
     Without stated CPUs, a gang gets one thread per process, as with torchrun, so that its processes do not compete for
-    the
-    cores; a job of one process keeps the library's default (``None``).
+    the cores; a job of one process keeps the library's default (``None``).
     """
     cpu_milli = seat.spec.roles[seat.replica.role].resources.cpu_milli
     # A launcher is one process that starts as many as the platform would.

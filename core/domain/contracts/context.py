@@ -48,10 +48,8 @@ class AttemptContext:
     """Facts of an attempt that the layout does not hold.
 
     ``token``: the attempt's own, for programs that read it from the environment. ``resume_from``: absolute path of a
-    checkpoint
-    as the replica sees it. ``token_file`` and ``report_file``: paths as the replica sees them; by default under
-    ``paths.own``.
-    ``trial`` only for a trial.
+    checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as the replica sees them; by default
+    under ``paths.own``. ``trial`` only for a trial.
     """
 
     job_id: JobId

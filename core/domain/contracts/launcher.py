@@ -1,8 +1,7 @@
 """Commands that start their processes themselves, such as ``torchrun``: the platform leaves them alone.
 
 Shell text is parsed as far as its words allow: each command of a line, after wrappers and assignments, and the text
-after
-``sh -c``. What a script or the image's own command starts cannot be seen; it is taken for a plain program.
+after ``sh -c``. What a script or the image's own command starts cannot be seen; it is taken for a plain program.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ def _unwrapped(words: list[str]) -> list[str]:
 
 def _shell_text(words: list[str]) -> str | None:
     """The text that a shell called with ``words`` runs by ``-c``, also in ``-lc`` or ``-e -c``; ``None``: a script, or
-    its
-    stdin.
+    its stdin.
     """
     position, has_c = 0, False
     while position < len(words) and words[position][:1] in ("-", "+") and len(words[position]) > 1:

@@ -25,12 +25,10 @@ class RenderedReplica:
     """Everything that one replica is started with.
 
     ``env`` is for the replica as a whole; ``process_env[i]`` is laid over it for local process ``i`` (one entry per
-    process,
-    empty for a single one). ``command`` is a list to execute, a text for ``/bin/sh -c``, or ``None`` for the image's
-    own; a text
-    includes its arguments. ``files``: path -> content, written before the start. ``clashes``: variables of ours that
-    the user's
-    values replace. ``omitted``: variables of ours that exceed Linux's limit (a gang of thousands) and were left out.
+    process, empty for a single one). ``command`` is a list to execute, a text for ``/bin/sh -c``, or ``None`` for the
+    image's own; a text includes its arguments. ``files``: path -> content, written before the start. ``clashes``:
+    variables of ours that the user's values replace. ``omitted``: variables of ours that exceed Linux's limit (a gang
+    of thousands) and were left out.
     """
 
     env: Mapping[str, str]

@@ -83,10 +83,8 @@ class ExitVerdict:
     """The classification of an exit.
 
     ``is_hopeless``: the same command would end the same way again. ``is_consequence``: it died because a peer did, as
-    far as can
-    be known. ``signature``: equal for two exits of the same kind in the same place. ``fault``: the machine fault that
-    ended it,
-    if any.
+    far as can be known. ``signature``: equal for two exits of the same kind in the same place. ``fault``: the machine
+    fault that ended it, if any.
     """
 
     kind: ExitKind

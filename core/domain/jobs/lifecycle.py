@@ -1,8 +1,7 @@
 """State machines of jobs, attempts and replicas: one transition table each, applied by ``advance``.
 
 A transition is a value: the next state, the side effects that the writer owes with it (:class:`Effect`), and the name
-of its
-event. To add a state or a transition, change the table; ``docs/howto/control-loop.md`` lists what else.
+of its event. To add a state or a transition, change the table; ``docs/howto/control-loop.md`` lists what else.
 """
 
 from __future__ import annotations

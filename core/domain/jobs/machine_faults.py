@@ -2,10 +2,8 @@
 
 Xids are the errors that NVIDIA's driver writes to the kernel's log. Their meaning is NVIDIA's
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): *reset the GPU* or *restart the machine* is a
-certain
-fault; *restart the application* and *check the application* blame the program; all others are only suspicious. Other
-programs
-number their transactions with an xid: only the driver's own format is certain.
+certain fault; *restart the application* and *check the application* blame the program; all others are only suspicious.
+Other programs number their transactions with an xid: only the driver's own format is certain.
 """
 
 from __future__ import annotations
@@ -77,8 +75,7 @@ class MachineFault:
     """A fault of the machine. ``error``: a phrase, such as "uncorrectable ECC error".
 
     ``is_certain``: it alone shows that the machine needs repair; otherwise it is a suspicion. ``is_loss``: everything
-    on the
-    machine ended together.
+    on the machine ended together.
     """
 
     error: str

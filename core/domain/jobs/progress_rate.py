@@ -1,8 +1,7 @@
 """Training speed and estimated time of completion, with confidence bounds.
 
 A few samples of (time, step), denser towards now, are stored with a replica's progress. The time per step is their
-weighted
-mean, in which recent intervals weigh more; the variance of the intervals gives the bounds.
+weighted mean, in which recent intervals weigh more; the variance of the intervals gives the bounds.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ def with_sample(progress: Mapping[str, Any], at_s: float) -> list[Sample]:
 
 def progress_view(progress: Mapping[str, Any], *, is_running: bool) -> dict[str, Any]:
     """``progress`` as users see it: with ``fraction``, ``steps_per_s`` and, while running, ``remaining_s``, ``done_at``
-    and
-    their bounds (``_low``, ``_high``; upper bounds are left out if they cannot be estimated).
+    and their bounds (``_low``, ``_high``; upper bounds are left out if they cannot be estimated).
 
     Times are relative to ``at``, so that the answer does not change while nothing happens.
     """

@@ -48,8 +48,7 @@ def checkpoints_to_delete(
     """Checkpoints that ``rule`` does not retain, oldest first; never the newest, nor ``protected`` paths.
 
     Newest is the largest step; checkpoints without a step sort before all with one, by time. Checkpoints without a
-    numeric metric
-    are not among the best; if no checkpoint has the metric, ``best`` deletes none.
+    numeric metric are not among the best; if no checkpoint has the metric, ``best`` deletes none.
     """
     if rule.is_empty or not complete:
         return []

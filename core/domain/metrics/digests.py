@@ -1,8 +1,7 @@
 """Digests: summaries of runs of points, so that a chart of a million points reads some thousand numbers.
 
 A digest of a run of points keeps its smallest and largest value, its first and last, the sum, the number of points, and
-the
-number of non-finite ones. Digests merge into digests of longer runs without loss.
+the number of non-finite ones. Digests merge into digests of longer runs without loss.
 """
 
 from __future__ import annotations
@@ -157,8 +156,7 @@ def digest_buckets(points: Points, by: By, buckets: int) -> Digests:
 
 def merge_buckets(digests: Digests, by: By, buckets: int) -> Digests:
     """``digests`` merged into at most ``buckets`` of equal width. A digest that crosses an edge belongs to the bucket
-    of its
-    start, so that a bucket reports the steps that are really in it.
+    of its start, so that a bucket reports the steps that are really in it.
     """
     keys = digests.lows_of(by)
     if not _grows(keys):

@@ -2,8 +2,7 @@
 
 A column is an ``array``, so that a million points are three objects. The compact form delta-encodes steps and times,
 transposes the bytes (byte shuffle), and compresses: evenly growing numbers take next to nothing, and similar bytes of
-values
-(sign, exponent) are adjacent. Some 6 bytes a point for a noisy loss, instead of 24.
+values (sign, exponent) are adjacent. Some 6 bytes a point for a noisy loss, instead of 24.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ _LEVEL: Final = 1  # of zlib: 9 saves a tenth more at ten times the work
 
 class Points:
     """Points in order of arrival. ``steps``: integers; ``times``: milliseconds since 1970; ``values``: any float, NaN
-    and
-    infinities included. All of one length.
+    and infinities included. All of one length.
     """
 
     __slots__ = ("steps", "times", "values")

@@ -1,8 +1,7 @@
 """Refuse models that the platform's server cannot serve, judged by file names, before a replica is started.
 
 Rules and messages are those of ``trainmaster_serving.models`` and its readers, which are installed in images alone; a
-test
-keeps the two consistent. What only reading the model shows, such as unknown types in a skops file, is left to the
+test keeps the two consistent. What only reading the model shows, such as unknown types in a skops file, is left to the
 server.
 """
 

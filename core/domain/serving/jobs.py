@@ -50,8 +50,7 @@ def replica_job(
 
     Args:
         own_server: the process executor's command of the platform's server: there a replica is assigned a port, and
-            listens
-            on the loopback. ``None``: a replica is a container with an address of its own.
+            listens on the loopback. ``None``: a replica is a container with an address of its own.
     """
     is_container = own_server is None
     command, args = spec.command, list(spec.args)

@@ -1,8 +1,7 @@
 """Rolling updates of a deployed model as a pure function of its state.
 
 Modelled on Kubernetes' Deployment: as many replicas of the newest revision as desired, never more than ``max_surge``
-above
-that and never more than ``max_unavailable`` ready ones below it. The difference is an automatic rollback: after
+above that and never more than ``max_unavailable`` ready ones below it. The difference is an automatic rollback: after
 ``START_LIMIT`` failed replicas of a revision that never became ready, the stable revision becomes the target again.
 """
 
@@ -35,8 +34,7 @@ class ServerStatus:
     """One serving replica as its row, its job and its health route show it.
 
     ``running_since``: since when its job has been running without a break; ``None``: it does not run. ``is_healthy``:
-    result of
-    the health probe; ``None``: not probed. ``message``: the probe's message, or why the job waits or ended.
+    result of the health probe; ``None``: not probed. ``message``: the probe's message, or why the job waits or ended.
     """
 
     id: str

@@ -31,8 +31,7 @@ def accepts(asked: str, model: str) -> bool:
 
     All parts of the request must occur in the model as whole parts, in this order: ``A100`` and ``a100-80gb`` accept
     ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``. A MIG slice must be requested explicitly: ``1g.5gb``,
-    ``mig-1g.5gb``
-    and ``a100-mig`` accept ``a100-sxm4-40gb-mig-1g-5gb``, ``a100`` does not.
+    ``mig-1g.5gb`` and ``a100-mig`` accept ``a100-sxm4-40gb-mig-1g-5gb``, ``a100`` does not.
     """
     wanted = normal_model(asked).split("-")
     there = normal_model(model).split("-")

@@ -12,8 +12,7 @@ WHOLE: Final = 1000
 
 def device_for(left: Sequence[int], gpu_milli: int) -> int | None:
     """Best fit: index in ``left`` (thousandths left on each shared device) of the device with the smallest remainder
-    that takes
-    ``gpu_milli``. ``None``: none has room, so that a whole device must be opened.
+    that takes ``gpu_milli``. ``None``: none has room, so that a whole device must be opened.
 
     Several fractions for one node are assigned in :func:`in_order`.
     """
@@ -28,8 +27,7 @@ def in_order(parts: Sequence[int]) -> list[int]:
 
 def after_part(shares: tuple[int, ...], gpu_milli: int) -> tuple[tuple[int, ...], int]:
     """The remainders of the shared devices (ascending) after one more fraction by the same rule, and the number of
-    newly opened
-    devices (0 or 1).
+    newly opened devices (0 or 1).
     """
     at = bisect_left(shares, gpu_milli)
     opened = int(at == len(shares))

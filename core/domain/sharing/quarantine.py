@@ -69,8 +69,7 @@ class NodeCandidate:
     """A node as input of the rule. ``kind``: equal for interchangeable nodes.
 
     ``takes_work``: it is ready and not cordoned. ``causes`` and ``until``: of its current quarantine, or of one that
-    was suspended
-    since no other node took work (``is_let_out``); ``()`` without any.
+    was suspended since no other node took work (``is_let_out``); ``()`` without any.
     """
 
     name: str
@@ -109,8 +108,7 @@ class Suspicion:
 @dataclass(slots=True)
 class QuarantineChanges:
     """By node. ``releases``: node -> reason; among them ``refuted``: wrongly quarantined nodes, and ``let_out``: nodes
-    that are
-    only suspected from now on, because no other one takes work.
+    that are only suspected from now on, because no other one takes work.
     """
 
     quarantines: dict[str, Quarantine] = field(default_factory=dict)

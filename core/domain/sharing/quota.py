@@ -33,13 +33,11 @@ _MOST: Final = 2**60
 @dataclass(frozen=True, slots=True)
 class Quota:
     """Limits on concurrently held resources. Keys: ``jobs``, ``cpu_milli``, ``memory_bytes``, ``gpu_milli``
-    (thousandths of a GPU,
-    all models together) and ``gpu_milli/<model>``; resources without a key are unlimited.
+    (thousandths of a GPU, all models together) and ``gpu_milli/<model>``; resources without a key are unlimited.
 
     ``guaranteed``: reclaimed for the project by preemption of borrowers. ``user_limit``: for each user of the project;
     ``user_limits``: overrides for some users. ``user_guaranteed``: reclaimed for users inside the project, from users
-    above their
-    own guarantee.
+    above their own guarantee.
     """
 
     limit: Mapping[str, int] = field(default_factory=dict)

@@ -26,8 +26,7 @@ class Amounts:
     """Amounts of all resources of a node. ``gpus``: model -> number of whole devices.
 
     ``shares``: model -> remainders (in thousandths) of devices shared by fractions, ascending; such devices do not
-    count in
-    ``gpus``.
+    count in ``gpus``.
     """
 
     cpu_milli: int = 0
@@ -54,10 +53,8 @@ class ResourceRequest:
     """Resources that one replica reserves on its node.
 
     ``gpu_models``: accepted models, best first, as the user wrote them (matched by
-    :mod:`core.domain.sharing.gpu_models`); empty
-    accepts any. All GPUs of one replica are of one model. ``gpu_milli``: a fraction of one device in thousandths, 1 to
-    999, which
-    is shared with others; then ``gpu_count`` is 0.
+    :mod:`core.domain.sharing.gpu_models`); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``:
+    a fraction of one device in thousandths, 1 to 999, which is shared with others; then ``gpu_count`` is 0.
     """
 
     cpu_milli: int = UNSTATED_CPU_MILLI
@@ -97,8 +94,7 @@ class Gang:
     """All replicas of an attempt, placed all or nothing. Roles are in rank order.
 
     ``servers``: placement of parameter servers: next to the workers if there is room (``None``), or only on nodes
-    without other
-    replicas of the gang (``"apart"``). ``spread_servers``: no two of them on one node (anti-affinity).
+    without other replicas of the gang (``"apart"``). ``spread_servers``: no two of them on one node (anti-affinity).
     """
 
     roles: tuple[GangRole, ...]

@@ -1,10 +1,8 @@
 """Recent usage of the cluster, an exponentially decayed mean of shares, and entitlements by max-min fairness. Pure.
 
 With half-life H, the mean at time t is the integral over the past of share(s) x 2^-((t - s) / H), divided by the same
-with
-share 1. While the share is constant, that has a closed form: it moves from its value towards the share. So only changes
-of
-the share are written, each with its time, and the value at any later time follows from the row alone.
+with share 1. While the share is constant, that has a closed form: it moves from its value towards the share. So only
+changes of the share are written, each with its time, and the value at any later time follows from the row alone.
 """
 
 from __future__ import annotations

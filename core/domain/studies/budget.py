@@ -70,8 +70,7 @@ def resumed_start(started_at: datetime, paused_at: str | None, now: datetime) ->
 @dataclass(frozen=True, slots=True)
 class BudgetOutcome:
     """``room``: trials that may begin now. ``end``: how the study ends, with ``reason``; ``is_cutting``: running trials
-    are
-    cancelled.
+    are cancelled.
     """
 
     room: int

@@ -74,8 +74,7 @@ class Trace:
     and mean at a step are then those of the preceding run's end, at most a five-hundredth earlier.
 
     Entry ``i`` ends at ``steps[i]`` with the reported value ``values[i]``; ``lows[i]``, ``sums[i]`` and ``counts[i]``
-    cover all
-    reports up to there. Modified by :meth:`add` alone.
+    cover all reports up to there. Modified by :meth:`add` alone.
     """
 
     __slots__ = ("_least", "_sign", "counts", "goal", "is_over", "lows", "number", "steps", "sums", "values")
@@ -167,8 +166,7 @@ class Trace:
         reported: dict[int, float], tail: list[tuple[int, float, float, float, int]]
     ) -> list[tuple[int, float, float, float, int]]:
         """``tail`` merged with newly reported values. If a run of several ends at a step that is reported again, both
-        values
-        count: the old value is no longer known.
+        values count: the old value is no longer known.
         """
         runs = {run[0]: run for run in tail}
         for step, value in reported.items():

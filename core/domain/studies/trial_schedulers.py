@@ -1,8 +1,7 @@
 """Schedulers of trials: early stopping, ASHA promotions, PBT exploits. Pure functions over learning curves and results.
 
 A curve is what a trial reported of the study's metric, by its own steps. Values are negated where needed, so that lower
-is
-better.
+is better.
 """
 
 from __future__ import annotations
@@ -133,10 +132,8 @@ class _Field:
         """Asynchronous successive halving: at each rung a trial goes on only if it is in the best 1/``reduction``.
 
         Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020; the stopping variant, as in Optuna and
-        Ray. A trial
-        is judged once per rung, when it arrives there: later arrivals do not revoke the decision. A trial that passed
-        several rungs
-        between two passes is judged at the last of them.
+        Ray. A trial is judged once per rung, when it arrives there: later arrivals do not revoke the decision. A trial
+        that passed several rungs between two passes is judged at the last of them.
         """
         rule, rung = self._rule, first_rung
         if rung > curve.steps[-1]:
@@ -265,12 +262,9 @@ def pbt_replacements(population: Population, running: Sequence[Trace], others: S
     parameters.
 
     A member is evaluated every ``interval`` steps, by its value at that step, against all members that came as far; not
-    before
-    it has trained for an interval itself. Members that lag by an interval or more (new ones, or on slower GPUs) are not
-    waited
-    for, but count for the size of the quantile while they run. Trials that have trained to the end leave no checkpoint
-    to clone.
-    Deterministic.
+    before it has trained for an interval itself. Members that lag by an interval or more (new ones, or on slower GPUs)
+    are not waited for, but count for the size of the quantile while they run. Trials that have trained to the end leave
+    no checkpoint to clone. Deterministic.
     """
     every = {curve.number: curve for curve in (*others, *running) if curve}
     found: dict[int, Exploit] = {}

@@ -1,8 +1,7 @@
 """Keras: ``.h5`` and ``.weights.h5`` (HDF5), and ``.keras``, a zip file with one of these in it.
 
 HDF5 is parsed by pyfive, which is pure Python: a damaged file cannot exploit it as it could a C library. The elements
-of
-contiguous datasets are read here, from the stored offsets.
+of contiguous datasets are read here, from the stored offsets.
 """
 
 from __future__ import annotations

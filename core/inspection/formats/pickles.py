@@ -1,10 +1,8 @@
 """Pickles as a tree of symbols: nothing that they name is imported or called.
 
 A pickle is a program for a small stack machine. This is that machine without side effects: ``GLOBAL`` pushes the name
-instead
-of the object, ``REDUCE`` pushes a record of the call instead of making it. The output is plain data for any input. The
-opcodes
-are those of Python's :mod:`pickletools`.
+instead of the object, ``REDUCE`` pushes a record of the call instead of making it. The output is plain data for any
+input. The opcodes are those of Python's :mod:`pickletools`.
 """
 
 from __future__ import annotations
@@ -90,8 +88,7 @@ def read_pickle(source: PickleStream, *, limit: int = PICKLE_LIMIT) -> Any:
     """The tree of the pickle that begins here; ``source`` is then positioned after it.
 
     Leaves are None, bool, int, float, str, bytes; nodes are list, tuple, frozenset-like lists, and the classes above.
-    The tree may
-    be cyclic or share nodes: a walk over it must bound its steps.
+    The tree may be cyclic or share nodes: a walk over it must bound its steps.
 
     Raises:
         Unreadable: it is no pickle, truncated, or larger than ``limit``.

@@ -344,8 +344,7 @@ def _dtype_named(value: Any) -> str:
 
 def _spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool, int]:
     """The number of elements from the first to the last one, whether they are contiguous and in order, and how often
-    each of
-    them counts.
+    each of them counts.
     """
     if not all(shape):
         return 0, True, 1

@@ -1,8 +1,7 @@
 """The log files of a job: ``.trainmaster/logs/<job id>/<attempt>/<role>-<index>.log`` under its output.
 
 The runtime writes each line as ``2026-11-21T07:00:00.123456Z <text>``; with several processes in a replica the text
-begins
-with ``[rank N] ``. Anything else is shown as is: the folder belongs to the job.
+begins with ``[rank N] ``. Anything else is shown as is: the folder belongs to the job.
 """
 
 from __future__ import annotations

@@ -328,9 +328,8 @@ class LogMerge:
 
 def newest_position(logs: JobLogs, selection: Selection, *, tail_lines: int | None) -> LogPosition:
     """Where to begin: with the chosen attempt, else the newest; there at the beginning, shortly before the selection's
-    ``since``,
-    or ``tail_lines`` lines before the end of each file (of each, not of all: a hanging replica logged its last lines
-    long ago).
+    ``since``, or ``tail_lines`` lines before the end of each file (of each, not of all: a hanging replica logged its
+    last lines long ago).
     """
     attempts = logs.attempts()
     number = selection.attempt if selection.attempt is not None else (attempts[-1] if attempts else 0)

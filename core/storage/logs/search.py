@@ -19,10 +19,8 @@ class LineSearch:
     """One compiled expression.
 
     ``can_skip`` decides for a whole block at once that no line of it matches: some hundred times faster than line by
-    line. It
-    searches for the expression without its anchors, which refer to ends of lines and not of the block; every match with
-    anchors is
-    a match without.
+    line. It searches for the expression without its anchors, which refer to ends of lines and not of the block; every
+    match with anchors is a match without.
     """
 
     def __init__(self, pattern: str) -> None:

@@ -60,8 +60,7 @@ class StoredSeries:
 
     ``count`` points in all (of objects: how many were written), of which ``chunked`` are in chunks and the rest in
     ``pending``. ``last_time``: milliseconds since 1970. ``stream_id``, ``compactions`` and ``last_segment``: the
-    position
-    from which a follower continues (:func:`segments_behind`).
+    position from which a follower continues (:func:`segments_behind`).
     """
 
     id: int

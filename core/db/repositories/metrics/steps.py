@@ -33,14 +33,12 @@ def values_at(
     """The finite values of ``names`` that the job reported at each of ``steps``, by step.
 
     If several processes reported a step, the newest attempt wins; within it, the chief before workers, and the first of
-    a
-    role before the others.
+    a role before the others.
 
     Args:
         replicas: only the first so many replicas of each role; ``None``: all.
         chunks: read at most about so many chunks for a few dozen replicas; beyond that the last names are left out of
-            the
-            whole result. ``None``: no limit.
+            the whole result. ``None``: no limit.
     """
     values: dict[tuple[int, str], float] = {}
     wanted = list(names)

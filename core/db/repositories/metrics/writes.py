@@ -132,12 +132,10 @@ def add_metrics(
 
     Args:
         batch: a number that grows with each batch of ``writer``. A batch number that is not larger than the last one
-            was
-            stored before: nothing is added, and ``is_repeated`` is set. ``None``: no deduplication.
+            was stored before: nothing is added, and ``is_repeated`` is set. ``None``: no deduplication.
         printed: points parsed from printed output; those of a claimed name are left out.
         is_claim: from now on ``series`` are reported this way, and printed values of these names do not count (of the
-            first
-            thousand names). Earlier printed values stay: they may be a whole curve, and this report only its last
+            first thousand names). Earlier printed values stay: they may be a whole curve, and this report only its last
             value.
     """
     added = IngestResult()
@@ -454,8 +452,7 @@ def _add_objects(
 
 def _thin(session: Session, series_id: int) -> int:
     """Keep about as many objects of a series as allowed: the first, the newest, and every other one between. Returns
-    the
-    bytes removed.
+    the bytes removed.
     """
     rows = session.execute(
         select(MetricObject.id, func.length(MetricObject.data))
