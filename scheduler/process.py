@@ -25,14 +25,14 @@ from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError
 from scheduler.control.context import ControlContext
-from scheduler.control.models.registrar import Registrar
-from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.questions.forecasts import Forecaster
+from scheduler.control.questions.forecasts import Forecaster, StartForecastWriter
 from scheduler.control.questions.simulations import SimulationRunner
+from scheduler.control.registrar import Registrar
 from scheduler.control.serving.endpoint_loop import EndpointLoop
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.control.upkeep.gc import expire_waiting, housekeep, sweep_executor
+from scheduler.control.transitions import expire_waiting
+from scheduler.control.upkeep.gc import housekeep, sweep_executor
 from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
 from scheduler.executor_factory import make_executor, refused_volumes
@@ -160,26 +160,6 @@ class SchedulerProcess:
             if isinstance(outcome, IllegalTransition):
                 about["history"] = [{name: str(value) for name, value in line.items()} for line in outcome.history]
             log.error("task.failed", task=RECONCILE, attempt=attempt_id, exc_info=outcome, **about)
-
-    def study(self, study_id: str) -> None:
-        """Reconcile one study."""
-        self.studies.reconcile(study_id)
-
-    def studies_due(self) -> None:
-        """Wake up every study that may have something to do."""
-        self.studies.notify_due()
-
-    def models(self) -> None:
-        """Start the registrar, which registers and deletes model versions."""
-        self.registrar.start()
-
-    def endpoint(self, endpoint_id: str) -> None:
-        """Reconcile one endpoint."""
-        self.endpoints.reconcile(endpoint_id)
-
-    def endpoints_due(self) -> None:
-        """Wake up every endpoint that may have something to do."""
-        self.endpoints.notify_due()
 
     def reconcile_due(self) -> None:
         """Resync: wake up every live attempt that is due, or that has drifted, in case its wake-up was lost."""

@@ -16,11 +16,11 @@ from scheduler.planning.model import (
     QueuedGang,
     Quota,
     Reason,
-    ReasonCode,
     RunningGang,
     Shrink,
     Snapshot,
     Start,
+    WaitReasonCode,
 )
 from scheduler.planning.planner import plan, plan_to_apply
 
@@ -42,11 +42,11 @@ __all__ = [
     "QueuedGang",
     "Quota",
     "Reason",
-    "ReasonCode",
     "RunningGang",
     "Shrink",
     "Snapshot",
     "Start",
+    "WaitReasonCode",
     "plan",
     "plan_to_apply",
 ]

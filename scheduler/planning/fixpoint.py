@@ -2,7 +2,7 @@
 
 When victims are stopped for a job, their room is held for it from then on. That may move the reservation of another
 job, or invalidate a claim. So the plan is applied to the snapshot, as the control loop will do it, and the planner
-runs again until it preempts no further job; the results of all rounds form item plan.
+runs again until it preempts no further job; the results of all rounds form one plan.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scheduler.planning.model import (
     Preempt,
     QueuedGang,
     Reason,
-    ReasonCode,
     RunningGang,
     Shrink,
     Snapshot,
     Start,
+    WaitReasonCode,
 )
 from scheduler.planning.placement.capacity import FreeAmounts
 from scheduler.planning.placement.partial import subtract
@@ -95,7 +95,7 @@ def _plan_rounds(
 
 def _is_nominated(plan: Plan, job_id: JobId) -> bool:
     reason = plan.waits.get(job_id)
-    return reason is not None and reason.code is ReasonCode.PREEMPTING
+    return reason is not None and reason.code is WaitReasonCode.PREEMPTING
 
 
 def _combined(first: Plan, second: Plan) -> Plan:
@@ -156,22 +156,7 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
 
 def _started(job: QueuedGang, start: Start, snapshot: Snapshot) -> RunningGang:
     end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.max_hold_s)
-    return RunningGang(
-        job_id=job.job_id,
-        name=job.name,
-        project=job.project,
-        priority=job.priority,
-        gang=job.gang,
-        nodes=tuple((placement.role, placement.node) for placement in start.placements),
-        expected_end=end,
-        gpu_models=tuple(placement.gpu_model for placement in start.placements),
-        user=job.user,
-        queued_at=job.queued_at,
-        attained_gpu_s=job.attained_gpu_s,
-        estimate=job.estimate,
-        earlier_s=job.earlier_s,
-        indices=tuple(placement.index for placement in start.placements),
-    )
+    return job.running(start.placements, expected_end=end)
 
 
 def _stopping(gang: RunningGang, preempt: Preempt, snapshot: Snapshot) -> RunningGang:

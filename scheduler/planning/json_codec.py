@@ -1,4 +1,4 @@
-"""JSON codec for snapshots and plans, lossless: ``snapshot_from_json(snapshot_to_json(s)) == s``.
+"""JSON codec for snapshots and plans, lossless: ``from_json(Snapshot, to_json(s)) == s``.
 
 The field types of the dataclasses determine the encoding, so a new field needs no change here. A field with its
 default value is omitted, and an unknown key is ignored: rows of an older version stay readable. The keys are the
@@ -16,7 +16,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from scheduler.planning.model import Plan, Reason, Snapshot
+from scheduler.planning.model import Plan, Reason
 
 _T = TypeVar("_T")
 _Code = tuple[Callable[[Any], Any], Callable[[Any], Any]]  # to JSON, and back
@@ -25,14 +25,6 @@ _Code = tuple[Callable[[Any], Any], Callable[[Any], Any]]  # to JSON, and back
 _TAG: Final = "$"
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _CODES: Final[dict[type[Any], _Code]] = {}  # encoder and decoder of each class, built once
-
-
-def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    return to_json(snapshot)
-
-
-def snapshot_from_json(data: Mapping[str, Any]) -> Snapshot:
-    return from_json(Snapshot, data)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -80,6 +80,25 @@ class QueuedGang:
     def max_hold_s(self) -> float:
         """Longest time in seconds that it holds its resources once started; infinite if unknown."""
         return inf if self.max_run_time_s is None else self.max_run_time_s + self.overrun_s
+
+    def running(self, placements: Sequence[Placement], **others: Any) -> RunningGang:
+        """The job once it runs at ``placements``. ``others``: further fields of the running gang."""
+        return RunningGang(
+            job_id=self.job_id,
+            name=self.name,
+            project=self.project,
+            priority=self.priority,
+            gang=self.gang,
+            nodes=tuple((placement.role, placement.node) for placement in placements),
+            gpu_models=tuple(placement.gpu_model for placement in placements),
+            indices=tuple(placement.index for placement in placements),
+            user=self.user,
+            queued_at=self.queued_at,
+            attained_gpu_s=self.attained_gpu_s,
+            estimate=self.estimate,
+            earlier_s=self.earlier_s,
+            **others,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +202,7 @@ class Snapshot:
     policy: Policy = field(default_factory=Policy)
 
 
-class ReasonCode(StrEnum):
+class WaitReasonCode(StrEnum):
     NO_NODES = "no_nodes"  # the cluster has no node, or none is ready
     NEVER_FITS = "never_fits"  # no node could hold a member even if empty: the request exceeds every node
     NO_MATCHING_NODE = "no_matching_node"  # node selector or GPU model matches no node
@@ -202,7 +221,7 @@ class ReasonCode(StrEnum):
 class Reason:
     """Why a job waits: one sentence for people, the numbers behind it for programs."""
 
-    code: ReasonCode
+    code: WaitReasonCode
     sentence: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
 

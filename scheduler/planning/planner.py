@@ -20,11 +20,12 @@ from scheduler.planning.elastic.growth import ElasticGrowth
 from scheduler.planning.explain.wait_reasons import WaitReasons
 from scheduler.planning.fixpoint import plan_to_fixpoint
 from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot
+from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.preemption.preemption import Preemption, PreemptionDecision
 from scheduler.planning.queue.job_classes import JobClass, JobFamily, QueueEntry
 from scheduler.planning.queue.quota import QuotaExcess
-from scheduler.planning.queue_walk import LeftoverCapacity, QueueWalk
+from scheduler.planning.queue_walk import QueueWalk
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -44,18 +45,18 @@ def plan_to_apply(snapshot: Snapshot) -> Plan:
     return plan_to_fixpoint(snapshot, partial(PlanningPass, with_order=False))
 
 
-def plan_with_leftover(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, LeftoverCapacity | None]:
+def plan_with_leftover(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Capacity | None]:
     """The plan, and the capacity that it leaves to a waiting job; ``None`` if its quota leaves it nothing."""
     planning = PlanningPass(snapshot, watched=job_id)
     first = planning.build_plan()
-    return replace(first, waits={**planning.reasons(), **first.waits}), planning.leftover
+    return replace(first, waits={**planning.reasons(), **first.waits}), planning.walk.leftover
 
 
 class PlanningPass:
     """One pass over the queue of ``snapshot``: starts and growth once, then preemption as often as it is asked for.
 
     Args:
-        watched: the job for which ``leftover`` is recorded. with_order: fill in the plan's ``order``.
+        watched: the job for which the walk records the ``leftover``. with_order: fill in the plan's ``order``.
     """
 
     def __init__(self, snapshot: Snapshot, watched: JobId | None = None, *, with_order: bool = True) -> None:
@@ -65,10 +66,6 @@ class PlanningPass:
         self.walk = QueueWalk(self.context, watched)
         self.growth = ElasticGrowth(snapshot, self.context.eligibility, self.context.cluster, self.context.shares)
         self._waiting: list[QueueEntry] | None = None
-
-    @property
-    def leftover(self) -> LeftoverCapacity | None:
-        return self.walk.leftover
 
     def build_plan(self, hopeless: frozenset[JobId] = frozenset(), preemptors: int = 0) -> Plan:
         """The actions of this pass; of the wait reasons only those of jobs for which victims are stopped.

@@ -9,7 +9,6 @@ from scheduler.planning.context import PlanningContext
 from scheduler.planning.forecast.reservation import Timeline
 from scheduler.planning.model import QueuedGang
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import REFUSED, Ledger
@@ -25,14 +24,6 @@ from scheduler.planning.queue.shares import draft_amounts
 MAX_TIMED_RESERVATIONS = 8
 # Job classes for which no reserved room could be borrowed. Searching for more would cost more than it finds.
 MAX_LOANS_REFUSED = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LeftoverCapacity:
-    """The capacity that one job may use when the walk reaches it, the GPU headroom included."""
-
-    cluster: ClusterIndex
-    free: Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +43,8 @@ class QueueWalk:
 
     Attributes:
         starts: jobs that start, with their placements. nominated: jobs for which room is held until their victims are
-        gone, with their placements. quota_holds: quota held for nominated jobs. leftover: what the walk leaves to the
-        watched job; ``None`` if its quota leaves it nothing.
+        gone, with their placements. quota_holds: quota held for nominated jobs. leftover: the capacity that the watched
+        job may use when the walk reaches it, the GPU headroom included; ``None`` if its quota leaves it nothing.
     """
 
     def __init__(self, context: PlanningContext, watched: JobId | None = None) -> None:
@@ -62,7 +53,7 @@ class QueueWalk:
         self.infeasibility = context.infeasibility
         self.shares = context.shares
         self.watched = watched
-        self.leftover: LeftoverCapacity | None = None
+        self.leftover: Capacity | None = None
         may_start = None if self.eligibility.is_open else context.may_start
         self.queue = JobQueue(context.snapshot, self.shares, context.can_ever_run, may_start)
         self.starts: list[tuple[QueuedGang, PartialPlacement]] = []
@@ -168,7 +159,7 @@ class QueueWalk:
         node_filter = self.eligibility.filter_of(key)
         for number in () if node_filter is None else node_filter.hidden:
             free.put(number, 0, 0, {}, {})
-        self.leftover = LeftoverCapacity(self.context.cluster, free)
+        self.leftover = free
 
     # ---- starts ----
 
@@ -218,7 +209,7 @@ class QueueWalk:
         lenders = [
             reservation.job.job_id
             for reservation in self.ledger.reservations
-            if reservation.start_s is None and policy.may_lend(reservation.job, job)
+            if reservation.start_s is None and policy.may_backfill_over(reservation.job, job)
         ]
         if not lenders:
             return False

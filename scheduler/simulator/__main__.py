@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +92,7 @@ def _tried(words: str) -> Any:
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:
-    around = JobListOptions(
-        nodes=options.nodes,
-        gpus=options.gpus,
-        node_list=options.node_list,
-        profiles=options.profiles,
-        tick=options.tick,
-        estimates=options.estimates,
-        restart_cost=options.restart_cost,
-        limit=options.limit,
-    )
+    around = JobListOptions(**{field.name: getattr(options, field.name) for field in fields(JobListOptions)})
     return read(options.scenario, options.format, around, seed=options.seed)
 
 

@@ -88,24 +88,12 @@ class SimulatedRun:
 
     def view(self) -> RunningGang:
         limit = None if self.job.max_run_time_s is None else self.job.max_hold_s
-        return RunningGang(
-            job_id=self.job.job_id,
-            name=self.job.name,
-            project=self.job.project,
-            priority=self.job.priority,
-            gang=self.job.gang,
-            nodes=tuple((placement.role, placement.node) for placement in self.placements),
+        return self.job.running(
+            self.placements,
             expected_end=self.stops_at or (None if limit is None else self.started_at + timedelta(seconds=limit)),
-            gpu_models=tuple(placement.gpu_model for placement in self.placements),
-            user=self.job.user,
-            queued_at=self.job.queued_at,
             started_at=self.started_at,
-            attained_gpu_s=self.job.attained_gpu_s,
-            estimate=self.job.estimate,
             is_stopping=self.stops_at is not None,
             stopping_for=self.stops_for,
-            indices=tuple(placement.index for placement in self.placements),
-            earlier_s=self.job.earlier_s,
         )
 
     def growing(self) -> GrowingGang | None:

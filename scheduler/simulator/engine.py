@@ -235,12 +235,12 @@ class Simulation:
         for grow in made.grows:
             role = self.world.running[grow.job_id].job.gang.elastic
             if role is not None:
-                self.outcome.usage.grow(role.request, len(grow.placements))
+                self.outcome.usage.hold(role.request, len(grow.placements))
             self._resize(grow.job_id, now_s)
         for shrink in made.shrinks:
             role = self.world.running[shrink.job_id].job.gang.elastic
             if role is not None:
-                self.outcome.usage.shrink(role.request, len(shrink.indices))
+                self.outcome.usage.hold(role.request, -len(shrink.indices))
             self._resize(shrink.job_id, now_s)
             self._is_dirty = True
         for preempt in made.preempts:

@@ -72,11 +72,11 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one run. ``utilisation``: GPUs sums / GPUs present, from the start to the last end.
+    """The figures of one run. ``utilisation``: GPUs held / GPUs present, from the start to the last end.
 
     ``completion``: from arrival to end (job completion time, JCT). ``idle_while_waiting``: GPUs free while jobs wait
     for room / GPUs present; ``fragmentation``: the fraction of these on partly used nodes. ``lost``: seconds of work
-    repeated after preemptions / seconds of work. ``allocation``: (time, mean fraction of GPUs sums until the next
+    repeated after preemptions / seconds of work. ``allocation``: (time, mean fraction of GPUs held until the next
     point); ``cpu_allocation``: the same for CPUs; ``queue``: (time, mean number of waiting jobs until the next
     point). ``decision_cpu``: CPU time of one plan, where measured.
     """
@@ -141,7 +141,7 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
         lost=sum(job.lost_s for job in jobs) / work_s if work_s else 0.0,
         fairness=Fairness.of(rhos(jobs, usage.gpus)),
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
-        # The run's own end is a step, too: what is sums then is in no segment yet.
+        # The run's own end is a step, too: what is held then is in no segment yet.
         allocation=_resampled((*usage.allocation, (outcome.end_s, usage.held_gpu_milli)), end_s, usage.gpus * WHOLE),
         cpu_allocation=_resampled(
             (*usage.cpu_allocation, (outcome.end_s, usage.held_cpu_milli)), end_s, usage.cpu_milli

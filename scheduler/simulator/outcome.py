@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 from core.domain.ids import JobId
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import ResourceRequest
-from scheduler.planning import NodeSnapshot, Reason, ReasonCode
+from scheduler.planning import NodeSnapshot, Reason, WaitReasonCode
 from scheduler.simulator.cluster import SimulatedCluster, SimulatedRun
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
 
-_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY, ReasonCode.GPU_HEADROOM)
+_WAITS_FOR_ROOM = (
+    WaitReasonCode.NO_ROOM,
+    WaitReasonCode.RESERVED,
+    WaitReasonCode.TOPOLOGY,
+    WaitReasonCode.GPU_HEADROOM,
+)
 
 
 class ClusterUsage:
@@ -28,12 +33,12 @@ class ClusterUsage:
         self.held_cpu_milli = 0
         self.gpu_seconds = 0.0
         self.cpu_seconds = 0.0  # in thousandths of a CPU
-        self.waiting_seconds: dict[ReasonCode, float] = {}
+        self.waiting_seconds: dict[WaitReasonCode, float] = {}
         # While a job waits for room: free GPUs, and those of them on partly used nodes.
         self.idle_gpu_seconds = 0.0
         self.broken_gpu_seconds = 0.0
         self._idle = (0.0, 0.0)
-        self._waiting: Counter[ReasonCode] = Counter()
+        self._waiting: Counter[WaitReasonCode] = Counter()
         # Thousandths of GPUs held, and number of waiting jobs, from each time on; the newest last.
         self.allocation: list[tuple[float, int]] = [(0.0, 0)]
         self.cpu_allocation: list[tuple[float, int]] = [(0.0, 0)]
@@ -58,31 +63,22 @@ class ClusterUsage:
             self.waiting_seconds[code] = self.waiting_seconds.get(code, 0.0) + past_s * jobs
 
     def start(self, running: SimulatedRun) -> None:
-        self._hold(running, 1)
+        self._hold_all(running, 1)
 
     def end(self, running: SimulatedRun) -> None:
-        self._hold(running, -1)
+        self._hold_all(running, -1)
 
-    def _hold(self, running: SimulatedRun, sign: int) -> None:
+    def _hold_all(self, running: SimulatedRun, sign: int) -> None:
         requests = {role.role: role.request for role in running.job.gang.roles}
         for placement in running.placements:
-            self._hold_one(requests[placement.role], sign)
+            self.hold(requests[placement.role], sign)
 
-    def grow(self, request: ResourceRequest, replicas: int) -> None:
-        """An elastic gang has grown."""
-        for _ in range(replicas):
-            self._hold_one(request, 1)
+    def hold(self, request: ResourceRequest, replicas: int) -> None:
+        """A gang holds so many more replicas; negative where it has shrunk."""
+        self.held_gpu_milli += replicas * (WHOLE * request.gpu_count + request.gpu_milli)
+        self.held_cpu_milli += replicas * request.cpu_milli
 
-    def shrink(self, request: ResourceRequest, replicas: int) -> None:
-        """An elastic gang has shrunk."""
-        for _ in range(replicas):
-            self._hold_one(request, -1)
-
-    def _hold_one(self, request: ResourceRequest, sign: int) -> None:
-        self.held_gpu_milli += sign * (WHOLE * request.gpu_count + request.gpu_milli)
-        self.held_cpu_milli += sign * request.cpu_milli
-
-    def wait(self, codes: Mapping[str, ReasonCode], world: SimulatedCluster) -> None:
+    def wait(self, codes: Mapping[str, WaitReasonCode], world: SimulatedCluster) -> None:
         """Why jobs wait from now on, and what is free meanwhile."""
         self._waiting = Counter(codes.values())
         idle = broken = 0.0

@@ -32,7 +32,7 @@ _BEST: Final = 5
 _NEARNESS: Final = (0.2, 0.05, 0.01)
 _SEARCHES: Final = 6
 _STEPS: Final = 40
-# A change of one in so many cube takes another value of a parameter without order.
+# This fraction of the steps takes another value of a parameter without order.
 _JUMPS: Final = 0.2
 _LOG_ROOT_2PI: Final = 0.5 * math.log(2 * math.pi)
 _FAR: Final = -1e4

@@ -29,7 +29,8 @@ from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.control.upkeep.gc import expire_waiting, sweep_executor
+from scheduler.control.transitions import expire_waiting
+from scheduler.control.upkeep.gc import sweep_executor
 from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import due_attempts
 

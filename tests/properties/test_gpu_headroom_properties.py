@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
-from scheduler.planning import NodeSnapshot, Plan, Policy, QueuedGang, ReasonCode, Snapshot, plan
+from scheduler.planning import NodeSnapshot, Plan, Policy, QueuedGang, Snapshot, WaitReasonCode, plan
 from scheduler.simulator.cluster import SimulatedCluster
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
@@ -23,7 +23,7 @@ from scheduler.simulator.reading.scenario import Scenario
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment
 
 MODELS = ("A100", "H100")
-NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
+NEVER = {WaitReasonCode.NEVER_FITS, WaitReasonCode.TOO_LARGE, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.NO_NODES}
 KEEPS = replace(NOBODY_GOES, keeps_for_gpus=True)
 often = settings(max_examples=80, deadline=None)
 
@@ -177,15 +177,15 @@ def test_exactly_the_jobs_blocked_by_headroom_would_fit_without_it(snapshot: Sna
     for job_id, reason in made.waits.items():
         wanted = gangs[job_id]
         is_free = fits(nodes, wanted)
-        if reason.code is ReasonCode.GPU_HEADROOM:
+        if reason.code is WaitReasonCode.GPU_HEADROOM:
             assert is_free
             assert is_bound(wanted, snapshot.nodes, requests)
             assert assignment(spare(nodes, requests), wanted) is None
         elif is_bound(wanted, snapshot.nodes, requests):
             is_spare = assignment(spare(nodes, requests), wanted) is not None
-            assert is_spare == (reason.code is ReasonCode.RESERVED)
+            assert is_spare == (reason.code is WaitReasonCode.RESERVED)
         else:
-            assert is_free == (reason.code is ReasonCode.RESERVED)
+            assert is_free == (reason.code is WaitReasonCode.RESERVED)
 
 
 @often

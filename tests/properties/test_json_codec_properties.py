@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning import plan
-from scheduler.planning.json_codec import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_json
+from scheduler.planning.json_codec import from_json, plan_from_json, plan_to_json, to_json
 from scheduler.planning.model import Plan, Snapshot
 from tests.properties.planner_worlds import snapshots
 
@@ -78,7 +78,7 @@ def through_json(value: Any) -> Any:
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
 @given(values(Snapshot))
 def test_any_snapshot_comes_back_as_it_was(snapshot: Snapshot) -> None:
-    assert snapshot_from_json(through_json(snapshot_to_json(snapshot))) == snapshot
+    assert from_json(Snapshot, through_json(to_json(snapshot))) == snapshot
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
@@ -90,5 +90,5 @@ def test_any_plan_comes_back_as_it_was(made: Plan) -> None:
 @settings(deadline=None, max_examples=60)
 @given(snapshots())
 def test_what_was_read_back_is_planned_as_it_was(snapshot: Snapshot) -> None:
-    again = snapshot_from_json(through_json(snapshot_to_json(snapshot)))
+    again = from_json(Snapshot, through_json(to_json(snapshot)))
     assert plan(again) == plan_from_json(through_json(plan_to_json(plan(snapshot))))

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.sharing.resources import Amounts
-from scheduler.planning import Plan, ReasonCode, Snapshot, plan
-from scheduler.planning.placement.devices import give_back
+from scheduler.planning import Plan, Snapshot, WaitReasonCode, plan
+from scheduler.planning.forecast.reservation import give_back
 from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.parts_worlds import POLICY, assignment, snapshots
 
@@ -49,8 +49,8 @@ def test_a_gang_of_one_kind_of_request_waits_only_if_no_assignment_exists(snapsh
     for job in left.queued:
         fits_now = assignment(left.nodes, job.gang) is not None
         code = made.waits[job.job_id].code
-        assert fits_now == (code is ReasonCode.RESERVED), (job.gang, made.waits[job.job_id])
-        if code in {ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE}:
+        assert fits_now == (code is WaitReasonCode.RESERVED), (job.gang, made.waits[job.job_id])
+        if code in {WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE}:
             assert assignment(empty, job.gang) is None
 
 
@@ -61,7 +61,7 @@ def test_small_gangs_of_unlike_members_find_their_place_too(snapshot: Snapshot) 
     _, left = after(snapshot, made)
     for job in left.queued:
         if assignment(left.nodes, job.gang) is not None:
-            assert made.waits[job.job_id].code is ReasonCode.RESERVED, (job.gang, made.waits[job.job_id])
+            assert made.waits[job.job_id].code is WaitReasonCode.RESERVED, (job.gang, made.waits[job.job_id])
 
 
 @often

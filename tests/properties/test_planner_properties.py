@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.sharing.resources import Amounts
-from scheduler.planning import NodeSnapshot, Plan, ReasonCode, Snapshot, plan
+from scheduler.planning import NodeSnapshot, Plan, Snapshot, WaitReasonCode, plan
 from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, assignment, busy_snapshot, gangs, in_order, nodes
 
@@ -106,17 +106,17 @@ def test_a_gang_that_has_no_room_really_has_none_and_the_codes_say_what_is_so(sn
         gang = by_id[job_id].gang
         fits_now = assignment(left.nodes, gang) is not None
         fits_ever = assignment(empty, gang) is not None
-        assert fits_now == (reason.code is ReasonCode.RESERVED)
+        assert fits_now == (reason.code is WaitReasonCode.RESERVED)
         match reason.code:
-            case ReasonCode.NO_ROOM | ReasonCode.TOPOLOGY | ReasonCode.RESERVED:
+            case WaitReasonCode.NO_ROOM | WaitReasonCode.TOPOLOGY | WaitReasonCode.RESERVED:
                 assert fits_ever
-            case ReasonCode.NO_NODES:
+            case WaitReasonCode.NO_NODES:
                 assert not fits_ever
                 if any(not node.is_schedulable for node in snapshot.nodes) and any(n.is_schedulable for n in empty):
                     assert assignment(away, gang) is not None
             case _:
                 assert not fits_ever
-        if reason.code is ReasonCode.TOPOLOGY:
+        if reason.code is WaitReasonCode.TOPOLOGY:
             assert assignment(left.nodes, replace(gang, topology_required=False)) is not None
 
 
@@ -132,7 +132,12 @@ def test_the_first_job_in_order_starts_if_it_fits(snapshot: Snapshot) -> None:
 @given(any_snapshots())
 def test_a_job_that_can_never_run_changes_nothing_for_the_others(snapshot: Snapshot) -> None:
     made = plan(snapshot)
-    never = {ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE, ReasonCode.NO_NODES}
+    never = {
+        WaitReasonCode.NEVER_FITS,
+        WaitReasonCode.NO_MATCHING_NODE,
+        WaitReasonCode.TOO_LARGE,
+        WaitReasonCode.NO_NODES,
+    }
     hopeless = {job_id for job_id, reason in made.waits.items() if reason.code in never}
     without = replace(snapshot, queued=tuple(job for job in snapshot.queued if job.job_id not in hopeless))
     again = plan(without)
@@ -147,7 +152,12 @@ def test_backfill_never_delays_the_first_blocked_gang(snapshot: Snapshot) -> Non
     # when everybody behind it was planned too. Ends are those that are stated; who states none never ends.
     made = plan(snapshot)
     started = {start.job_id for start in made.starts}
-    never = {ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE, ReasonCode.NO_NODES}
+    never = {
+        WaitReasonCode.NEVER_FITS,
+        WaitReasonCode.NO_MATCHING_NODE,
+        WaitReasonCode.TOO_LARGE,
+        WaitReasonCode.NO_NODES,
+    }
     order = [job for job in in_order(snapshot) if job.job_id in started or made.waits[job.job_id].code not in never]
     head = next((job for job in order if job.job_id not in started), None)
     if head is None:

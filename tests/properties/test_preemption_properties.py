@@ -24,9 +24,9 @@ from scheduler.planning import (
     PreemptCode,
     QueuedGang,
     QueueOrder,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.fixpoint import apply_plan
@@ -38,7 +38,7 @@ from tests.properties.preemption_worlds import OfModels, Story, any_policy
 SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "100"))
 CHUNK = 50
 BY_PRIORITY = Policy(order=QueueOrder.FIFO, is_fair=False, reclaims=False, min_run_time_s=60.0, keeps_for_gpus=False)
-_NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
+_NEVER = {WaitReasonCode.NEVER_FITS, WaitReasonCode.TOO_LARGE, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.NO_NODES}
 
 
 def reported(story: Story, *phases: int) -> Story:
@@ -99,7 +99,7 @@ def check(snapshot: Snapshot, made: Plan, seed: int) -> None:
             case PreemptCode.MOVE:
                 pass
         # Who it is for waits, and is told.
-        assert made.waits[job.job_id].code is ReasonCode.PREEMPTING, where
+        assert made.waits[job.job_id].code is WaitReasonCode.PREEMPTING, where
         assert gang.name in made.waits[job.job_id].sentence or len(stopped) > 2, where
     _check_need(snapshot, made, where)
 
@@ -115,7 +115,7 @@ def _check_need(snapshot: Snapshot, made: Plan, where: str) -> None:
     later = apply_plan(snapshot, made)
     gone = [gang for gang in later.running if gang.is_stopping]
     left = _without(later.nodes, gone)
-    promised = [job for job in later.queued if made.waits[job.job_id].code is ReasonCode.PREEMPTING]
+    promised = [job for job in later.queued if made.waits[job.job_id].code is WaitReasonCode.PREEMPTING]
     assert {job.job_id for job in asking} <= {job.job_id for job in promised}, where
     assert assignment(left, Gang(tuple(role for job in promised for role in job.gang.roles))) is not None, where
     assert all(_within_limits(later, gone, promised, job) for job in asking), where
@@ -320,7 +320,7 @@ def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None
         preemption_policy = PreemptionPolicy(left, Shares(left))
         for job in left.queued:
             # Room that is kept for another one is not taken, nor a limit exceeded.
-            codes = {*_NEVER, ReasonCode.PREEMPTING, ReasonCode.RESERVED, ReasonCode.QUOTA}
+            codes = {*_NEVER, WaitReasonCode.PREEMPTING, WaitReasonCode.RESERVED, WaitReasonCode.QUOTA}
             if made.waits[job.job_id].code in codes or not preemption_policy.may_reclaim(job):
                 continue
             for gone in _takable(job, left):

@@ -22,8 +22,8 @@ from scheduler.planning import (
     QueuedGang,
     QueueOrder,
     Quota,
-    ReasonCode,
     Snapshot,
+    WaitReasonCode,
     plan,
     plan_to_apply,
 )
@@ -159,7 +159,7 @@ def test_who_waits_for_a_quota_would_exceed_it_with_what_is_held_now(world: Simu
     world.apply(made, NOW)
     held = used(world)
     for job_id, reason in made.waits.items():
-        if reason.code is not ReasonCode.QUOTA:
+        if reason.code is not WaitReasonCode.QUOTA:
             continue
         numbers, job = reason.numbers, waiting[job_id]
         name = (numbers["project"], numbers.get("user", ""), numbers["resource"])
@@ -227,7 +227,7 @@ def test_no_job_runs_on_a_node_booked_for_another_project_unless_it_surely_ends_
                 assert end is not None
                 assert end <= booking.begins_at
     for job_id, reason in made.waits.items():
-        if reason.code is ReasonCode.BOOKED:
+        if reason.code is WaitReasonCode.BOOKED:
             booking = next(booking for booking in snapshot.bookings if booking.id == reason.numbers["booking"])
             assert booking.project != jobs[job_id].project
             assert booking.name in reason.sentence

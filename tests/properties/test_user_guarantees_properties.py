@@ -19,9 +19,9 @@ from scheduler.planning import (
     PreemptCode,
     QueuedGang,
     Quota,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.queue.quota import is_guaranteed_to_user
@@ -113,7 +113,7 @@ def shrunk_by_equals(snapshot: Snapshot, made: Plan) -> dict[tuple[str, str], tu
             found.add((gang.project, gang.user))
             left[gang.project, gang.user] -= len(shrink.indices) * gpu_milli(role.request)
     for job in snapshot.queued:
-        if job.job_id not in made.waits or made.waits[job.job_id].code is ReasonCode.PREEMPTING:
+        if job.job_id not in made.waits or made.waits[job.job_id].code is WaitReasonCode.PREEMPTING:
             who = (job.project, job.user)
             left[who] = left.get(who, 0) + sum(role.replicas * gpu_milli(role.request) for role in job.gang.roles)
     accounts = {account.project: account for account in snapshot.accounts}

@@ -28,9 +28,9 @@ from scheduler.planning import (
     Policy,
     QueuedGang,
     QueueOrder,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -68,7 +68,7 @@ def starts(made: Plan) -> dict[JobId, tuple[Placement, ...]]:
     return {start.job_id: start.placements for start in made.starts}
 
 
-def codes(made: Plan) -> dict[JobId, ReasonCode]:
+def codes(made: Plan) -> dict[JobId, WaitReasonCode]:
     return {name: reason.code for name, reason in made.waits.items()}
 
 

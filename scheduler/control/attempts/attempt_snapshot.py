@@ -180,10 +180,6 @@ class AttemptSnapshot:
     can_change_worlds: bool = False
     joining_since: Mapping[str, datetime] = field(default_factory=dict)
 
-    def stop_grace(self, stop: Stop | None) -> timedelta:
-        """From SIGTERM to SIGKILL."""
-        return stop_grace(self.job.spec, stop)
-
 
 def stop_grace(spec: JobSpec, stop: Stop | None) -> timedelta:
     """How long replicas have from SIGTERM to SIGKILL."""

@@ -25,6 +25,7 @@ from scheduler.control.attempts.attempt_snapshot import (
     GangMember,
     Stop,
     StopCause,
+    stop_grace,
 )
 from scheduler.control.attempts.backoff import restart_delay
 from scheduler.control.attempts.decision import Decision, ReplicaMove, ReplicaNote
@@ -357,7 +358,7 @@ class _DecisionBuilder:
             elif member.state is ReplicaState.PENDING:
                 self.creates.append(member)
         if self.stop is not None and live:
-            patience = self.stop.at + self.snapshot.stop_grace(self.stop) + KILL_SLACK
+            patience = self.stop.at + stop_grace(self.snapshot.job.spec, self.stop) + KILL_SLACK
             if patience <= self.now:
                 # The engine does not end them: it is told to remove everything, and that is their end.
                 for member in live:

@@ -94,10 +94,11 @@ class ReconcilePass:
     def _prepare(self) -> Effects[None]:
         """Assign the attempt's addresses and its checkpoint, before anything is created."""
         control, job, attempt = self.control, self.rows.job, self.rows.attempt
-        given, sources = yield LoadStartInputs(job, attempt.number)
-        layout = control.executor.assign_addresses(self._layout(self.rows.members), frozenset(given.ports), attempt.id)
+        taken, sources = yield LoadStartInputs(job, attempt.number)
+        ports = frozenset(port for _, port in taken)
+        layout = control.executor.assign_addresses(self._layout(self.rows.members), ports, attempt.id)
         addresses = frozenset(addresses_of(layout)) if control.executor.shares_hosts else frozenset()
-        given.add(addresses)
+        taken.update(addresses)
         resume_from = self._ready_output(sources)
         note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
         writer = self._writer()
@@ -275,8 +276,7 @@ class ReconcilePass:
         control = self.control
         taken: set[tuple[str, int]] = set()
         if control.executor.shares_hosts:
-            given, _ = yield LoadStartInputs(self.rows.job, self.rows.attempt.number)
-            taken = given.addresses
+            taken, _ = yield LoadStartInputs(self.rows.job, self.rows.attempt.number)
         ports = frozenset(port for _, port in taken)
         attempt = self.rows.attempt
         layout = self._layout(change.members)

@@ -16,6 +16,7 @@ from core.domain.jobs.exits import ExitCause
 from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, AttemptSnapshot, GangMember
+from scheduler.planning.explain.phrases import all_of
 
 GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
 # A joining replica that cannot be created gives its place back after this time. The time is longer once the engine has
@@ -211,5 +212,4 @@ def _is_ready(snapshot: AttemptSnapshot, member: GangMember) -> bool:
 
 
 def _names(members: Sequence[GangMember]) -> str:
-    *most, last = [member.name for member in members]
-    return f"{', '.join(most)} and {last}" if most else last
+    return all_of([member.name for member in members])

@@ -87,9 +87,10 @@ class PlanLogWriter:
         parts = {name: _named(getattr(snapshot, name), key) for name, (_, key) in _PARTS.items()}
         if chain and _says_the_same(chain.plan, made) and not _has_changed(chain, parts, snapshot.policy):
             return False
-        is_whole = chain is None or chain.length >= _LONGEST_CHAIN
-        before: Mapping[str, Mapping[str, Any]] = {} if chain is None or is_whole else chain.parts
-        numbers = {} if chain is None or is_whole else chain.numbers
+        if chain is not None and chain.length >= _LONGEST_CHAIN:
+            chain = None  # this record is a whole one
+        before: Mapping[str, Mapping[str, Any]] = {} if chain is None else chain.parts
+        numbers = {} if chain is None else chain.numbers
         put, gone = _difference(before, parts)
         for job_id in put.get("queued", ()):
             numbers.setdefault(job_id, len(numbers))
@@ -103,18 +104,18 @@ class PlanLogWriter:
         }
         packed = zlib.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), _LEVEL)
         record_id = new_id("pln")
-        base_id = record_id if chain is None or is_whole else chain.base_id
+        base_id = record_id if chain is None else chain.base_id
         session.execute(
             insert(PlanRecord).values(
                 id=record_id,
                 at=snapshot.now,
                 base_id=base_id,
-                previous_id=None if chain is None or is_whole else chain.last_id,
+                previous_id=None if chain is None else chain.last_id,
                 size_bytes=len(packed),
                 data=packed,
             )
         )
-        length = 1 if chain is None or is_whole else chain.length + 1
+        length = 1 if chain is None else chain.length + 1
         self.chain = _Chain(base_id, record_id, length, parts, snapshot.policy, numbers, made)
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -128,7 +128,7 @@ def changed_usage(
     news: dict[UsageKey, DecayedUsage] = {}
     dues: list[datetime] = []
     half_life_s = settings.policy.usage_half_life_s
-    for key in _both(now, settings.usage):
+    for key in sorted({*now, *settings.usage}):
         share = now.get(key, 0.0)
         before = settings.usage.get(key)
         if before is None:
@@ -138,17 +138,9 @@ def changed_usage(
                 dues.append(before.at + _APART)
             else:
                 news[key] = before.change(share, snapshot.now, half_life_s)
-        elif not share and _is_faded(before, snapshot, half_life_s):
+        elif not share and before.change(0.0, snapshot.now, half_life_s).is_nothing:
             news[key] = before.change(share, snapshot.now, half_life_s)
     return news, min(dues, default=None)
-
-
-def _is_faded(before: DecayedUsage, snapshot: Snapshot, half_life_s: float) -> bool:
-    return before.change(0.0, snapshot.now, half_life_s).is_nothing
-
-
-def _both(first: Iterable[UsageKey], second: Iterable[UsageKey]) -> Iterable[UsageKey]:
-    return sorted({*first, *second})
 
 
 def _policy(session: Session) -> Policy:

@@ -12,7 +12,7 @@ import structlog
 
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
-from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot, WaitReasonCode
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ def _without(snapshot: Snapshot, poison: Collection[JobId]) -> Snapshot:
     return replace(snapshot, queued=tuple(job for job in snapshot.queued if job.job_id not in poison))
 
 
-_NO_REPLICAS: Final = Reason(ReasonCode.NEVER_FITS, "asks for no replicas at all, so there is nothing to start")
+_NO_REPLICAS: Final = Reason(WaitReasonCode.NEVER_FITS, "asks for no replicas at all, so there is nothing to start")
 
 
 def _without_replicas(snapshot: Snapshot) -> list[QueuedGang]:
@@ -107,7 +107,7 @@ def _reason(error: Exception) -> Reason:
         f"cannot be planned: the planner fails with this job ({type(error).__name__}). It is set aside, and tried "
         "again when it is changed, or in some minutes; the scheduler's log has the details for an administrator"
     )
-    return Reason(ReasonCode.NEVER_FITS, sentence)
+    return Reason(WaitReasonCode.NEVER_FITS, sentence)
 
 
 def _bisect(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Exception) -> list[JobId]:

@@ -1,4 +1,4 @@
-"""Reading all inputs of a plan as item snapshot."""
+"""Reading all inputs of a plan as one snapshot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scheduler.control.planning.running import (
 )
 from scheduler.control.upkeep.quarantine import failures_seen, next_change
 from scheduler.planning.forecast.durations import JobTraits
-from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.queue.policy_key import turns_taken
 
 _GANG_CACHE_SIZE: Final = 20_000
@@ -129,7 +129,7 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
 
 
 def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_grow: bool = False) -> PlannerInputs:
-    """Queue, running gangs and nodes as item consistent view.
+    """Queue, running gangs and nodes as one consistent view.
 
     Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can add replicas to a
     running gang.
@@ -199,10 +199,6 @@ def next_turn(snapshot: Snapshot) -> datetime | None:
     return max(min(times), now + _LEAST_TURN)
 
 
-def _is_due(now: datetime) -> Any:
-    return or_(Job.not_before.is_(None), Job.not_before <= now)
-
-
 def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobId, Reason]:
     """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of new and changed jobs.
 
@@ -224,11 +220,9 @@ def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobI
             own_reasons[JobId(job_id)] = reason_from_json(written)
     cache.jobs = jobs
     if len(fresh) > _ALL_AT_ONCE:
-        _read_queued(
-            session,
-            cache,
-            and_(Job.state == JobState.QUEUED.value, Job.desired_state == DesiredState.RUN.value, _is_due(now)),
-        )
+        is_due = or_(Job.not_before.is_(None), Job.not_before <= now)
+        is_waiting = and_(Job.state == JobState.QUEUED.value, Job.desired_state == DesiredState.RUN.value)
+        _read_queued(session, cache, and_(is_waiting, is_due))
         return own_reasons
     for begin in range(0, len(fresh), _CHUNK):
         _read_queued(session, cache, Job.id.in_(fresh[begin : begin + _CHUNK]))
@@ -298,11 +292,11 @@ def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> N
 
 def _shape_reasons(session: Session) -> dict[str, Reason]:
     rows = session.execute(select(WaitReason.shape, WaitReason.code, WaitReason.sentence, WaitReason.numbers))
-    return {row.shape: Reason(ReasonCode(row.code), row.sentence, row.numbers) for row in rows}
+    return {row.shape: Reason(WaitReasonCode(row.code), row.sentence, row.numbers) for row in rows}
 
 
 def reason_from_json(data: Mapping[str, Any]) -> Reason:
-    return Reason(ReasonCode(data["code"]), data["sentence"], dict(data.get("numbers", {})))
+    return Reason(WaitReasonCode(data["code"]), data["sentence"], dict(data.get("numbers", {})))
 
 
 def reason_to_json(reason: Reason) -> dict[str, Any]:

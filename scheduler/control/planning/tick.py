@@ -27,9 +27,9 @@ from scheduler.control.planning.placing import StartOrder, grow, place_all
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
 from scheduler.control.planning.preempting import claims_of, preempt_for
-from scheduler.control.planning.queued_jobs import move_queued
 from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, fingerprint, load_snapshot
 from scheduler.control.planning.wait_reasons import changed_reasons, write_own, write_shapes
+from scheduler.control.transitions import move_queued
 from scheduler.control.upkeep import quarantine
 from scheduler.planning import plan_to_apply as plan
 from scheduler.planning.model import Plan
@@ -66,7 +66,7 @@ class Ticker:
         self._cache = SnapshotCache()
         self._plan_log = PlanLogWriter()
         self._poison_filter = PoisonJobFilter()
-        self._quarantine_judge = quarantine.QuarantineJudge()
+        self._quarantine_judge = quarantine.QuarantineSchedule()
         self._idle_fingerprint: tuple[Any, ...] | None = None  # after a tick that left nothing to start
         self._busy_ticks = 0  # consecutive ticks that started or stopped a job
         self._ticked_at: datetime | None = None

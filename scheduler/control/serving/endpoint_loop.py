@@ -36,7 +36,7 @@ from scheduler.control.journal import SCHEDULER
 from scheduler.control.leased_loop import LeasedLoop
 from scheduler.control.serving.facts import DeploymentFacts, EndpointFacts, columns_of, load_endpoint
 from scheduler.control.serving.probe import HealthProbe, ProbeResult, probe_all, probe_health
-from scheduler.control.studies.cancellation import cancel_job
+from scheduler.control.transitions import cancel_job
 
 # Jobs that one pass starts for one deployment: the next pass starts the others.
 _MAX_STARTS: Final = 25

@@ -13,10 +13,9 @@ from trainmaster.studies import Goal
 
 from core.db.repositories import studies
 from core.domain.studies.budget import BudgetUsage
-from core.domain.studies.curves import Curve
+from core.domain.studies.curves import Curve, Trace
 from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
-from core.domain.studies.traces import Trace
 from scheduler.control.studies.follow import TraceFollower
 from scheduler.tuning import ObservedTrial
 
@@ -30,11 +29,11 @@ class StudyHistory:
     """An ended trial never changes, so only newly ended ones are read and counted."""
 
     def __init__(self) -> None:
-        self._known: dict[int, ObservedTrial] = {}
+        self.by_number: dict[int, ObservedTrial] = {}  # every trial with a result
         # The same sorted by number, in two lists: sorting ten thousand for each question takes longer than to answer
-        # it.
+        # it. Not to be changed, and to be used before the next ``refresh``.
         self._numbers: list[int] = []
-        self._results: list[ObservedTrial] = []
+        self.results: list[ObservedTrial] = []
         # Trials up to this number that are not known to have ended.
         self._open: set[int] = set()
         self._seen = 0
@@ -43,9 +42,10 @@ class StudyHistory:
         self._gpu_s = 0.0
         self._failed_points: dict[int, Mapping[str, Any]] = {}
         self._traces: dict[int, Trace] = {}
-        # Of ended trials: their parent and the member that they replace; and the possible parents of their replacement.
-        self._memos: dict[int, Mapping[str, Any]] = {}
-        self._parents: dict[int, tuple[int, ...]] = {}
+        # Memos of ended trials that went on from another trial, by number.
+        self.memos: dict[int, Mapping[str, Any]] = {}
+        # Members of a population that ended for a replacement, with its possible parents, the best first.
+        self.replaced_members: dict[int, tuple[int, ...]] = {}
         self._judged_at: datetime | None = None
         self.trace_follower = TraceFollower()
 
@@ -62,7 +62,7 @@ class StudyHistory:
 
     def traces(self, session: Session, study_id: str, goal: Goal, *, limit: int) -> list[Trace]:
         """Curves of the newest ended trials, at most ``limit``."""
-        ended = sorted(self._known, reverse=True)[:limit]
+        ended = sorted(self.by_number, reverse=True)[:limit]
         fresh = [number for number in ended if number not in self._traces]
         some = fresh if len(fresh) <= _MAX_NAMED else None
         for row in studies.curves_of(session, study_id, numbers=some, limit=limit) if fresh else ():
@@ -78,30 +78,10 @@ class StudyHistory:
         """Points of trials without a result."""
         return list(self._failed_points.values())
 
-    @property
-    def results(self) -> Sequence[ObservedTrial]:
-        """Sorted by the trials' numbers. Not to be changed, and to be used before the next ``refresh``."""
-        return self._results
-
     def spent(self, running: int, gpu_s: float, elapsed: timedelta) -> BudgetUsage:
         """What the study has spent. ``running``: number of running trials; ``gpu_s``: their GPU time up to now."""
         counts = {**self._counts, TrialState.RUNNING: running}
         return BudgetUsage(counts, elapsed, self._gpu_s + gpu_s, list(self._errors))
-
-    @property
-    def by_number(self) -> Mapping[int, ObservedTrial]:
-        """Every trial with a result."""
-        return self._known
-
-    @property
-    def memos(self) -> Mapping[int, Mapping[str, Any]]:
-        """Memos of ended trials that went on from another trial, by number."""
-        return self._memos
-
-    @property
-    def replaced_members(self) -> Mapping[int, tuple[int, ...]]:
-        """Members of a population that ended for a replacement, with its possible parents, the best first."""
-        return self._parents
 
     def refresh(
         self, session: Session, study_id: str, metrics: Sequence[str], trial_count: int, running: Collection[int]
@@ -122,9 +102,9 @@ class StudyHistory:
             if row.state == TrialState.FAILED:
                 self._errors.append(row.reason)
             if row.memo.get("parent") is not None:
-                self._memos[row.number] = row.memo
+                self.memos[row.number] = row.memo
             if row.stop is not None and row.stop.get("parents"):
-                self._parents[row.number] = tuple(row.stop["parents"])
+                self.replaced_members[row.number] = tuple(row.stop["parents"])
             # A failed trial's reports say nothing about its point, and no trial goes on from it.
             values = values_of(row.result, metrics) if TrialState(row.state).has_result else None
             if values is not None:
@@ -133,7 +113,7 @@ class StudyHistory:
                 self._failed_points[row.number] = row.parameters
 
     def _know(self, number: int, result: ObservedTrial) -> None:
-        self._known[number] = result
+        self.by_number[number] = result
         place = bisect(self._numbers, number)
         self._numbers.insert(place, number)
-        self._results.insert(place, result)
+        self.results.insert(place, result)

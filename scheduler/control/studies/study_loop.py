@@ -47,12 +47,12 @@ from scheduler.control.studies.reported_metrics import (
 )
 from scheduler.control.studies.trial_starts import TrialStarter
 from scheduler.control.studies.trial_stops import cancel_trials, expire_trials, stop_early
-from scheduler.planning.model import ReasonCode
+from scheduler.planning.model import WaitReasonCode
 from scheduler.tuning.proposers import Proposers
 
 # Trials that one pass starts: drawing a point takes up to some tens of milliseconds, and the lease has its time.
 _MAX_STARTS: Final = 25
-_IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
+INFEASIBLE_CODES: Final = (WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE)
 
 
 class StudyPass:
@@ -161,7 +161,7 @@ class StudyPass:
             shapes |= {user_key(shape, facts.project_id, facts.user_id) for shape in shapes}
             with unit_of_work(context.control.sessions, read_only=True) as session:
                 query = select(WaitReason.sentence).where(
-                    WaitReason.shape.in_(shapes), WaitReason.code.in_([code.value for code in _IMPOSSIBLE])
+                    WaitReason.shape.in_(shapes), WaitReason.code.in_([code.value for code in INFEASIBLE_CODES])
                 )
                 found = session.scalars(query.limit(1)).first()
             note = f"Its trials cannot start: {found}" if found else ""

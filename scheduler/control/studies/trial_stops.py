@@ -15,14 +15,14 @@ from core.db.repositories.attempts import is_decided
 from core.db.tables import Trial
 from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState
+from core.domain.studies.curves import Trace
 from core.domain.studies.states import StudyState, TrialState
-from core.domain.studies.stopping import judge_traces
-from core.domain.studies.traces import Trace
+from core.domain.studies.trial_schedulers import judge_traces
 from scheduler.control.studies import promotion
-from scheduler.control.studies.cancellation import cancel_job
 from scheduler.control.studies.decide import RETRY_KEY
 from scheduler.control.studies.facts import RunningTrial
 from scheduler.control.studies.pass_context import StudyPassContext
+from scheduler.control.transitions import cancel_job
 from scheduler.tuning import Proposal
 
 # Curves of ended trials that a stopping rule compares with: more would not move a median.

@@ -1,22 +1,24 @@
 """Garbage collection in the executor, the database and on the disk. Each step may be repeated; none depends on
-another.
+another. Orphaned attempts in the executor are left alone for a while: of which database they are, and since when they
+are known, is written down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 from sqlalchemy import delete, or_, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
+from core.db.repositories import vertex_records
+from core.db.repositories.events import append_event
 from core.db.repositories.metrics import writes
-from core.db.repositories.vertex import records
 from core.db.rows import AnyRow
 from core.db.tables import (
     Attempt,
@@ -29,31 +31,33 @@ from core.db.tables import (
     MlflowModel,
     MlflowModelVersion,
     MlflowRun,
+    Orphan,
     TensorBoardLink,
     Token,
 )
-from core.domain.errors import ExecutorTryAgain, StaleWrite
-from core.domain.ids import JobId
-from core.domain.jobs.exits import ExitKind
-from core.domain.jobs.lifecycle import JobEvent
+from core.domain.errors import ExecutorTryAgain
+from core.domain.ids import AttemptId
 from core.domain.jobs.states import JobState
 from core.settings import Settings
 from core.storage.archives import ArchiveStore, sweep_archives
 from core.storage.optuna_tables import sweep_tables
-from core.wakeups import TOPIC_TICK
 from scheduler.control import fence
 from scheduler.control.attempts.unkilled_replicas import log_unkilled
 from scheduler.control.context import ControlContext
-from scheduler.control.journal import Journal
+from scheduler.control.journal import SCHEDULER, Journal
 from scheduler.control.planning.plan_log import prune
-from scheduler.control.planning.queued_jobs import move_queued
 from scheduler.control.upkeep.checkpoint_retention import apply_retention
-from scheduler.control.upkeep.orphans import note_orphans
 from scheduler.control.upkeep.quarantine import forget_failures
 
 log = structlog.get_logger(__name__)
 
 SWEEP_LEASE: Final = "sweep"
+# Attempts that this database created and does not know any more were lost to a restored backup: an administrator may
+# still want to keep them.
+ORPHAN_GRACE: Final = timedelta(minutes=10)
+FORGOTTEN: Final = "orphans.forgotten"
+FOREIGN: Final = "orphans.foreign"
+_NAMES_IN_EVENT: Final = 10
 # Longer than any client retries a request.
 _IDEMPOTENCY_AGE: Final = timedelta(days=1)
 _LOGIN_CODE_AGE: Final = timedelta(hours=1)
@@ -72,7 +76,7 @@ def sweep_executor(control: ControlContext) -> int:
     """Remove from the executor what no live attempt owns; returns the number of removed attempts.
 
     An attempt is in the database before anything of it is created, so what has ended there has no owner. What is not
-    there at all may be lost to an empty, wrong or restored database: see :mod:`scheduler.control.upkeep.orphans`.
+    there at all, an orphan, may be lost to an empty, wrong or restored database: see :func:`_note_orphans`.
     """
     in_engine = control.executor.attempts()  # before the database is read, which then contains all of them
     database_id = ensure_id(control.sessions)
@@ -87,7 +91,7 @@ def sweep_executor(control: ControlContext) -> int:
                 if ended_at is None:
                     live.add(name)
     orphans = {name: whose for name, whose in in_engine.items() if name not in known}
-    overdue = note_orphans(control, orphans, database_id)
+    overdue = _note_orphans(control, orphans, database_id)
     removed = 0
     for attempt_id in sorted((in_engine.keys() & known) - live | overdue):
         try:
@@ -100,43 +104,73 @@ def sweep_executor(control: ControlContext) -> int:
     return removed
 
 
-def expire_waiting(control: ControlContext) -> int:
-    """End the jobs that waited longer than their ``max_wait`` for their first start; returns how many."""
-    now = control.clock()
-    limit = Job.spec["max_wait"].as_float()
+def _note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], database_id: str) -> frozenset[AttemptId]:
+    """Update the table of orphans and report new ones; returns those whose patience is over, which may be removed.
+
+    Another database's attempts are never among them: they are left alone.
+
+    Args:
+        orphans: attempt -> the database that the engine names; empty where it names none (a platform of a version that
+            wrote no id, or a driver whose engine is not shared): such attempts count as this database's.
+        database_id: this database's.
+    """
     with unit_of_work(control.sessions, read_only=True) as session:
-        rows = session.execute(
-            select(Job.id, Job.queued_at, limit.label("max_wait")).where(
-                Job.state == JobState.QUEUED.value, Job.started_at.is_(None), limit.is_not(None)
-            )
-        ).all()
-    late = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
-    if not late:
-        return 0
-    lease = fence.acquire(control, leases.TICK)
-    if lease is None:
-        return 0
-    expired = 0
-    for row in late:
-        sentence = f"It waited longer than max_wait ({row.max_wait:g} s) for its start; raise it, or ask for less."
-        try:
-            with fence.fenced(control, lease) as session:
-                move_queued(
-                    session,
-                    JobId(row.id),
-                    JobEvent.EXPIRE,
-                    sentence,
-                    control.clock(),
-                    exit_={"kind": ExitKind.DEADLINE.value, "sentence": sentence},
-                )
-        except StaleWrite:
-            continue  # it starts at this moment
-        expired += 1
-        log.info("job.expired", job=row.id)
-    fence.release(control, lease)
-    if expired:
-        control.wakeup.notify(TOPIC_TICK)
-    return expired
+        known = {row.attempt_id: row for row in session.scalars(select(Orphan))}
+    now = control.clock()
+    gone = sorted(known.keys() - orphans.keys())
+    fresh = sorted(orphans.keys() - known.keys())[:_BATCH]
+    if gone or fresh:
+        with unit_of_work(control.sessions) as session:
+            for begin in range(0, len(gone), _BATCH):
+                session.execute(delete(Orphan).where(Orphan.attempt_id.in_(gone[begin : begin + _BATCH])))
+            foreign = {name: orphans[name] not in ("", database_id) for name in fresh}
+            rows = {
+                name: Orphan(attempt_id=name, database_id=orphans[name], is_foreign=foreign[name], found_at=now)
+                for name in fresh
+            }
+            new = [name for name, row in rows.items() if _add_orphan(session, row)]
+            _add_orphan_event(session, [name for name in new if not foreign[name]], (), now)
+            others = [name for name in new if foreign[name]]
+            _add_orphan_event(session, others, sorted({orphans[name] for name in others}), now)
+    return frozenset(
+        AttemptId(name)
+        for name, row in known.items()
+        if name in orphans and not row.is_foreign and now - row.found_at >= ORPHAN_GRACE
+    )
+
+
+def _add_orphan(session: Session, orphan: Orphan) -> bool:
+    """False when another scheduler wrote it at the same moment, and reports it."""
+    try:
+        with session.begin_nested():
+            session.add(orphan)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _add_orphan_event(session: Session, names: Sequence[str], databases: Sequence[str], now: datetime) -> None:
+    """One event for ``names``: attempts that this database has forgotten, or that belong to other ``databases``."""
+    if not names:
+        return
+    count = f"{len(names)} attempt{'s' if len(names) > 1 else ''}"
+    if databases:
+        kind = FOREIGN
+        reason = (
+            f"The executor holds {count} of another database ({', '.join(databases)}) under this platform's "
+            "TRAINMASTER_INSTANCE. They are left alone and keep what they have: start the platform with their "
+            "database, or remove them by their label trainmaster/database."
+        )
+    else:
+        kind = FORGOTTEN
+        reason = (
+            f"The executor holds {count} that this database does not know any more, as after a backup was restored. "
+            f"They are removed in {ORPHAN_GRACE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep "
+            "them."
+        )
+    data = {"count": len(names), "attempts": list(names[:_NAMES_IN_EVENT]), "databases": list(databases)}
+    append_event(session, at=now, kind=kind, actor=SCHEDULER, reason=reason, data=data)
+    log.error(kind, **data)
 
 
 def delete_outlived(control: ControlContext) -> int:
@@ -241,7 +275,7 @@ def forget_records(control: ControlContext) -> int:
     dropped = 0
     while True:
         with unit_of_work(control.sessions) as session:
-            batch = records.forget_records(session, _BATCH)
+            batch = vertex_records.forget_records(session, _BATCH)
         dropped += batch
         if batch < _BATCH:
             return dropped

@@ -48,7 +48,7 @@ _MARKS: Final = (
 )
 
 
-class QuarantineJudge:
+class QuarantineSchedule:
     """Knows when there is something to decide, so that a tick need not read all nodes. A new process decides once."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def decide(session: Session, now: datetime) -> list[str]:
     """Quarantine and release nodes, in the caller's transaction; returns those that have changed."""
     nodes = session.scalars(select(Node).order_by(Node.name)).all()
     policy = planning.read_policy(session).policy
-    suspects = [_suspect(node) for node in nodes]
+    suspects = [_candidate(node) for node in nodes]
     failures = _failures(session, suspects, policy, now)
     successes = _successes(session, {failure.node for failure in failures})
     changes = judge(suspects, failures, successes, policy, now)
@@ -128,7 +128,7 @@ def forget_failures(session: Session, now: datetime) -> int:
 # Reading
 
 
-def _suspect(node: Node) -> NodeCandidate:
+def _candidate(node: Node) -> NodeCandidate:
     labels = labels_of(node)
     models = tuple(sorted(model for model, count in (node.allocatable.get("gpus") or {}).items() if count))
     suspicion = node.suspicion or {}

@@ -13,7 +13,6 @@ from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.start_times import StartCode, StartForecast, forecast_starts
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import demand_of
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.partial import PartialPlacement
@@ -22,8 +21,6 @@ from scheduler.planning.placement.search import SearchBudget
 # Amounts are offered in round numbers, small ones in smaller steps.
 _SMALL_CPU, _SMALL_MEMORY = 4000, 4 * 2**30
 MODELS_OFFERED: Final = 3  # of models that were not asked for, at most this many are offered
-
-
 HALF: Final = 500  # thousandths of a GPU
 
 
@@ -59,9 +56,9 @@ class Alternative:
 class AlternativeSearch:
     """Changes of one thing each; of every kind the smallest that is enough."""
 
-    def __init__(self, gang: Gang, cluster: ClusterIndex, room: Capacity) -> None:
+    def __init__(self, gang: Gang, room: Capacity) -> None:
         self.gang = gang
-        self.cluster = cluster
+        self.cluster = room.cluster
         self.room = room
         self.budget = SearchBudget()
 
@@ -93,7 +90,7 @@ class AlternativeSearch:
             yield from self._part(request)
             return
         roles = self._asking(request)
-        count, draft = self._most(request.gpu_count - 1, lambda count: self._with_request(roles, gpu_count=count))
+        count, draft = self._most(request.gpu_count - 1, lambda count: with_request(self.gang, roles, gpu_count=count))
         if draft is not None:
             change = f"{phrases.gpus(count, request.gpu_models)} {each(roles)} instead of {request.gpu_count}"
             yield self._option(AlternativeCode.FEWER_GPUS, change, roles, "gpus", count, draft)
@@ -102,7 +99,7 @@ class AlternativeSearch:
         if request.gpu_count != 1:
             return
         roles = self._asking(request)
-        draft = self._place(self._with_request(roles, gpu_count=0, gpu_milli=HALF))
+        draft = self._place(with_request(self.gang, roles, gpu_count=0, gpu_milli=HALF))
         if draft is not None:
             yield self._option(AlternativeCode.PART_OF_GPU, f"{half_of(roles)}", roles, "gpus", HALF / 1000, draft)
 
@@ -116,7 +113,7 @@ class AlternativeSearch:
         for model in self.cluster.gpu_models:
             if model in known or offered == MODELS_OFFERED:
                 continue
-            draft = self._place(self._with_request(roles, gpu_models=(model,)))
+            draft = self._place(with_request(self.gang, roles, gpu_models=(model,)))
             if draft is not None:
                 offered += 1
                 sentence = f"GPUs of {model} instead of {phrases.any_of(wished)}"
@@ -127,7 +124,8 @@ class AlternativeSearch:
         roles = self._asking(request)
         cpu_step = 100 if request.cpu_milli <= _SMALL_CPU else 1000
         count, draft = self._most(
-            (request.cpu_milli - 1) // cpu_step, lambda count: self._with_request(roles, cpu_milli=count * cpu_step)
+            (request.cpu_milli - 1) // cpu_step,
+            lambda count: with_request(self.gang, roles, cpu_milli=count * cpu_step),
         )
         if draft is not None:
             milli = count * cpu_step
@@ -140,7 +138,7 @@ class AlternativeSearch:
         step = 64 if unit == "Mi" else 1
         count, draft = self._most(
             (request.memory_bytes - 1) // (step * size),
-            lambda count: self._with_request(roles, memory_bytes=count * step * size),
+            lambda count: with_request(self.gang, roles, memory_bytes=count * step * size),
         )
         if draft is not None:
             present = phrases.memory(request.memory_bytes).removesuffix(" of memory")
@@ -148,18 +146,10 @@ class AlternativeSearch:
             yield self._option(AlternativeCode.LESS_MEMORY, change, roles, "memory", f"{count * step}{unit}", draft)
 
     def _places(self) -> Iterator[Alternative]:
-        gang = self.gang
-        if gang.topology_required:
-            draft = self._place(replace(gang, topology=None, topology_required=False))
+        for change in _unbound(self.gang):
+            draft = self._place(change.gang)
             if draft is not None:
-                change = f"replicas on more than one {gang.topology}"
-                yield self._option(AlternativeCode.ANYWHERE, change, [], "topology", None, draft)
-        if gang.node_selector:
-            draft = self._place(replace(gang, node_selector=()))
-            if draft is not None:
-                labels = phrases.all_of([f"{key}={value}" for key, value in gang.node_selector])
-                change = f"nodes that need not carry {labels}"
-                yield self._option(AlternativeCode.ANY_NODE, change, [], "node_selector", None, draft)
+                yield self._option(change.code, change.words, [], change.field, None, draft)
 
     def _most(self, most: int, changed: Callable[[int], Gang]) -> tuple[int, PartialPlacement | None]:
         """The largest amount, from 1 to ``most``, with which the gang has room, and where."""
@@ -180,9 +170,6 @@ class AlternativeSearch:
 
     def _asking(self, request: ResourceRequest) -> list[GangRole]:
         return [role for role in self.gang.roles if role.request == request]
-
-    def _with_request(self, roles: Sequence[GangRole], **changes: object) -> Gang:
-        return with_request(self.gang, roles, **changes)
 
     def _option(
         self,
@@ -291,15 +278,15 @@ def _changes(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
         yield _Change(AlternativeCode.FEWER_REPLICAS, change, (many.role,), "replicas", count, half)
     yield from _gpus(gang)
     yield from _models(gang, snapshot)
+    yield from _unbound(gang)
+
+
+def _unbound(gang: Gang) -> Iterator[_Change]:
+    """Changes with which it is no longer bound to one topology domain, or to nodes with labels."""
     if gang.topology_required:
-        change = f"replicas on more than one {gang.topology}"
+        anywhere = replace(gang, topology=None, topology_required=False)
         yield _Change(
-            AlternativeCode.ANYWHERE,
-            change,
-            (),
-            "topology",
-            None,
-            replace(gang, topology=None, topology_required=False),
+            AlternativeCode.ANYWHERE, f"replicas on more than one {gang.topology}", (), "topology", None, anywhere
         )
     if gang.node_selector:
         labels = phrases.all_of([f"{key}={value}" for key, value in gang.node_selector])

@@ -12,7 +12,7 @@ from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import as_gpus
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.occupancy import GpuOccupancy
-from scheduler.planning.model import Reason, ReasonCode
+from scheduler.planning.model import Reason, WaitReasonCode
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.gang import place
@@ -71,7 +71,7 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
         "free_gpu_milli": milli,
         "fits_now": fits_now,
     }
-    return Reason(ReasonCode.GPU_HEADROOM, sentence, numbers)
+    return Reason(WaitReasonCode.GPU_HEADROOM, sentence, numbers)
 
 
 def _first_short(draft: PartialPlacement, spare: Capacity) -> tuple[MemberGroup, int, int]:

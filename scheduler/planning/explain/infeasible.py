@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.planning.explain import phrases
-from scheduler.planning.model import Reason, ReasonCode
+from scheduler.planning.model import Reason, WaitReasonCode
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.topology import best_domain
 
 
-def explain_infeasible(demand: Demand, refusal: ReasonCode, empty: EmptyCluster) -> Reason:
+def explain_infeasible(demand: Demand, refusal: WaitReasonCode, empty: EmptyCluster) -> Reason:
     """The sentence for a refusal of :meth:`EmptyCluster.refusal`."""
-    if refusal is ReasonCode.NO_NODES:
+    if refusal is WaitReasonCode.NO_NODES:
         return Reason(refusal, "no node is ready to take work; `trainmaster nodes` tells which are known and why", {})
-    if refusal is ReasonCode.NO_MATCHING_NODE:
+    if refusal is WaitReasonCode.NO_MATCHING_NODE:
         return _no_match(demand, empty)
-    if refusal is ReasonCode.NEVER_FITS:
+    if refusal is WaitReasonCode.NEVER_FITS:
         return _too_demanding(demand, empty)
     return _too_many(demand, empty)
 
@@ -32,7 +32,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         noun = "label" if len(selector) == 1 else "labels"
         there = f"nodes have {phrases.some_of(known, 5)}" if known else "no node has such a label at all"
         return Reason(
-            ReasonCode.NO_MATCHING_NODE,
+            WaitReasonCode.NO_MATCHING_NODE,
             f"no node carries the {noun} {label} of its node_selector; {there}. Change the selector, or label a node",
             {"node_selector": dict(selector), "known": known},
         )
@@ -60,7 +60,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
             f"{phrases.all_of([shortage.advice for shortage in also])}"
         )
     return Reason(
-        ReasonCode.NO_MATCHING_NODE,
+        WaitReasonCode.NO_MATCHING_NODE,
         f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}, and {lack}{advice}",
         {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
     )
@@ -88,7 +88,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
     if short:
         return _never_enough(short, needs, numbers)
     return Reason(
-        ReasonCode.NEVER_FITS,
+        WaitReasonCode.NEVER_FITS,
         f"needs {phrases.request(request)} together {needs}, and no node has all of that; "
         f"{_nearest(group, demand, empty)}. "
         f"Ask for less of one of them",
@@ -131,7 +131,7 @@ def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> R
     most = phrases.any_of([f"{shortage.most} ({shortage.node} has)" for shortage in short])
     more = ", and more replicas" if any(shortage.name == "gpus" for shortage in short) else ""
     return Reason(
-        ReasonCode.NEVER_FITS,
+        WaitReasonCode.NEVER_FITS,
         f"needs {wanted} {needs}, and no node has more than {most}. "
         f"Ask for {phrases.all_of([shortage.advice for shortage in short])} per replica{more}",
         {**numbers, "short_of": [shortage.name for shortage in short], "node": short[0].node},
@@ -171,7 +171,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             where = "matching nodes hold" if demand.gang.node_selector else "cluster holds"
             binding = _binding(group, demand, empty)
             return Reason(
-                ReasonCode.TOO_LARGE,
+                WaitReasonCode.TOO_LARGE,
                 f"needs {phrases.request(group.request, binding)} {phrases.each(group)}, and even empty the "
                 f"{where} only "
                 f"{capacity} of them. Ask for at most {capacity} {phrases.plural('replica', capacity)}, or for "
@@ -183,7 +183,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
         group = demand.merged[0]
         name, most = best_domain(demand, empty.capacity, gang.topology)
         return Reason(
-            ReasonCode.TOO_LARGE,
+            WaitReasonCode.TOO_LARGE,
             f"needs all {gang.size} replicas inside one {gang.topology}, and even empty none is large enough; {name} "
             f"holds {most} of its {phrases.members(group)}. Ask for fewer, or set the topology's `required` to false",
             numbers | {"level": gang.topology, "domain": name, "most": most},
@@ -196,7 +196,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
                 *(["`spread: true`"] if gang.spread_servers else []),
             ]
             return Reason(
-                ReasonCode.TOO_LARGE,
+                WaitReasonCode.TOO_LARGE,
                 f"needs more nodes than there are for the {phrases.all_of(rules)} of its parameter servers; "
                 "without that its "
                 f"{gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
@@ -204,7 +204,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             )
     roles = phrases.all_of([f"{phrases.members(g)} with {phrases.request(g.request)} each" for g in demand.merged])
     return Reason(
-        ReasonCode.TOO_LARGE,
+        WaitReasonCode.TOO_LARGE,
         f"needs {roles}, and no arrangement of them was found even on the empty cluster. "
         f"Ask for fewer replicas, or for less each",
         numbers,

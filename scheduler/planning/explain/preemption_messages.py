@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from scheduler.planning.explain import phrases
-from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
+from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, RunningGang, Snapshot, WaitReasonCode
 from scheduler.planning.queue.policy_key import CLOCK_S
 
 # Whether the job has a checkpoint is not read here, and it may still write one while it stops.
@@ -127,13 +127,11 @@ class PreemptionMessages:
             "shrinking": [gang.job_id for gang in smaller],
         }
         if at is None:
-            return Reason(ReasonCode.PREEMPTING, f"{cause}; it starts as soon as that has ended", dict(numbers))
-        moment = "any moment" if at <= self.now else phrases.about(at, self.now)
+            return Reason(WaitReasonCode.PREEMPTING, f"{cause}; it starts as soon as that has ended", dict(numbers))
+        moment = "any moment" if at <= self.now else f"at {phrases.about(at, self.now)}"
         return Reason(
-            ReasonCode.PREEMPTING,
-            f"{cause}, so that it starts at {moment}"
-            if moment != "any moment"
-            else f"{cause}, so that it starts any moment",
+            WaitReasonCode.PREEMPTING,
+            f"{cause}, so that it starts {moment}",
             {**numbers, "expected_start": at.isoformat()},
         )
 

@@ -17,7 +17,7 @@ from scheduler.planning.explain import phrases
 from scheduler.planning.explain.headroom_messages import explain_headroom
 from scheduler.planning.explain.infeasible import explain_infeasible
 from scheduler.planning.explain.occupancy import MOST_LOOKED_AT, GpuOccupancy
-from scheduler.planning.model import Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Reason, Snapshot, WaitReasonCode
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
@@ -69,7 +69,7 @@ class Explainer:
         self._most_cpu: dict[int, int] = {}
         self._most_memory: dict[int, int] = {}
 
-    def explain(self, demand: Demand, refusal: ReasonCode | None) -> Reason:
+    def explain(self, demand: Demand, refusal: WaitReasonCode | None) -> Reason:
         """``refusal``: why the gang can never run, or ``None``."""
         if refusal is not None:
             return self._never(demand, refusal)
@@ -89,7 +89,7 @@ class Explainer:
 
     # ---- never ----
 
-    def _never(self, demand: Demand, refusal: ReasonCode) -> Reason:
+    def _never(self, demand: Demand, refusal: WaitReasonCode) -> Reason:
         away = [node for node in self.snapshot.nodes if not node.is_schedulable]
         if away:
             if self._everywhere is None:
@@ -104,7 +104,7 @@ class Explainer:
     def _held_back(self, demand: Demand) -> Reason:
         binding = self._binding(demand)
         if binding is None:  # only if an earlier search gave up and this one did not
-            return Reason(ReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
+            return Reason(WaitReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
         numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
         before = f"job {binding.job.name}, which is before it in the queue"
         on = phrases.some_of(self._node_names(binding))
@@ -113,14 +113,14 @@ class Explainer:
                 f"would fit now, but it would delay {before}: what is free on {on} is kept for that job, and when it "
                 f"can start is not known since jobs there state no max_run_time"
             )
-            return Reason(ReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
+            return Reason(WaitReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
         # Points in time, no durations: a reason that still holds must not read differently with every tick.
         at, phrase = self._moment(binding.start_s)
         sentence = f"would fit now, but it might delay {before} and is to start on {on} at {phrase}"
         if at is not None:
             sentence += "; with a max_run_time that surely ends before that it could run first"
             numbers["until"] = at.isoformat()
-        return Reason(ReasonCode.RESERVED, sentence, numbers)
+        return Reason(WaitReasonCode.RESERVED, sentence, numbers)
 
     def _binding(self, demand: Demand) -> Reservation | None:
         """The reservation that blocks ``demand``: the first to open among those that it would touch."""
@@ -163,13 +163,13 @@ class Explainer:
                 sentence = (
                     f"needs {phrases.gpus(request.gpu_count, request.gpu_models)} on one node {phrases.each(group)}; "
                 )
-                return Reason(ReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
+                return Reason(WaitReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
         elif request.gpu_milli:
             short = self._short_of_parts(demand.pool, group)
         else:
             short = self._short_of_bare(demand.pool, group)
         if short is not None:
-            return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
+            return Reason(WaitReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
 
         def members(request: ResourceRequest) -> int:
             return sum(slots for _, slots in self.free.rooms(request, group.models, demand.pool, group.count))
@@ -181,7 +181,7 @@ class Explainer:
             return self._short_beside_gpus(demand.pool, group, wanted)
         binding = phrases.binding(request, members)
         return Reason(
-            ReasonCode.NO_ROOM,
+            WaitReasonCode.NO_ROOM,
             f"needs {phrases.request(request, binding)} on one node {phrases.each(group)}; there is room for {now} "
             "of them "
             "now",
@@ -304,7 +304,7 @@ class Explainer:
             f"{name} comes nearest with {phrases.all_of(has)} free{self.holders.beside_phrase(number)}"
         )
         numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
-        return Reason(ReasonCode.NO_ROOM, sentence, {**wanted, **numbers})
+        return Reason(WaitReasonCode.NO_ROOM, sentence, {**wanted, **numbers})
 
     def _together(self, demand: Demand) -> Reason:
         """Every group fits alone, the gang does not."""
@@ -317,14 +317,14 @@ class Explainer:
             group = demand.merged[0]
             roomiest = f"; {inside[0]} has room for {inside[1]} of its {phrases.members(group)}" if inside[0] else ""
             return Reason(
-                ReasonCode.TOPOLOGY,
+                WaitReasonCode.TOPOLOGY,
                 f"needs room for all {size} replicas inside one {level}{roomiest}; enough is free only over several. "
                 f"Without `required` in its topology it would not wait for that",
                 numbers,
             )
         roles = phrases.all_of([phrases.members(group) for group in demand.merged])
         return Reason(
-            ReasonCode.NO_ROOM,
+            WaitReasonCode.NO_ROOM,
             f"needs room for {roles} at the same time; there is room for each of these alone, but not for all together",
             numbers,
         )
@@ -343,7 +343,7 @@ class Explainer:
             *(["no two of them on one node (`spread: true`)"] if gang.spread_servers else []),
         ]
         return Reason(
-            ReasonCode.NO_ROOM,
+            WaitReasonCode.NO_ROOM,
             f"needs its parameter servers {phrases.all_of(rules)}; there is room for all its {gang.size} replicas "
             "now, but "
             "not so. Without that it could start now",
@@ -372,7 +372,7 @@ def _nodes_away(demand: Demand, cluster: ClusterIndex, twin: Demand) -> Reason:
     away = [cluster.nodes[number] for number in twin.pool.members if not cluster.nodes[number].is_schedulable]
     descriptions = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
     return Reason(
-        ReasonCode.NO_NODES,
+        WaitReasonCode.NO_NODES,
         f"needs {phrases.request(demand.merged[0].request)} {phrases.each(demand.merged[0])}, and the nodes that "
         "could give "
         f"that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",

@@ -13,7 +13,7 @@ from core.domain.ids import JobId
 from scheduler.planning.explain.occupancy import GpuOccupancy
 from scheduler.planning.explain.reasons import Explainer
 from scheduler.planning.forecast.reservation import RunningUsage
-from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.feasibility import EmptyCluster
@@ -31,9 +31,9 @@ class Infeasibility:
 
     def __init__(self, empty: EmptyCluster) -> None:
         self.empty = empty
-        self._known: dict[str, ReasonCode | None] = {}
+        self._known: dict[str, WaitReasonCode | None] = {}
 
-    def reason(self, key: str, demand: Demand) -> ReasonCode | None:
+    def reason(self, key: str, demand: Demand) -> WaitReasonCode | None:
         if key not in self._known:
             self._known[key] = self.empty.refusal(demand)
         return self._known[key]
@@ -99,7 +99,7 @@ class WaitReasons:
         reason = self._known.get(whose)
         if reason is None:
             reason = self._known[whose] = self._explain(job, key)
-        if reason.code is ReasonCode.RESERVED and self.snapshot.policy.is_fair:
+        if reason.code is WaitReasonCode.RESERVED and self.snapshot.policy.is_fair:
             own = (key, job.project, job.user, job.priority)
             with_shares = self._known.get(own)
             if with_shares is None:

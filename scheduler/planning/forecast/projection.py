@@ -196,13 +196,7 @@ class Projection:
     def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
         duration_s = self._left_s.pop(job.job_id, None) or self._ends.duration_s(job.estimate, job.max_run_time_s)
         stated = None if job.max_run_time_s is None else self.at(self.now_s + job.max_hold_s)
-        view = RunningGang(
-            job_id=job.job_id, name=job.name, project=job.project, priority=job.priority, gang=job.gang,
-            nodes=tuple((placement.role, placement.node) for placement in placements), expected_end=stated,
-            gpu_models=tuple(placement.gpu_model for placement in placements), user=job.user, queued_at=job.queued_at,
-            started_at=self.now, attained_gpu_s=job.attained_gpu_s, estimate=job.estimate,
-            indices=tuple(placement.index for placement in placements), earlier_s=job.earlier_s,
-        )  # fmt: skip
+        view = job.running(placements, expected_end=stated, started_at=self.now)
         self.running[job.job_id] = ProjectedRun(view, self.now_s + duration_s, self.now_s, job)
         if job.gang.elastic is not None and self._from.growing:
             self._may_grow.add(job.job_id)

@@ -23,7 +23,7 @@ from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.projection import DurationScenario, Projection
-from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, RunningGang, Snapshot
+from scheduler.planning.model import Placement, Plan, QueuedGang, RunningGang, Snapshot, WaitReasonCode
 from scheduler.planning.planner import plan
 
 MOST: Final = 200
@@ -31,7 +31,7 @@ MOST: Final = 200
 BUDGET: Final = 200_000
 # Fraction of the budget that may be used up after the likely, the late and the early projection.
 _PARTS: Final = ((DurationScenario.LIKELY, 0.5), (DurationScenario.LATE, 0.75), (DurationScenario.EARLY, 1.0))
-_NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE})
+_NEVER: Final = frozenset({WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE})
 
 
 class StartCode(StrEnum):
@@ -69,19 +69,12 @@ class StartForecast:
 
 @dataclass(frozen=True, slots=True)
 class QueueForecast:
-    """The first jobs of the queue in planning order; ``waiting``: total number of waiting jobs."""
+    """The first jobs of the queue in planning order."""
 
-    at: datetime
-    waiting: int
     starts: tuple[StartForecast, ...]
 
     def forecast_of(self, job_id: JobId) -> StartForecast | None:
         return next((start for start in self.starts if start.job_id == job_id), None)
-
-    def next_starts(self, most: int = 20) -> tuple[StartForecast, ...]:
-        """The next expected starts, the soonest first: for a time line."""
-        known = [start for start in self.starts if start.likely_at is not None]
-        return tuple(sorted(known, key=lambda start: (start.likely_at, start.position or 0))[:most])
 
 
 @dataclass(slots=True)
@@ -138,7 +131,7 @@ def forecast_starts(
             forecasts.append(StartForecast(job_id, 1, StartCode.NOW, "now", now, now, now, placements, run_s))
     places = positions(current_plan)
     forecasts += [_expected(snapshot, jobs[job_id], places.get(job_id), runs, current_plan) for job_id in targets]
-    return QueueForecast(snapshot.now, len(snapshot.queued), tuple(forecasts))
+    return QueueForecast(tuple(forecasts))
 
 
 def _run(
@@ -159,7 +152,7 @@ def _run(
     for job_id in [job_id for job_id in projection.queued if job_id not in considered]:
         del projection.queued[job_id]
     wanted, spent = set(targets), 0
-    hopeless = {job_id for job_id in targets if can_never_start(current_plan, job_id)}
+    hopeless = {job_id for job_id in targets if is_infeasible(current_plan, job_id)}
     while wanted - hopeless and projection.step():
         snapshot_then = projection.snapshot()
         spent += len(snapshot_then.nodes) + len(snapshot_then.running) + len(snapshot_then.queued)
@@ -180,12 +173,12 @@ def positions(current_plan: Plan) -> dict[JobId, int]:
     waiting = (
         job_id
         for job_id in current_plan.order
-        if job_id in current_plan.waits and not can_never_start(current_plan, job_id)
+        if job_id in current_plan.waits and not is_infeasible(current_plan, job_id)
     )
     return {job_id: position for position, job_id in enumerate(waiting, 1)}
 
 
-def can_never_start(current_plan: Plan, job_id: JobId) -> bool:
+def is_infeasible(current_plan: Plan, job_id: JobId) -> bool:
     """Whether no end of another job can help: only other nodes, settings or another spec."""
     reason = current_plan.waits.get(job_id)
     return reason is not None and (reason.code in _NEVER or bool(reason.numbers.get("is_never")))
@@ -195,7 +188,7 @@ def _expected(
     snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[DurationScenario, _Run], current_plan: Plan
 ) -> StartForecast:
     job_id = job.job_id
-    if can_never_start(current_plan, job_id):
+    if is_infeasible(current_plan, job_id):
         return StartForecast(job_id, position, StartCode.NEVER, "never on the nodes and with the settings as they are")
     likely = runs.get(DurationScenario.LIKELY)
     if likely is None:

@@ -13,7 +13,7 @@ from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.alternatives import Alternative, AlternativeCode, AlternativeSearch, find_sooner
 from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, forecast_starts, positions
-from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.planner import plan_with_leftover
 
 __all__ = ["Alternative", "AlternativeCode", "Forecast", "changed_cluster", "forecast"]
@@ -63,7 +63,7 @@ def forecast(
         sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
             " are being stopped for it", " would be stopped for it"
         )
-    options = () if leftover is None else tuple(AlternativeSearch(job.gang, leftover.cluster, leftover.free).found())
+    options = () if leftover is None else tuple(AlternativeSearch(job.gang, leftover).found())
     startable_now = frozenset((option.code, option.roles) for option in options)
     return Forecast(
         reason=replace(reason, sentence=sentence),
@@ -79,7 +79,7 @@ def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
     """The forecast on a cluster without nodes, because all were removed."""
     gone = phrases.some_of(left_out)
     sentence = f"without {gone} there is no node at all, so no job could ever run"
-    reason = Reason(ReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
+    reason = Reason(WaitReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
     return Forecast(
         reason=reason, position=None, start=StartForecast(job.job_id, None, StartCode.NEVER, "never without a node")
     )

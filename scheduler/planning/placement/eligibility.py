@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler.planning.explain import phrases
-from scheduler.planning.model import Booking, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Booking, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.ledger import NEVER
@@ -94,7 +94,7 @@ class Bookings:
             "from": first.begins_at.isoformat(),
             "until": first.ends_at.isoformat(),
         }
-        return Reason(ReasonCode.BOOKED, sentence, numbers)
+        return Reason(WaitReasonCode.BOOKED, sentence, numbers)
 
 
 @dataclass(frozen=True, slots=True)

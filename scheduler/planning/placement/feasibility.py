@@ -6,7 +6,7 @@ from collections import Counter
 
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts
-from scheduler.planning.model import ReasonCode
+from scheduler.planning.model import WaitReasonCode
 from scheduler.planning.placement.capacity import Capacity, Headroom, slots_in
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup
@@ -63,7 +63,7 @@ class EmptyCluster:
             for whole, nodes, _ in self.node_sizes(pool)
         )
 
-    def refusal(self, demand: Demand) -> ReasonCode | None:
+    def refusal(self, demand: Demand) -> WaitReasonCode | None:
         """Why ``demand`` can never run on these nodes; ``None`` if it can."""
         code = self._refusal(demand)
         if (
@@ -71,28 +71,28 @@ class EmptyCluster:
             and demand.respects_headroom
             and place(demand, self.capacity, SearchBudget(_STEPS, _STEPS)) is None
         ):
-            return ReasonCode.TOO_LARGE
+            return WaitReasonCode.TOO_LARGE
         return code
 
-    def _refusal(self, demand: Demand) -> ReasonCode | None:
+    def _refusal(self, demand: Demand) -> WaitReasonCode | None:
         if not self.cluster.nodes:
-            return ReasonCode.NO_NODES
+            return WaitReasonCode.NO_NODES
         if not demand.pool.members:
-            return ReasonCode.NO_MATCHING_NODE
+            return WaitReasonCode.NO_MATCHING_NODE
         for group in demand.merged:
             if group.request.uses_gpu and not self.has_model(group, demand.pool):
-                return ReasonCode.NO_MATCHING_NODE
+                return WaitReasonCode.NO_MATCHING_NODE
         capacities = [self.members(group, demand.pool) for group in demand.merged]
         if not all(capacities):
-            return ReasonCode.NEVER_FITS
+            return WaitReasonCode.NEVER_FITS
         if any(members < group.count for members, group in zip(capacities, demand.merged, strict=True)):
-            return ReasonCode.TOO_LARGE
+            return WaitReasonCode.TOO_LARGE
         if len(capacities) == 1 and not demand.gang.topology_required and not demand.is_scattered:
             return None
         if not demand.is_scattered and any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
             return None
         fits = place(demand, self.capacity, SearchBudget(_STEPS, _STEPS)) is not None
-        return None if fits else ReasonCode.TOO_LARGE
+        return None if fits else WaitReasonCode.TOO_LARGE
 
     def _domains(self, demand: Demand) -> list[tuple[_Kind, ...]]:
         """The node sizes of each topology domain that the gang must stay inside, without duplicate domains."""

@@ -1,4 +1,4 @@
-"""Nominations (kube-scheduler: nominated node): room that victims free is uses for the job that preempted them.
+"""Nominations (kube-scheduler: nominated node): room that victims free is held for the job that preempted them.
 
 From the plan that stops victims until their resources are free, the planner treats the nominated job as placed: it
 takes the free part of its room, and what the victims release belongs to it alone. Only two things are stored: for

@@ -118,7 +118,7 @@ class PreemptionPolicy:
             return PreemptCode.FAIR_SHARE
         return None
 
-    def may_lend(self, job: QueuedGang, other: QueuedGang) -> bool:
+    def may_backfill_over(self, job: QueuedGang, other: QueuedGang) -> bool:
         """Whether ``job``, which holds a reservation, may reclaim the room of ``other`` later if that starts there now.
 
         Only within one project, or where fair shares are off, since shares may change until then. Not once ``job``

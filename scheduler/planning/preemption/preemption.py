@@ -36,10 +36,9 @@ from scheduler.planning.queue.shares import Shares, draft_amounts
 # Victim sets searched for in one plan; each costs some 10 ms with 10,000 nodes. Jobs beyond this number are
 # considered in the next plan, when the first ones are nominated. All rounds of a plan count together.
 MAX_CHOICES: Final = 16
-# What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes;
-# a look at all
-# who run, as preemption_policy by shares and turns take, costs more. A job_class that was refused once costs nothing
-# after that.
+# What may be spent in one plan on classes of claims for which nothing is found, in units of a look at all nodes; a look
+# at all running gangs, as rules by shares and turns take, costs more. A class that was refused once costs nothing after
+# that.
 MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8
 # Waiting gangs per plan for which migrations are searched for, in order.
@@ -65,7 +64,7 @@ class Preemption:
     """The state of one victim search.
 
     Args:
-        nominated: nominated jobs for which room is uses already, with their placements. hopeless: jobs for which no
+        nominated: nominated jobs for which room is held already, with their placements. hopeless: jobs for which no
         victim is stopped, since other jobs would get the room. over_quota: jobs that wait for a quota of their
         project or user. preemptors: how many jobs have victims already in earlier rounds of the same plan.
     """
@@ -118,13 +117,13 @@ class Preemption:
         self.preemption_policy = PreemptionPolicy(self.snapshot, self._shares_at_last())
         served = self.nominated.keys() | self.hopeless | self.nominations.preemptors
         waiting = [entry for entry in blocked if entry[1].job_id not in served] if served else blocked
-        self._take_by_right(waiting, demands)
+        self._preempt_blocked_jobs(waiting, demands)
         if self.policy.defragment is not Defragment.OFF:
             self._move((job, demands[job_class]) for _, job, job_class in waiting if job.job_id not in self.over_quota)
         return self.decision
 
     def _shares_at_last(self) -> Shares:
-        """Amounts uses once all decisions have taken effect: victims are gone, and nominated jobs are in their places.
+        """Amounts held once all decisions have taken effect: victims are gone, and nominated jobs are in their places.
 
         With the present amounts, a project would lose more than it borrowed while its first victim is still stopping.
         """
@@ -136,7 +135,7 @@ class Preemption:
             shares.add(job.project, job.user, draft_amounts(draft))
         return shares
 
-    def _take_by_right(self, waiting: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> None:
+    def _preempt_blocked_jobs(self, waiting: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> None:
         """Half of the budget serves the first jobs in order; the other half those behind them, from a different start
         each plan.
 
@@ -153,14 +152,14 @@ class Preemption:
         able = [(job, demands[job_class]) for _, job, job_class in waiting if job_class in job_classes]
         done = self._take_in_order(able, MAX_SPENT // 2)
         if done < len(able):
-            behind = [pair for pair in able[done:] if self._claim(*pair) not in self._refused]
+            behind = [pair for pair in able[done:] if self._refusal_key(*pair) not in self._refused]
             first = crc32(self.snapshot.now.isoformat().encode()) % max(1, len(behind))
             self._take_in_order([*behind[first:], *behind[:first]], MAX_SPENT)
 
     def _take_in_order(self, waiting: Sequence[tuple[QueuedGang, Demand]], most: int) -> int:
         """Serve jobs until ``most`` of the budget is spent; returns how many were considered."""
         for at, (job, demand) in enumerate(waiting):
-            key = self._claim(job, demand)
+            key = self._refusal_key(job, demand)
             if key in self._refused:
                 continue
             if self._spent >= most or self._choices >= MAX_CHOICES:
@@ -191,7 +190,10 @@ class Preemption:
                 return
             tried += 1
             moved = find_migrations(
-                job, demand, [evictable for evictable in self._whole() if self._is_there(evictable)], what_if
+                job,
+                demand,
+                [evictable for evictable in self._whole_gangs() if self._is_still_running(evictable)],
+                what_if,
             )
             if moved is None:
                 continue
@@ -210,13 +212,13 @@ class Preemption:
 
     # ---- evictable units ----
 
-    def _whole(self) -> list[Evictable]:
+    def _whole_gangs(self) -> list[Evictable]:
         """All gangs that may be stopped."""
         if self._all is None:
             self._list_evictables()
         return self._all or []
 
-    def _growth(self) -> list[Evictable]:
+    def _surplus_replicas(self) -> list[Evictable]:
         """Every replica of gangs above their minimum."""
         if self._all is None:
             self._list_evictables()
@@ -237,13 +239,13 @@ class Preemption:
             if self.policy.shrinks and gang.is_preemptible and gang.gang.elastic is not None:
                 self._more += shrink_candidates.shrinkable_replicas(gang, self.cluster)
 
-    def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
+    def _refusal_key(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same resources by the same rules."""
         whose = (job.project, job.user) if job.job_id in self.over_quota else ()
-        return (id(demand), job.job_id in self._own, job.max_hold_s, whose, *self._standing(job))
+        return (id(demand), job.job_id in self._own, job.max_hold_s, whose, *self._rank_key(job))
 
-    def _standing(self, job: QueuedGang) -> tuple[object, ...]:
-        """Equal for jobs of one shape with the same preemption preemption_policy over every running gang."""
+    def _rank_key(self, job: QueuedGang) -> tuple[object, ...]:
+        """Equal for jobs of one shape with the same rights over every running gang."""
         if self.preemption_policy.is_by_priority_only:
             return (job.priority,)
         turn: tuple[object, ...] = ()
@@ -260,20 +262,22 @@ class Preemption:
 
     def _ranked(self, job: QueuedGang, *, with_whole: bool, barred: frozenset[JobId] = frozenset()) -> NodeRanking:
         """The units that ``job`` may preempt, ranked."""
-        key: tuple[object, ...] = (with_whole, barred, *self._standing(job))
+        key: tuple[object, ...] = (with_whole, barred, *self._rank_key(job))
         if not self.preemption_policy.is_by_priority_only:
             key = (*key, len(self._accepted))  # preemption reasons depend on shares
         known = self._rankings.get(key)
         if known is None:
             evictables = [
-                p for p in self._growth() if self._is_there(p) and self.preemption_policy.may_take_growth(job, p.gang)
+                p
+                for p in self._surplus_replicas()
+                if self._is_still_running(p) and self.preemption_policy.may_take_growth(job, p.gang)
             ]
             if with_whole:
                 evictables += [
                     evictable
-                    for evictable in self._whole()
+                    for evictable in self._whole_gangs()
                     if evictable.gang.job_id not in barred
-                    and self._is_there(evictable)
+                    and self._is_still_running(evictable)
                     and self.preemption_policy.reason_to_preempt(job, evictable.gang)
                 ]
             known = self._rankings[key] = NodeRanking(evictables)
@@ -312,11 +316,16 @@ class Preemption:
         what_if = self._what_if(job)
         quota_preemption = QuotaPreemption(job, self.eligibility, self.preemption_policy, what_if)
         taken = quota_preemption.victims_to_fit(
-            [p for p in self._growth() if self._is_there(p) and self.preemption_policy.may_take_growth(job, p.gang)]
+            [
+                p
+                for p in self._surplus_replicas()
+                if self._is_still_running(p) and self.preemption_policy.may_take_growth(job, p.gang)
+            ]
             + [
                 p
-                for p in self._whole()
-                if self._is_there(p) and self.preemption_policy.reason_to_preempt(job, p.gang) is PreemptCode.PRIORITY
+                for p in self._whole_gangs()
+                if self._is_still_running(p)
+                and self.preemption_policy.reason_to_preempt(job, p.gang) is PreemptCode.PRIORITY
             ]
         )
         if taken is None:
@@ -336,7 +345,7 @@ class Preemption:
             return None
         return choice
 
-    def _is_there(self, evictable: Evictable) -> bool:
+    def _is_still_running(self, evictable: Evictable) -> bool:
         return evictable.gang.job_id not in self._gone
 
     def _within_bounds(

@@ -182,23 +182,5 @@ class TimeSlicing:
 
     def will_come_first(self, job: QueuedGang, other: QueuedGang) -> bool:
         """Whether ``job`` will precede ``other`` once that has run for one turn, if it starts now."""
-        there = _as_running(other, self.now)
+        there = other.running((), started_at=self.now)
         return self._comes_first(job, there) or self._will_pass(job, other) or self._will_have_fewer_turns(job, there)
-
-
-def _as_running(job: QueuedGang, now: datetime) -> RunningGang:
-    """A waiting job as if it had just started."""
-    return RunningGang(
-        job_id=job.job_id,
-        name=job.name,
-        project=job.project,
-        priority=job.priority,
-        gang=job.gang,
-        nodes=(),
-        user=job.user,
-        queued_at=job.queued_at,
-        started_at=now,
-        attained_gpu_s=job.attained_gpu_s,
-        estimate=job.estimate,
-        earlier_s=job.earlier_s,
-    )

@@ -2,8 +2,8 @@
 possible.
 
 The simple equivalent tries every set of evictable units, the cheapest first. Instead, nodes are ranked by the cost
-per member gained (:mod:`.node_ranking`). For gangs that fit on single node, the best few nodes are evaluated single
-by single; for gangs on several nodes, as many nodes are cleared as necessary. Finally, every unit without whose
+per member gained (:mod:`.node_ranking`). For gangs that fit on one node, the best few nodes are evaluated one by
+one; for gangs on several nodes, as many nodes are cleared as necessary. Finally, every unit without whose
 eviction the gang fits as well is spared, the most expensive first: the set is always minimal, though a different one
 may be cheaper.
 """

@@ -18,7 +18,7 @@ from scheduler.planning.queue.shares import amount_in
 
 
 class QuotaPreemption:
-    """Victim search for other job that is over its quota. ``preemption_policy.shares`` and ``what_if`` are restored
+    """Victim search for a job that is over its quota. ``preemption_policy.shares`` and ``what_if`` are restored
     after each call.
     """
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from core.domain.sharing.gpu_models import accepted_models, accepts
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.explain import phrases
-from scheduler.planning.model import QueuedGang, Reason, ReasonCode
+from scheduler.planning.model import QueuedGang, Reason, WaitReasonCode
 from scheduler.planning.queue.shares import CPU, GPUS, JOBS, MEMORY, Shares, amount_in, gpu_milli
 
 
@@ -176,18 +176,20 @@ class QuotaExcess:
             noun = phrases.plural("job", limit.most)
             sentence = f"{whose} may run {limit.most} {noun}{inside} at once, and has {self.used}"
             never = f"{whose} may run no job{inside}; an administrator can raise the quota"
-            return Reason(ReasonCode.QUOTA, never if self.is_never else f"{sentence}; it starts after them", numbers)
+            return Reason(
+                WaitReasonCode.QUOTA, never if self.is_never else f"{sentence}; it starts after them", numbers
+            )
         most = amount_with_unit(limit.key, limit.most)
         if self.is_never:
             return Reason(
-                ReasonCode.QUOTA,
+                WaitReasonCode.QUOTA,
                 f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} "
                 "at once, so it can "
                 "never start. Ask for less, or ask an administrator for a larger quota",
                 numbers,
             )
         return Reason(
-            ReasonCode.QUOTA,
+            WaitReasonCode.QUOTA,
             f"{whose} may use {most}{inside} at once and has {amount_text(limit.key, self.used)}; this job needs "
             f"{amount_text(limit.key, self.needed)}, and starts by itself when enough of them are given back",
             numbers,

@@ -1,6 +1,6 @@
 """Workloads and throughput profiles of Pollux (Qiao et al., OSDI 2021), run rigid: each job with the GPUs it asks for.
 
-A workload is a CSV with ``name, time, application, num_replicas, batch_size``; the profiles are a folder with pair
+A workload is a CSV with ``name, time, application, num_replicas, batch_size``; the profiles are a folder with a
 folder per application: ``placements.csv`` and ``scalability.csv`` (seconds of a step and of its synchronisation by
 placement and local batch size) and ``validation-<batch size>.csv`` (progress and gradient noise by epoch).
 
@@ -8,7 +8,7 @@ The run time is computed like the artifact's simulator for its Tiresias (``Job.s
 ``target_batch_size``): the batch is split evenly over the replicas, with gradient accumulation where a part exceeds
 the largest profiled size; the replicas use as few nodes of four GPUs as possible; an epoch takes its progress divided
 by goodput, which is throughput x statistical efficiency at this batch size in this epoch; and each start costs 30 s,
-the first pair included, which is part of the duration here. Left out: the artifact's slowdown of jobs that are spread
+the first one included, which is part of the duration here. Left out: the artifact's slowdown of jobs that are spread
 over more nodes than necessary, and its 60 s rounds.
 """
 
@@ -27,14 +27,14 @@ from scheduler.simulator.traces.rows import number, read_rows, whole
 
 START_S: Final = 30.0  # `rescale_time` of the artifact
 NODE_GPUS: Final = 4
-# Per application, from its `applications.py`: epochs, and the largest batch on pair GPU if not the largest profiled.
+# Per application, from its `applications.py`: epochs, and the largest batch on one GPU if not the largest profiled.
 _EPOCHS: Final = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 _MOST_LOCAL: Final = {"yolov3": 8}
 _COLUMNS: Final = ("name", "time", "application", "num_replicas", "batch_size")
 
 
 def read(path: Path, profiles: Path) -> list[Arrival]:
-    """The jobs of pair workload, each with pair worker of pair GPU per replica.
+    """The jobs of a workload, each with a worker of one GPU per replica.
 
     Raises:
         ScenarioError: with file, line and column.
@@ -71,7 +71,7 @@ def read(path: Path, profiles: Path) -> list[Arrival]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """State after pair epoch with pair batch size. ``noise``: squared gradient and its variance."""
+    """State after an epoch with one batch size. ``noise``: squared gradient and its variance."""
 
     progress: float
     metric: float
@@ -80,7 +80,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Application:
-    """The profile of pair kind of training."""
+    """The profile of one kind of training."""
 
     name: str
     epochs: int

@@ -22,7 +22,7 @@ from core.db.tables import Job
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.models.registrar import Registrar
+from scheduler.control.registrar import Registrar
 
 FILES = {"weights.pt": b"weights" * 100, "sub/empty": b""}
 

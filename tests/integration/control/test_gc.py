@@ -32,10 +32,11 @@ from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
-from scheduler.control.upkeep import gc, orphans
+from scheduler.control.transitions import expire_waiting
+from scheduler.control.upkeep import gc
 from scheduler.control.upkeep.gc import (
+    ORPHAN_GRACE,
     delete_outlived,
-    expire_waiting,
     forget_events,
     forget_expired,
     forget_metrics,
@@ -43,7 +44,6 @@ from scheduler.control.upkeep.gc import (
     sweep_executor,
 )
 from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.orphans import UNKNOWN_PATIENCE
 
 
 def put_orphan(plane, job: str, *, database_id: str) -> AttemptId:
@@ -63,13 +63,13 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     own_id = ensure_id(plane.sessions)
     put_orphan(plane, job, database_id=own_id if is_reported else "")
     assert sweep_executor(plane.control) == 0
-    plane.engine.advance(UNKNOWN_PATIENCE - timedelta(seconds=1))
+    plane.engine.advance(ORPHAN_GRACE - timedelta(seconds=1))
     plane.start()  # whoever takes over goes on counting
     assert sweep_executor(plane.control) == 0
     plane.engine.advance(timedelta(seconds=1))
     assert sweep_executor(plane.control) == 1
     assert plane.engine.attempts() == {plane.one(Attempt).id: own_id}
-    (reported,) = plane.all(Event, kind=orphans.FORGOTTEN)
+    (reported,) = plane.all(Event, kind=gc.FORGOTTEN)
     assert "10 minutes" in reported.reason
     assert sweep_executor(plane.control) == 0
     assert plane.all(Orphan) == []
@@ -82,9 +82,9 @@ def test_orphans_of_another_database_are_left_alone_and_reported_once(plane):
     orphan = put_orphan(plane, job, database_id="feedbeef")
     for _ in range(3):
         assert sweep_executor(plane.control) == 0
-        plane.engine.advance(2 * UNKNOWN_PATIENCE)
+        plane.engine.advance(2 * ORPHAN_GRACE)
     assert orphan in plane.engine.attempts()
-    (reported,) = plane.all(Event, kind=orphans.FOREIGN)
+    (reported,) = plane.all(Event, kind=gc.FOREIGN)
     assert (reported.data["attempts"], reported.data["databases"]) == ([orphan], ["feedbeef"])
     assert "left alone" in reported.reason
     assert plane.one(Orphan).is_foreign
@@ -120,7 +120,7 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
             session.execute(delete(table))
     plane.start()
     sweep_executor(plane.control)
-    plane.engine.advance(2 * UNKNOWN_PATIENCE)
+    plane.engine.advance(2 * ORPHAN_GRACE)
     assert sweep_executor(plane.control) == 0
     assert plane.engine.attempts() == held
     assert ensure_id(plane.sessions) != before

@@ -24,9 +24,9 @@ from core.registry.sources import SourceRequest
 from core.registry.versions import Author, VersionMetadata, ready, register_from_job
 from core.storage import registry
 from executors.fake import ProcessKilled
+from scheduler.control import registrar
 from scheduler.control.context import ControlContext
-from scheduler.control.models import registrar
-from scheduler.control.models.registrar import Registrar
+from scheduler.control.registrar import Registrar
 
 FILES = {"a.txt": b"a", "sub/b.bin": b"b" * 5000, "sub/deep/c.bin": b"c" * 70}
 BY = Author("user-1", "ann", "user:ann")

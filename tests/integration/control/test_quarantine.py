@@ -16,7 +16,7 @@ from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
 from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.quarantine import QuarantineJudge, decide, forget_failures
+from scheduler.control.upkeep.quarantine import QuarantineSchedule, decide, forget_failures
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -199,7 +199,7 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
 
 def test_it_is_due_for_each_failure_whatever_its_id_and_at_least_once_a_minute(fleet):
     broken_once(fleet)
-    judge, now = QuarantineJudge(), fleet.engine.now
+    judge, now = QuarantineSchedule(), fleet.engine.now
 
     def is_due(seconds: float = 0) -> bool:
         with unit_of_work(fleet.sessions) as session:

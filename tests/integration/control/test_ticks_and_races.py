@@ -21,7 +21,7 @@ from core.domain.jobs.layout import Layout
 from executors.fake import FakeExecutor, InjectedFault, Script
 from scheduler.control.attempts.launching.addresses import AddressCache, addresses_of
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome
-from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempt
+from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempts
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.attempts.storage.statement_batch import flush
 from scheduler.control.planning import placing
@@ -213,9 +213,10 @@ def test_replicas_of_which_one_has_moved_are_not_written(plane, moved):
     attempt = plane.one(Attempt, job_id=job)
     now = plane.engine.now
     with unit_of_work(plane.sessions) as session:
-        rows = load_attempt(session, AttemptId(attempt.id), SpecCache(), now=now, node_grace=timedelta(60))
+        (rows,) = load_attempts(
+            session, [AttemptId(attempt.id)], SpecCache(), now=now, node_grace=timedelta(60)
+        ).values()
         session.execute(update(Replica).where(Replica.index == 1).values(**moved))
-    assert rows is not None
     with pytest.raises(StaleWrite, match="one has moved since it was read"), unit_of_work(plane.sessions) as session:
         writer = AttemptWriter(rows, now)
         writer.created(rows.members, {})

@@ -29,7 +29,7 @@ from core.settings import Settings
 from core.wakeups import TOPIC_MODELS, NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.models.registrar import Registrar
+from scheduler.control.registrar import Registrar
 
 URL = "/api/v1/projects/default/models"
 WEIGHTS = b"weights" * 1000

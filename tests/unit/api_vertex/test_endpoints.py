@@ -16,7 +16,7 @@ from core.settings import Settings
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.models.registrar import Registrar
+from scheduler.control.registrar import Registrar
 from tests.unit.api_core.test_endpoints_api import model, run_replica  # noqa: F401 (a fixture)
 from tests.unit.api_vertex.test_jobs import PARENT, error_of
 

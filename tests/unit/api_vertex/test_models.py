@@ -12,7 +12,7 @@ from core.settings import Settings
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.models.registrar import Registrar
+from scheduler.control.registrar import Registrar
 from tests.unit.api_vertex.test_jobs import PARENT, POOL, TASK, error_of, refused, sent
 
 UPLOAD = {

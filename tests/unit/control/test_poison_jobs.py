@@ -15,7 +15,7 @@ from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
 from scheduler.control.planning.running import plannable_limit_s
 from scheduler.planning import plan
 from scheduler.planning.forecast.durations import JobTraits
-from scheduler.planning.model import Estimate, NodeSnapshot, Plan, QueuedGang, ReasonCode, Snapshot
+from scheduler.planning.model import Estimate, NodeSnapshot, Plan, QueuedGang, Snapshot, WaitReasonCode
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 SMALL = Gang((GangRole("worker", 1, ResourceRequest(1, 1)),))
@@ -50,7 +50,7 @@ def test_poison_jobs_are_isolated_with_a_reason_and_the_others_start() -> None:
     assert len(made.starts) == 20
     assert made.waits.keys() | {start.job_id for start in made.starts} == generations.keys()
     for job_id in (JobId("j03"), JobId("j17")):
-        assert made.waits[job_id].code is ReasonCode.NEVER_FITS
+        assert made.waits[job_id].code is WaitReasonCode.NEVER_FITS
         assert "the planner fails with this job (OverflowError)" in made.waits[job_id].sentence
 
 

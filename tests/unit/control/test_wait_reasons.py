@@ -8,12 +8,12 @@ from core.domain.ids import JobId
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.control.planning.snapshot import PlannerInputs
 from scheduler.control.planning.wait_reasons import changed_reasons
-from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot, WaitReasonCode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GANG = Gang((GangRole("worker", 1, ResourceRequest(1000, 1)),))
-ROOM, RACK = Reason(ReasonCode.NO_ROOM, "no room"), Reason(ReasonCode.TOPOLOGY, "no room in one rack")
-QUOTA = Reason(ReasonCode.QUOTA, "project p has all it may", {"project": "p"})
+ROOM, RACK = Reason(WaitReasonCode.NO_ROOM, "no room"), Reason(WaitReasonCode.TOPOLOGY, "no room in one rack")
+QUOTA = Reason(WaitReasonCode.QUOTA, "project p has all it may", {"project": "p"})
 
 
 def loaded(users: dict[str, str], written=None, own=None, preempted=None) -> PlannerInputs:
@@ -56,7 +56,7 @@ def test_a_reason_with_a_project_or_user_is_never_shown_to_others():
     assert dict(news.shapes) == {"shape/p/ann": QUOTA}
     both = changed_reasons(loaded(USERS), waits(a=QUOTA, b=QUOTA, c=ROOM, d=ROOM))
     assert dict(both.shapes) == {"shape": ROOM, "shape/p/ann": QUOTA}
-    share = Reason(ReasonCode.RESERVED, "project p has its share", {"project": "p", "before": "x"})
+    share = Reason(WaitReasonCode.RESERVED, "project p has its share", {"project": "p", "before": "x"})
     before = loaded({"a": "ann"}, {"shape": share, "shape/p/ann": ROOM})
     news = changed_reasons(before, waits(a=share))
     assert (dict(news.shapes), news.gone) == ({"shape/p/ann": share}, ("shape",))

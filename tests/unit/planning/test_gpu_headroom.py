@@ -21,9 +21,9 @@ from scheduler.planning import (
     QueuedGang,
     Quota,
     Reason,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.explain.alternatives import AlternativeCode
@@ -93,7 +93,7 @@ def test_it_leaves_what_the_free_gpus_need_and_takes_what_is_spare() -> None:
 
 def test_the_headroom_reason_names_node_gpus_and_nodes_without_gpus() -> None:
     why = reason(job("me", asks(8)))
-    assert why.code is ReasonCode.GPU_HEADROOM
+    assert why.code is WaitReasonCode.GPU_HEADROOM
     assert why.sentence.startswith(
         "needs 8 CPUs and 1 GiB of memory on one node for its worker; 36 CPUs are free on gpu-07, of which 32 "
         "CPUs are kept "
@@ -264,7 +264,7 @@ def test_no_job_is_preempted_for_the_headroom() -> None:
     urgent = job("me", asks(8), priority=90)
     made = planned([taken, full], urgent, running=(TAKEN, replace(small, priority=10)))
     assert not made.preempts
-    assert made.waits[JobId("me")].code is ReasonCode.GPU_HEADROOM
+    assert made.waits[JobId("me")].code is WaitReasonCode.GPU_HEADROOM
     off = planned(
         [replace(taken, free=Amounts(6_000, 200 * GIB, {"H100": 4})), full],
         urgent,
@@ -301,7 +301,7 @@ def behind_a_promise(*queued: QueuedGang) -> Plan:
 def test_no_job_is_preempted_for_the_headroom_next_to_reservations() -> None:
     made = behind_a_promise(job("me", replace(asks(20), replicas=2)))
     assert not made.preempts
-    assert made.waits[JobId("me")].code is ReasonCode.GPU_HEADROOM
+    assert made.waits[JobId("me")].code is WaitReasonCode.GPU_HEADROOM
 
 
 def test_a_job_is_preempted_where_that_helps_beyond_headroom_and_reservations() -> None:

@@ -19,9 +19,9 @@ from scheduler.planning import (
     QueuedGang,
     QueueOrder,
     Quota,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.queue.ordering import sort_key
@@ -175,7 +175,7 @@ def test_a_quota_says_what_is_allowed_what_is_held_and_what_is_needed() -> None:
     nodes = [node("n0"), node("n1", free=2), node("n2")]
     running = [runs("a", 8, "n0"), runs("b", 6, "n1")]
     reported = reason(nodes, [job("me", gang(4))], running, accounts=accounts)
-    assert reported.code is ReasonCode.QUOTA
+    assert reported.code is WaitReasonCode.QUOTA
     assert reported.sentence.startswith("project vision may use 16 GPUs at once and has 14; this job needs 4")
     assert reported.numbers == {
         "project": "vision", "resource": "gpu_milli", "limit": 16_000, "held": 14_000, "needed": 4000, "is_never": False
@@ -244,8 +244,8 @@ def test_a_job_goes_to_another_model_that_it_accepts_when_its_quota_of_the_first
     made = planned(nodes, [job("me", gang(2, "H100", "A100"))], running, accounts=accounts)
     assert [placement.node for start in made.starts for placement in start.placements] == ["a"]
     full = [node("h"), node("a", model="a100-sxm4-80gb", free=0)]
-    assert reason(full, [job("me", gang(2, "H100", "A100"))], running, accounts=accounts).code is ReasonCode.QUOTA
-    assert reason(full, [job("me", gang(2, "H100"))], running, accounts=accounts).code is ReasonCode.QUOTA
+    assert reason(full, [job("me", gang(2, "H100", "A100"))], running, accounts=accounts).code is WaitReasonCode.QUOTA
+    assert reason(full, [job("me", gang(2, "H100"))], running, accounts=accounts).code is WaitReasonCode.QUOTA
 
 
 def test_growing_stops_at_a_quota() -> None:
@@ -269,7 +269,7 @@ def test_fifty_thousand_jobs_over_one_quota_share_a_reason_for_each_user_and_sha
 def test_a_booking_says_who_has_the_node_and_until_when() -> None:
     booking = Booking("b", "demo", "nlp", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=2))
     reported = reason([node("n0")], [job("me", gang(8))], bookings=(booking,))
-    assert reported.code is ReasonCode.BOOKED
+    assert reported.code is WaitReasonCode.BOOKED
     assert "n0 is reserved for project nlp (demo) until about 14:00 UTC" in reported.sentence
     assert reported.numbers["until"] == "2026-11-21T14:00:00+00:00"
 
@@ -292,7 +292,7 @@ def test_who_would_fit_but_has_more_than_its_share_reads_whose_jobs_come_first_a
     running = [runs("r", 12, "n0", "vision")]
     queued = [job("me", gang(2), "vision", age=9), job("large", gang(8), "nlp")]
     reported = reason(nodes, queued, running)
-    assert reported.code is ReasonCode.RESERVED
+    assert reported.code is WaitReasonCode.RESERVED
     assert (
         "project vision has 12 of 16 GPUs of h100-80gb-hbm3 (75%), and its share by weight is 50%" in reported.sentence
     )
@@ -337,7 +337,7 @@ def test_a_job_blocked_by_quota_or_booking_lends_its_age_to_no_other_job() -> No
             made = planned(nodes, [*wish, older], policy=policy, **rules)
             assert started(made) == started(planned(nodes, wish, policy=policy, **rules)) == ["patient"]
             assert made.order[-1] == older.name
-            assert made.waits[older.job_id].code in (ReasonCode.QUOTA, ReasonCode.BOOKED)
+            assert made.waits[older.job_id].code in (WaitReasonCode.QUOTA, WaitReasonCode.BOOKED)
 
 
 def test_no_user_has_a_turn_after_another_user_s_start_used_up_the_project_quota() -> None:

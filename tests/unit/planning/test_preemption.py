@@ -21,9 +21,9 @@ from scheduler.planning import (
     QueuedGang,
     QueueOrder,
     Quota,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.fixpoint import apply_plan
@@ -98,7 +98,7 @@ def test_the_cheapest_victim_is_stopped_and_both_jobs_have_messages() -> None:
         "complete checkpoint, or starts over if it has none"
     )
     reason = made.waits[JobId("urgent")]
-    assert reason.code is ReasonCode.PREEMPTING
+    assert reason.code is WaitReasonCode.PREEMPTING
     assert reason.sentence == "job cheap (8 GPUs on n1) is being stopped for it, so that it starts at about 14:00 UTC"
     assert reason.numbers["stopping"] == ["cheap"]
 
@@ -452,7 +452,7 @@ def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_
     given = snapshot(3, running, queued, accounts=(LIMITED,))
     made = plan(given)
     assert [(p.job_id, p.for_job, p.code) for p in made.preempts] == [("low", "urgent", PreemptCode.PRIORITY)]
-    assert made.waits[JobId("urgent")].code is ReasonCode.PREEMPTING
+    assert made.waits[JobId("urgent")].code is WaitReasonCode.PREEMPTING
     # Though n2 is free it does not start before the limit lets it; nobody else is stopped, and nobody takes what is
     # given back.
     later = apply_plan(given, made)
@@ -461,7 +461,7 @@ def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_
     third = [waits("third", gang(2), 10)]
     made = plan(replace(later, running=tuple(gone), queued=(*later.queued, *third)))
     assert [start.job_id for start in made.starts] == ["urgent"]
-    assert made.waits[JobId("third")].code is ReasonCode.QUOTA
+    assert made.waits[JobId("third")].code is WaitReasonCode.QUOTA
 
 
 def test_quota_is_held_for_a_nominated_job_while_its_last_victim_stops() -> None:
@@ -471,7 +471,7 @@ def test_quota_is_held_for_a_nominated_job_while_its_last_victim_stops() -> None
     half = [gang for gang in later.running if gang.job_id != "low0"]
     third = [waits("third", gang(4), 10)]
     made = plan(replace(later, running=tuple(half), queued=(*later.queued, *third)))
-    assert (made.starts, made.waits[JobId("third")].code) == ((), ReasonCode.QUOTA)
+    assert (made.starts, made.waits[JobId("third")].code) == ((), WaitReasonCode.QUOTA)
 
 
 def test_no_preemption_for_a_quota_without_effect() -> None:

@@ -15,9 +15,9 @@ from scheduler.planning import (
     NodeSnapshot,
     QueuedGang,
     Reason,
-    ReasonCode,
     RunningGang,
     Snapshot,
+    WaitReasonCode,
     plan,
 )
 from scheduler.planning.explain.queue_position import explain_position
@@ -57,7 +57,7 @@ def test_the_sentence_names_the_largest_hole_and_who_holds_the_rest_until_when()
     nodes = [node("gpu-07", free=6), node("gpu-08", free=3)]
     running = [runs("sweep-31", 2, "gpu-07", 140), runs("other", 5, "gpu-08", None)]
     reason = why(nodes, gang(2, 8, "H100"), running)
-    assert reason.code is ReasonCode.NO_ROOM
+    assert reason.code is WaitReasonCode.NO_ROOM
     assert reason.sentence.startswith(
         "needs 8 GPUs of H100 on one node for each of 2 workers; the largest hole is 6, on gpu-07; "
         "2 of its GPUs are held by job sweep-31 until about 14:20 UTC"
@@ -95,7 +95,7 @@ def test_the_first_blocked_job_s_reason_has_the_reserved_nodes_and_start() -> No
 def test_a_job_that_would_delay_another_is_named_that_job_and_how_to_run_first() -> None:
     first = job("big", gang(1, 8), age=10)
     reason = why([node("n", free=4)], gang(1, 2), [runs("x", 4, "n", 45)], [first])
-    assert reason.code is ReasonCode.RESERVED
+    assert reason.code is WaitReasonCode.RESERVED
     assert reason.sentence == (
         "would fit now, but it might delay job big, which is before it in the queue and is to start on n at "
         "about 12:45 UTC; with a max_run_time that surely ends before that it could run first"
@@ -168,7 +168,7 @@ def test_a_binding_default_is_named_as_unstated() -> None:
 def test_what_can_never_run_says_what_to_ask_for_instead() -> None:
     nodes = [node("gpu-1"), node("gpu-2")]
     wide = why(nodes, gang(1, 16))
-    assert wide.code is ReasonCode.NEVER_FITS
+    assert wide.code is WaitReasonCode.NEVER_FITS
     assert wide.sentence == (
         "needs 16 GPUs on one node for its worker, and no node has more than 8 (gpu-1 has). "
         "Ask for at most 8 GPUs per replica, and more replicas"
@@ -179,17 +179,17 @@ def test_what_can_never_run_says_what_to_ask_for_instead() -> None:
         "Ask for less cpu per replica"
     )
     many = why(nodes, gang(3, 8))
-    assert many.code is ReasonCode.TOO_LARGE
+    assert many.code is WaitReasonCode.TOO_LARGE
     assert "for each of 3 workers, and even empty the cluster holds only 2 of them. Ask for at most 2" in many.sentence
     other = why([*nodes, node("cpu-1", 0)], gang(1, 8, cpu=65_000 // 2, node_selector=(("x", "y"),)))
-    assert other.code is ReasonCode.NO_MATCHING_NODE
+    assert other.code is WaitReasonCode.NO_MATCHING_NODE
     assert "no node has such a label at all" in other.sentence
 
 
 def test_a_reason_distinguishes_all_roles_together_from_each_alone() -> None:
     nodes = [node("a", 4), replace(node("b", 0), allocatable=Amounts(128_000, GIB, {}), free=Amounts(128_000, GIB, {}))]
     never = why(nodes, gang(1, 4, cpu=100_000))
-    assert never.code is ReasonCode.NEVER_FITS
+    assert never.code is WaitReasonCode.NEVER_FITS
     assert (
         "needs 4 GPUs and 100 CPUs together on one node for its worker, and no node has all of that" in never.sentence
     )
@@ -198,7 +198,7 @@ def test_a_reason_distinguishes_all_roles_together_from_each_alone() -> None:
 
 def test_a_gpu_model_that_is_not_there() -> None:
     reason = why([node("a"), node("b", model="A100")], gang(1, 1, "H200"))
-    assert reason.code is ReasonCode.NO_MATCHING_NODE
+    assert reason.code is WaitReasonCode.NO_MATCHING_NODE
     assert reason.sentence == (
         "needs 1 GPU of H200 for its worker, and no node has GPUs of H200; there are A100 and H100. "
         "Set gpu_type to one of these"
@@ -219,14 +219,14 @@ def test_a_reason_names_requested_models_as_written_and_node_models_as_they_are(
     reason = why(nodes, gang(1, 1, "NVIDIA A100-80GB"))
     assert "no node has GPUs of NVIDIA A100-80GB; there are a100-pcie-40gb and t4." in reason.sentence
     full = why([node("a", free=0, model="a100-pcie-40gb")], gang(1, 1, "A100"), [runs("x", 8, "a", None)])
-    assert full.code is ReasonCode.NO_ROOM
+    assert full.code is WaitReasonCode.NO_ROOM
     assert full.sentence.startswith("needs 1 GPU of A100 on one node")
 
 
 def test_no_node_at_all_and_nodes_that_take_no_work() -> None:
-    assert why([], gang(1, 1)).code is ReasonCode.NO_NODES
+    assert why([], gang(1, 1)).code is WaitReasonCode.NO_NODES
     away = why([node("a", is_schedulable=False, why_not="is cordoned (new disk)"), node("b", 1)], gang(1, 8))
-    assert away.code is ReasonCode.NO_NODES
+    assert away.code is WaitReasonCode.NO_NODES
     assert "take no new work: a is cordoned (new disk)" in away.sentence
 
 
@@ -235,9 +235,9 @@ def test_enough_is_free_but_not_inside_one_rack() -> None:
     nodes = [node(f"n{n}", free=8 if n in {1, 2} else 0, labels=labels) for n, labels in enumerate(racks)]
     running = [runs("a", 8, "n0", None), runs("b", 8, "n3", None)]
     reason = why(nodes, gang(2, 8, topology="rack", topology_required=True), running)
-    assert reason.code is ReasonCode.TOPOLOGY
+    assert reason.code is WaitReasonCode.TOPOLOGY
     assert "inside one rack; rack x has room for 1 of its 2 workers" in reason.sentence
-    assert why(nodes, gang(3, 8, topology="rack", topology_required=True), running).code is ReasonCode.TOO_LARGE
+    assert why(nodes, gang(3, 8, topology="rack", topology_required=True), running).code is WaitReasonCode.TOO_LARGE
 
 
 def test_equal_members_under_several_roles_are_named_together() -> None:
@@ -249,7 +249,7 @@ def test_equal_members_under_several_roles_are_named_together() -> None:
 
 def test_all_exceeded_resources_are_named_at_once_with_units() -> None:
     reason = why([node("a"), node("b", gpus=0)], gang(1, 16, cpu=100_000, memory=1024 * GIB))
-    assert reason.code is ReasonCode.NEVER_FITS
+    assert reason.code is WaitReasonCode.NEVER_FITS
     assert reason.sentence == (
         "needs 16 GPUs, 100 CPUs and 1 TiB of memory on one node for its worker, and no node has more than 8 (a has), "
         "64 CPUs (a has) or 256 GiB of memory (a has). "
@@ -306,13 +306,13 @@ def test_parameter_servers_that_stand_apart_or_spread_are_named_where_that_is_wh
     full = [runs("other", 8, "b", None)]
     crowded = [node("a"), replace(node("b", free=0), free=Amounts(0, GIB, {"H100": 0}))]
     apart = why(crowded, with_servers(1, servers="apart"), full)
-    assert apart.code is ReasonCode.NO_ROOM
+    assert apart.code is WaitReasonCode.NO_ROOM
     assert (
         "needs its parameter servers on nodes without any other of its replicas (`placement: apart`)" in apart.sentence
     )
     assert "there is room for all its 2 replicas now, but not so" in apart.sentence
     never = why(two, with_servers(3, spread_servers=True))
-    assert never.code is ReasonCode.TOO_LARGE
+    assert never.code is WaitReasonCode.TOO_LARGE
     assert never.numbers["spread"] is True
     assert (
         "`spread: true` of its parameter servers; without that its 4 replicas fit the empty cluster" in never.sentence
@@ -379,10 +379,10 @@ def quarantined(name: str, free: int = 8) -> NodeSnapshot:
 
 def test_the_reason_names_quarantined_nodes_that_have_room() -> None:
     alone = why([quarantined("a"), node("b", 1)], gang(1, 8))
-    assert alone.code is ReasonCode.NO_NODES
+    assert alone.code is WaitReasonCode.NO_NODES
     assert f"take no new work: a {SHUT}" in alone.sentence
     busy = why([quarantined("a"), node("b", free=2)], gang(1, 8), [runs("other", 6, "b", None)])
-    assert busy.code is ReasonCode.NO_ROOM
+    assert busy.code is WaitReasonCode.NO_ROOM
     assert busy.sentence.endswith(f". Besides, a {SHUT}")
     assert busy.numbers["quarantined"] == ["a"]
     full = why([quarantined("a", free=2), node("b", free=2)], gang(1, 8), [runs("other", 6, "b", None)])

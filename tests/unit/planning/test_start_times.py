@@ -62,7 +62,6 @@ def test_those_in_line_start_one_after_the_other() -> None:
     running = guessed(runs("r", 8, "a", None), 10, 20, 60)
     found = forecast_starts(Snapshot(NOW, (node("a", free=0),), tuple(queue), (running,)))
     assert [minutes(of(found, f"q{n}")) for n in range(3)] == [(10, 20, 60), (15, 30, 80), (20, 40, 100)]
-    assert [one.job_id for one in found.next_starts(2)] == ["q0", "q1"]
     assert [one.position for one in found.starts] == [1, 2, 3]
 
 

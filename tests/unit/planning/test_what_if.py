@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang, ResourceRequest
-from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
+from scheduler.planning import Estimate, QueuedGang, Snapshot, WaitReasonCode, plan
 from scheduler.planning.forecast.start_times import StartCode, forecast_starts
 from scheduler.planning.forecast.what_if import Alternative, AlternativeCode, Forecast, changed_cluster, forecast
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
@@ -179,11 +179,11 @@ def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None
     found = forecast(changed_cluster(snapshot, without=one), job("me", gang(1, 8)), left_out=one)
     assert found.reason is not None
     assert found.start is not None
-    assert (found.reason.code, found.position, found.start.code) == (ReasonCode.NEVER_FITS, None, StartCode.NEVER)
+    assert (found.reason.code, found.position, found.start.code) == (WaitReasonCode.NEVER_FITS, None, StartCode.NEVER)
     none = forecast(changed_cluster(snapshot, without=both), job("me", gang(1, 1)), left_out=both)
     assert none.reason is not None
     assert none.start is not None
-    assert (none.reason.code, none.position, none.start.code) == (ReasonCode.NO_NODES, None, StartCode.NEVER)
+    assert (none.reason.code, none.position, none.start.code) == (WaitReasonCode.NO_NODES, None, StartCode.NEVER)
     assert none.reason.sentence == "without a and b there is no node at all, so no job could ever run"
     assert none.reason.numbers["is_never"]
     # Where there is no node since none has come yet, nobody knows.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import select
@@ -17,19 +15,6 @@ from core.domain.jobs.layout import Layout
 Address = tuple[str, int]  # host, port
 
 _AT_ONCE: Final = 500
-
-
-@dataclass(slots=True)
-class AllocatedAddresses:
-    """Addresses that no other attempt may be given: written ones, and those that are about to be written."""
-
-    addresses: set[Address] = field(default_factory=set)
-    ports: set[int] = field(default_factory=set)
-
-    def add(self, addresses: Iterable[Address]) -> None:
-        for address in addresses:
-            self.addresses.add(address)
-            self.ports.add(address[1])
 
 
 class AddressCache:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from core.domain.jobs.layout import Layout
 from core.tokens import attempt_token
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts
 from scheduler.control.context import ControlContext
+from scheduler.planning.explain.phrases import all_of
 
 _LAYOUT: Final = "TRAINMASTER_LAYOUT"
 # Replicas of one role differ by numbers alone. Of a large role, only some from both ends are rendered: each lists all
@@ -35,14 +35,14 @@ class EnvironmentNote:
         sentences = []
         if self.clashes:
             verb = "is" if len(self.clashes) == 1 else "are"
-            sentences.append(f"The job's own {_listed(self.clashes)} {verb} used instead of the platform's.")
+            sentences.append(f"The job's own {all_of(self.clashes)} {verb} used instead of the platform's.")
         if self.omitted:
             is_single = len(self.omitted) == 1
             advice = (
                 f"read {_LAYOUT} instead" if _LAYOUT not in self.omitted else "ask for fewer replicas to have them all"
             )
             sentences.append(
-                f"{_listed(self.omitted)} {'is' if is_single else 'are'} too large for Linux and "
+                f"{all_of(self.omitted)} {'is' if is_single else 'are'} too large for Linux and "
                 f"{'is' if is_single else 'are'} left out; {advice}."
             )
         return " ".join(sentences)
@@ -91,8 +91,3 @@ def environment_note(job: JobFacts, layout: Layout, context: AttemptContext) -> 
             clashes.update(rendered.clashes)
             omitted.update(rendered.omitted)
     return EnvironmentNote(tuple(sorted(clashes)), tuple(sorted(omitted)))
-
-
-def _listed(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

@@ -114,13 +114,6 @@ class SpecCache:
         return found
 
 
-def load_attempt(
-    session: Session, attempt_id: AttemptId, specs: SpecCache, *, now: datetime, node_grace: timedelta
-) -> AttemptRows | None:
-    """The rows of a live attempt; ``None``: there is none of this id, or it has ended."""
-    return load_attempts(session, [attempt_id], specs, now=now, node_grace=node_grace).get(attempt_id)
-
-
 def load_attempts(
     session: Session, attempt_ids: Sequence[AttemptId], specs: SpecCache, *, now: datetime, node_grace: timedelta
 ) -> dict[AttemptId, AttemptRows]:

@@ -26,7 +26,7 @@ from scheduler.control.attempts.storage.attempt_loader import AttemptRows, exit_
 from scheduler.control.attempts.storage.statement_batch import StatementBatch
 from scheduler.control.attempts.worlds import WorldChange
 from scheduler.control.journal import EXECUTOR, SCHEDULER
-from scheduler.planning.model import ReasonCode
+from scheduler.planning.model import WaitReasonCode
 
 _DETAIL_CHARS: Final = 2000
 
@@ -242,7 +242,7 @@ class AttemptWriter:
             at = self.now + end.delay
             values["not_before"] = at
             values["wait_reason"] = {
-                "code": ReasonCode.BACKOFF.value,
+                "code": WaitReasonCode.BACKOFF.value,
                 "sentence": (
                     f"starts again at {at:%H:%M:%S} UTC, {end.delay.total_seconds():g} s after it failed: "
                     f"{end.sentence}"

@@ -34,8 +34,8 @@ class LoadAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LoadStartInputs:
-    """Result: the :class:`AllocatedAddresses` on shared hosts, common to all passes at once, and
-    :class:`ResumeSources`.
+    """Result: the addresses on shared hosts that no other attempt may be given, written ones and those that are about
+    to be written, as one set for all passes at once; and :class:`ResumeSources`.
     """
 
     job: JobFacts

@@ -22,7 +22,7 @@ from core.db.leases import HeldLease
 from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
 from scheduler.control import fence
-from scheduler.control.attempts.launching.addresses import AddressCache, AllocatedAddresses
+from scheduler.control.attempts.launching.addresses import AddressCache
 from scheduler.control.attempts.launching.replica_orders import load_volumes
 from scheduler.control.attempts.launching.resume import load_outputs, load_sources
 from scheduler.control.attempts.reconcile_result import ReconcileResult
@@ -248,9 +248,7 @@ class TransactionBatcher:
     def _prepare(self, requests: _Requests) -> Mapping[AttemptId, Any]:
         first = [name for name, step in requests.items() if step.number == 1]
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            allocated = AllocatedAddresses()
-            if self.control.executor.shares_hosts:
-                allocated.add(self._taken.read(session))
+            allocated = self._taken.read(session) if self.control.executor.shares_hosts else set()
             sources = dict(zip(first, load_outputs(session, [requests[name].job for name in first]), strict=True))
             sources |= {name: load_sources(session, step.job) for name, step in requests.items() if name not in sources}
         return {name: (allocated, found) for name, found in sources.items()}

@@ -1,1 +1,0 @@
-"""Copying registered models."""
