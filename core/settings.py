@@ -54,8 +54,7 @@ class Settings(BaseSettings):
     first_volumes: str = Field(
         default="",
         description="Volumes of a new installation, as a JSON list of {name, kind, root, config}; empty: output and "
-        "data, "
-        "folders under home.",
+        "data, folders under home.",
     )
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
     warm_parents: int = Field(
@@ -122,8 +121,7 @@ class Settings(BaseSettings):
         default=1000,
         ge=2,
         description="Requests to endpoints that one API process has open at once, at most; an endpoint gets no more "
-        "than are free "
-        "besides.",
+        "than are free besides.",
     )
     predict_unread_s: float = Field(
         default=60.0,
@@ -135,17 +133,14 @@ class Settings(BaseSettings):
     vertex: str = Field(
         default="",
         description="What Vertex AI's machine types, accelerators, images and locations are here, as a JSON object, "
-        "laid over "
-        "the built-in one, and below the one that administrators store while the platform runs (`trainmaster "
-        "vertex-table`): "
-        "docs/howto/vertex.md.",
+        "laid over the built-in one, and below the one that administrators store while the platform runs (`trainmaster "
+        "vertex-table`): docs/howto/vertex.md.",
     )
     vertex_open_staging: Literal["loopback", "anywhere", "never"] = Field(
         default="loopback",
-        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, which "
-        "it cannot "
-        "send in CustomJob.from_local_script: from this machine, unless a proxy stands in between; from anywhere; or "
-        "never.",
+        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, which it "
+        "cannot send in CustomJob.from_local_script: from this machine, unless a proxy stands in between; from "
+        "anywhere; or never.",
     )
     log_level: str = "INFO"
 
@@ -174,8 +169,7 @@ class Settings(BaseSettings):
     host_paths: str = Field(
         default="",
         description="Folders of the nodes that volumes of kind local may lie under, separated by colons; / is all of "
-        "them. "
-        "Empty: none on Kubernetes, any on a Docker engine.",
+        "them. Empty: none on Kubernetes, any on a Docker engine.",
     )
     kubernetes_context: str = Field(default="", description="Context of the kubeconfig; empty: its current one.")
     kubernetes_namespace: str = Field(default="trainmaster-jobs", description="Where jobs run.")
@@ -198,8 +192,7 @@ class Settings(BaseSettings):
     kubernetes_pod_security: Literal["auto", "restricted", "baseline", "privileged", ""] = Field(
         default="auto",
         description="Pod security level of namespaces that the platform makes; auto: the strictest that lets their "
-        "jobs "
-        "run; empty: the cluster's default.",
+        "jobs run; empty: the cluster's default.",
     )
     kubernetes_network_policy: bool = Field(
         default=True, description="Each gang reaches only itself, DNS and the API, and is reached by no other pod."
@@ -228,8 +221,7 @@ class Settings(BaseSettings):
         if self.executor == "fake" and not self.test_fake_executor:
             raise ValueError(
                 "TRAINMASTER_EXECUTOR=fake runs no job, it only simulates that jobs run; choose process, docker or "
-                "kubernetes "
-                "(tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
+                "kubernetes (tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
             )
         return self
 

@@ -55,8 +55,7 @@ def listen_for_replicas(executor: str, host: str, port: int) -> tuple[list[socke
     if gateway is None:
         raise CannotStart(
             f"Containers do not reach {host}, and the Docker engine names no gateway of its default bridge: listen "
-            "where "
-            "they reach you with --host, and set TRAINMASTER_REPLICA_API_URL."
+            "where they reach you with --host, and set TRAINMASTER_REPLICA_API_URL."
         )
     return [] if is_everywhere else [listen(gateway, port)], f"http://{gateway}:{port}"
 

@@ -156,9 +156,8 @@ class Supervisor:
             if time.monotonic() > deadline_s:
                 raise CannotStart(
                     f"The platform was not ready {READY_WITHIN_S:.0f} s after its processes were started, and was "
-                    "stopped; it "
-                    f"was still {self._stage} in {self.home}. Where that log tells of no error, the machine is busy: "
-                    "try again."
+                    f"stopped; it was still {self._stage} in {self.home}. Where that log tells of no error, the "
+                    "machine is busy: try again."
                 )
             self._sleep(0.05)
 

@@ -31,8 +31,7 @@ def not_created(error: EngineError, order: ReplicaOrder, image: str) -> Executor
     if _NO_ADDRESSES.search(message):
         return ExecutorTryAgain(
             "The Docker engine has no addresses left for one more network (each running job has one); it is tried "
-            "again. "
-            "For more, the administrator widens `default-address-pools` of the engine."
+            "again. For more, the administrator widens `default-address-pools` of the engine."
         )
     if _NO_TOOLKIT.search(message):
         return ExecutorRefused(

@@ -152,8 +152,7 @@ class Namespaces:
             raise ExecutorRefused(
                 f"Namespace {namespace} does not exist, or the platform has no rights in it, and it may not create it: "
                 f"create it (kubectl create namespace {namespace}) and bind the platform's rights there, or give it "
-                "the "
-                f"right to make namespaces. {refused.sentence}"
+                f"the right to make namespaces. {refused.sentence}"
             ) from refused
 
 

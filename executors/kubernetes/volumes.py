@@ -62,8 +62,7 @@ def _host_path(source: VolumeSource, host_paths: Sequence[str]) -> Json:
         allowed = f"under {', '.join(host_paths)} only" if host_paths else "nowhere there"
         raise ExecutorRefused(
             f"Volume {source.name} lies at {path} on the nodes, and volumes may lie {allowed}; an administrator allows "
-            "it "
-            f"by TRAINMASTER_HOST_PATHS, such as TRAINMASTER_HOST_PATHS={path}."
+            f"it by TRAINMASTER_HOST_PATHS, such as TRAINMASTER_HOST_PATHS={path}."
         )
     # A node that lacks it says so, instead of giving the job an empty folder of its own.
     return {"path": str(path), "type": "Directory"}
@@ -75,8 +74,7 @@ def _claim(source: VolumeSource, namespace: str) -> Json:
     if home and namespace and home != namespace:
         raise ExecutorRefused(
             f"Volume {source.name} is the claim {claim} of namespace {home}, and this job runs in {namespace}: "
-            "Kubernetes "
-            f"mounts claims of a pod's own namespace only; use a volume whose claim lies in {namespace}."
+            f"Kubernetes mounts claims of a pod's own namespace only; use a volume whose claim lies in {namespace}."
         )
     return {"claimName": claim, **_read_only(source)}
 

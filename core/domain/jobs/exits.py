@@ -112,8 +112,7 @@ def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, co
 
 _NO_SCRIPT: Final = (
     "the script is not in the job's folder; submit with the folder that holds it (`--code FOLDER`; `trainmaster run` "
-    "alone takes the "
-    "one it is called in), and see that no ignore file leaves it out"
+    "alone takes the one it is called in), and see that no ignore file leaves it out"
 )
 # A serving replica has no code folder.
 _NO_SERVER: Final = (

@@ -67,8 +67,7 @@ def refusal(
         return Refusal(
             "trust_code",
             f"{path} is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code "
-            "(`--trust-code`) if "
-            "you trust them, or save the model with skops (`skops.io.dump(model, 'model.skops')`).",
+            "(`--trust-code`) if you trust them, or save the model with skops (`skops.io.dump(model, 'model.skops')`).",
         )
     return _of_torch(path, found[0], names, trusts_code, is_torchscript) if kind == "torch" else None
 
@@ -80,8 +79,7 @@ def _of_torch(
         return None if trusts_code else Refusal(
             "trust_code",
             f"{path} is a program of torch.export, which may run code of its author when it is read; deploy with "
-            "trust_code "
-            "(`--trust-code`) if you trust its author, or save the model with torch.jit.save.",
+            "trust_code (`--trust-code`) if you trust its author, or save the model with torch.jit.save.",
         )  # fmt: skip
     if is_torchscript(name) is not False:
         return None
@@ -94,8 +92,7 @@ def _of_torch(
     return None if trusts_code else Refusal(
         "trust_code",
         f"{path} has only weights, so {_FACTORY} next to it would have to be run; deploy with trust_code "
-        "(`--trust-code`) "
-        "if you trust its author.",
+        "(`--trust-code`) if you trust its author.",
     )  # fmt: skip
 
 

@@ -333,8 +333,7 @@ def _why_not(node: NodeCandidate, nodes: Iterable[NodeCandidate], shut: Collecti
         are = "is" if len(closed) == 1 else "are"
         return (
             f"{len(closed)} of the {len(alike)} nodes of its kind {are} quarantined already, and no more may be at "
-            "once "
-            "(quarantine_share)"
+            "once (quarantine_share)"
         )
     return ""
 

@@ -46,12 +46,7 @@ def trial_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> J
     if template.output is not None:
         changes["output"] = f"{template.output}/{number}"
     if spec.arguments:
-        words = arguments(parameters)
-        changes["args"] = (*template.args, *words)
-        changes["roles"] = {
-            name: role if role.args is None else role.model_copy(update={"args": (*role.args, *words)})
-            for name, role in template.roles.items()
-        }
+        changes |= _appended(template, arguments(parameters))
     return template.model_copy(update=changes)
 
 
@@ -60,19 +55,25 @@ def winner_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> 
     if spec.winner is None:
         raise ValueError("a study without a winner runs no trial once more")
     job = trial_spec(spec, number, parameters)
-    words = spec.winner.arguments
     changes: dict[str, Any] = {
         "name": f"{spec.name[: _NAME_CHARS - len(_WINNER_SUFFIX)].rstrip('-')}{_WINNER_SUFFIX}",
         "labels": {**job.labels, WINNER_LABEL: "true"},
+        **_appended(job, spec.winner.arguments),
+    }
+    if job.output is not None:
+        changes["output"] = f"{job.output}{_WINNER_SUFFIX}"
+    return job.model_copy(update=changes)
+
+
+def _appended(job: JobSpec, words: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of ``job`` that change when ``words`` follow the arguments of each role."""
+    return {
         "args": (*job.args, *words),
         "roles": {
             name: role if role.args is None else role.model_copy(update={"args": (*role.args, *words)})
             for name, role in job.roles.items()
         },
     }
-    if job.output is not None:
-        changes["output"] = f"{job.output}{_WINNER_SUFFIX}"
-    return job.model_copy(update=changes)
 
 
 def arguments(parameters: Mapping[str, Any]) -> tuple[str, ...]:

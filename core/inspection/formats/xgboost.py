@@ -29,8 +29,7 @@ def open_xgboost(file: File) -> CheckpointContents:
     if file.size > _JSON_LIMIT:
         raise Unreadable(
             f"{file.name}: models of XGBoost of more than {_JSON_LIMIT // 2**20} MiB are not inspected: nothing in "
-            "them says "
-            "where a tree begins, so that all would have to be in memory at once, at ten times its size."
+            "them says where a tree begins, so that all would have to be in memory at once, at ten times its size."
         )
     data = file.read(0, file.size)
     if data[:1] != b"{":

@@ -147,10 +147,8 @@ def unkillable(name: str, node: str, late_s: float) -> str:
     """A pod that outlives its deletion on a node that reports."""
     return (
         f"Pod {name} was given up {late_s:.0f} s after its grace: node {node} does not end it, for its container "
-        "runtime is "
-        "down or a process hangs in the kernel, as on a file server that is away. It may still hold its GPUs and "
-        "memory; "
-        "look at the node."
+        "runtime is down or a process hangs in the kernel, as on a file server that is away. It may still hold its "
+        "GPUs and memory; look at the node."
     )
 
 

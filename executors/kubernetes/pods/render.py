@@ -62,8 +62,7 @@ def check(order: ReplicaOrder, options: KubernetesOptions) -> None:
     if order.world is not None:
         raise ExecutorRefused(
             f"Role {role} has no command, and on Kubernetes an image's own command runs without the runtime that "
-            "receives "
-            "new worlds: set `command`, or `workers` to one number.",
+            "receives new worlds: set `command`, or `workers` to one number.",
             field=f"roles.{role}.command",
         )
     if order.code_digest is not None:
