@@ -1,4 +1,4 @@
-"""API models of jobs, attempts, replicas, events, checkpoints, logs and files."""
+"""API models of jobs, attempts, replicas, events, checkpoints, logs and files, and of differences of code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JobState = Literal[
 TERMINAL_STATES: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
-_IMPOSSIBLE: Final = frozenset({"never_fits", "no_matching_node", "too_large"})
+INFEASIBLE_CODES: Final = frozenset({"never_fits", "no_matching_node", "too_large"})
 
 
 class WaitReasonView(WireModel):
@@ -27,9 +27,9 @@ class WaitReasonView(WireModel):
     numbers: dict[str, Any] = Field(default_factory=dict)
 
     @property
-    def is_impossible(self) -> bool:
+    def is_infeasible(self) -> bool:
         """Whether the job can never start without other nodes, settings or spec, whatever other jobs end."""
-        return self.code in _IMPOSSIBLE or bool(self.numbers.get("is_never"))
+        return self.code in INFEASIBLE_CODES or bool(self.numbers.get("is_never"))
 
 
 class ExitView(WireModel):
@@ -244,3 +244,28 @@ class ArchiveView(WireModel):
     size_bytes: int
     received_bytes: int
     is_complete: bool
+
+
+class CodeFileDifference(WireModel):
+    """A file that differs.
+
+    A text is ``null`` if the file does not exist on that side, or for the reason in ``note``.
+    """
+
+    path: str
+    change: Literal["added", "removed", "changed"]
+    size_before: int | None = None
+    size_after: int | None = None
+    text_before: str | None = None
+    text_after: str | None = None
+    note: str = ""
+
+
+class CodeDifference(WireModel):
+    """Differences between two code archives. ``before``, ``after``: their digests; ``null`` for a job without code."""
+
+    before: str | None = None
+    after: str | None = None
+    same_count: int = Field(description="Number of equal files.")
+    differ_count: int
+    items: list[CodeFileDifference] = Field(description="Different files by path; at most 500.")

@@ -55,7 +55,7 @@ def run_forked(path: str, lock: int, answer_write: int, warm: WarmFork) -> NoRet
     ``answer_write`` gets ``1`` when the order is claimed, ``0`` when another process has it.
 
     Raises:
-        trainmaster_runtime.warm.child.Started: in each of the user's processes that goes on as it is.
+        trainmaster_runtime.warm.child.ProgramStarted: in each of the user's processes that goes on as it is.
     """
     os.setsid()
     state = StateFolder(os.path.dirname(path))

@@ -228,7 +228,7 @@ class JobFollower:
         if detail.state not in ("queued", "starting", "paused"):
             self._clear_status()
             return
-        has_position = detail.queue_position and not (waits and waits.is_impossible)
+        has_position = detail.queue_position and not (waits and waits.is_infeasible)
         position = f" (position {detail.queue_position})" if has_position else ""
         text = f"{detail.state}{position}: {reason}" if reason else f"{detail.state}{position}"
         console = output.notes()

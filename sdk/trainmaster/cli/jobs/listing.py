@@ -179,7 +179,7 @@ def _detail_of(job: JobView) -> str | None:
 
 def waiting_text(reason: WaitReasonView) -> str:
     """Why the job waits, marked if it can never start."""
-    if not reason.is_impossible:
+    if not reason.is_infeasible:
         return reason.sentence
     return f"cannot run on the present nodes: {reason.sentence[:1].lower()}{reason.sentence[1:]}"
 

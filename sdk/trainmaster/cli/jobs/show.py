@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli.jobs.listing import progress_text, roles_text, runtime_of, waiting_text
 from trainmaster.cli.jobs.spec_files import spec_yaml
-from trainmaster.cli.planner.whatif import options_text, outlook_of, sentences, starts_text
+from trainmaster.cli.planner.whatif import forecast_text, options_text, sentences, starts_text
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def show(
         if spec:
             output.say(spec_yaml(detail.spec).rstrip())
             return
-        outlook = outlook_of(client, detail)
+        forecast = forecast_text(client, detail)
         checkpoints = list(client.list_checkpoints(detail.id))
         newest_number = detail.attempt_count
         earlier = (
@@ -50,17 +50,17 @@ def show(
     now = output.now()
     console = output.answers()
     waits = detail.wait_reason
-    is_impossible = waits is not None and waits.is_impossible
-    position = "" if is_impossible else _position(detail)
+    is_infeasible = waits is not None and waits.is_infeasible
+    position = "" if is_infeasible else _position(detail)
     newest = max(checkpoints, key=lambda checkpoint: checkpoint.created_at, default=None)
     output.print_pairs(
         [
             ("Job", f"{detail.name} ({detail.id})"),
             ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
             ("Waits", f"{waiting_text(waits)}{position}" if waits else position.strip(" ()")),
-            ("Expected start", starts_text(outlook) if outlook else None),
-            ("Would start now", options_text(outlook) if outlook else None),
-            ("Would start sooner", sentences(outlook.later) if outlook else None),
+            ("Expected start", starts_text(forecast) if forecast else None),
+            ("Would start now", options_text(forecast) if forecast else None),
+            ("Would start sooner", sentences(forecast.later) if forecast else None),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
             ("Project", f"{detail.project}, by {detail.user}, priority {priority_words(detail.priority)}"),

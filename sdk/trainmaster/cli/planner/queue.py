@@ -247,7 +247,7 @@ def _waiting_table(jobs: list[WaitingJobView], now: datetime, *, is_roomy: bool,
 
 def _is_never(job: WaitingJobView) -> bool:
     """Whether it has no queue position, since it can never start on the present cluster."""
-    return job.position is None or (job.reason is not None and job.reason.is_impossible)
+    return job.position is None or (job.reason is not None and job.reason.is_infeasible)
 
 
 def _grouped(jobs: list[WaitingJobView]) -> list[list[WaitingJobView]]:

@@ -161,7 +161,7 @@ def sentences(alternatives: list[OptionView]) -> str:
     return " ".join(alternative.sentence for alternative in alternatives)
 
 
-def outlook_of(client: Client, detail: JobDetail) -> ForecastView | None:
+def forecast_text(client: Client, detail: JobDetail) -> ForecastView | None:
     """The forecast for a waiting job; ``None`` without a planner."""
     from trainmaster.errors import TrainmasterError
 

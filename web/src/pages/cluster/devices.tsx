@@ -50,7 +50,8 @@ export function Slot({ name, device }: { name: string; device: Device }) {
   const usedShare = device.holders.reduce((sum, holder) => sum + (holder.gpu_part ?? 1), 0);
   const [first] = device.holders;
   if (first === undefined) return <FreeSlot label={`${label}: free`} />;
-  if (typeof first.gpu_part !== "number") return <AllocatedSlot label={`${label}: ${holderName(first)}`} holder={first} />;
+  if (typeof first.gpu_part !== "number")
+    return <AllocatedSlot label={`${label}: ${holderName(first)}`} holder={first} />;
   return (
     <span className="gpu-parts">
       {device.holders.map((holder, i) => (
