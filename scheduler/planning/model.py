@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.policy import Policy
@@ -215,6 +215,12 @@ class WaitReasonCode(StrEnum):
     GPU_HEADROOM = "kept_for_gpus"  # would fit, but needs the CPU or memory headroom of a node's free GPUs
     BOOKED = "booked"  # would fit, but an administrator reserved the nodes for another project
     PREEMPTING = "preempting"  # victims are being stopped for it
+
+
+# Codes of jobs that cannot start, whatever other jobs end. The SDK and the pages have copies of their own.
+INFEASIBLE_CODES: Final = frozenset(
+    {WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What one reconcile pass knows of a study, as values."""
+"""What one reconcile pass knows of a study, as values, and what the parts of the pass share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 
 from core.db.repositories import studies
+from core.db.repositories.events import append_event
 from core.db.rows import AnyRow
 from core.db.tables import Membership, Project, Study, User
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.studies.budget import CHOSEN, FORGIVEN, BudgetUsage
 from core.domain.studies.states import StudyState
+from scheduler.control.context import ControlContext
+from scheduler.control.fence import RenewedLease
+from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies.history import StudyHistory
 
 # Roles of a project's members who may submit jobs to it.
@@ -173,3 +177,32 @@ def _trial(row: AnyRow, now: datetime) -> RunningTrial:
         heard_at=row.heartbeat_at or row.created_at,
         is_decided=row.attempt_decided_at is not None and row.attempt_ended_at is None,
     )
+
+
+@dataclass(slots=True)
+class StudyPassContext:
+    """``facts`` are replaced when a part of the pass has changed the study's row."""
+
+    control: ControlContext
+    lease: RenewedLease
+    facts: StudyFacts
+    history: StudyHistory
+    now: datetime
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.facts.spec
+
+    def add_event(self, session: Session, kind: str, reason: str, *, trial: int | None = None) -> None:
+        """One event of the study, or of one of its trials, for users."""
+        data: dict[str, Any] = {"study": self.facts.id, "name": self.facts.name}
+        if trial is not None:
+            data["trial"] = trial
+        append_event(
+            session, at=self.now, kind=kind, actor=SCHEDULER, project_id=self.facts.project_id, reason=reason, data=data
+        )
+
+    def notify(self, wakeups: Sequence[tuple[str, str]]) -> None:
+        """Send the wake-ups, after the commit."""
+        for topic, key in dict.fromkeys(wakeups):
+            self.control.wakeup.notify(topic, key)

@@ -36,9 +36,8 @@ from scheduler.control.studies.decide import (
     note_on_points,
     trial_end,
 )
-from scheduler.control.studies.facts import StudyFacts, load_study
+from scheduler.control.studies.facts import StudyFacts, StudyPassContext, load_study
 from scheduler.control.studies.history import StudyHistory
-from scheduler.control.studies.pass_context import StudyPassContext
 from scheduler.control.studies.reported_metrics import (
     ReportedMetrics,
     fully_reported,
@@ -47,12 +46,11 @@ from scheduler.control.studies.reported_metrics import (
 )
 from scheduler.control.studies.trial_starts import TrialStarter
 from scheduler.control.studies.trial_stops import cancel_trials, expire_trials, stop_early
-from scheduler.planning.model import WaitReasonCode
+from scheduler.planning.model import INFEASIBLE_CODES
 from scheduler.tuning.proposers import Proposers
 
 # Trials that one pass starts: drawing a point takes up to some tens of milliseconds, and the lease has its time.
 _MAX_STARTS: Final = 25
-INFEASIBLE_CODES: Final = (WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE)
 
 
 class StudyPass:

@@ -20,8 +20,7 @@ from core.domain.studies.states import StudyState, TrialState
 from core.domain.studies.trial_schedulers import judge_traces
 from scheduler.control.studies import promotion
 from scheduler.control.studies.decide import RETRY_KEY
-from scheduler.control.studies.facts import RunningTrial
-from scheduler.control.studies.pass_context import StudyPassContext
+from scheduler.control.studies.facts import RunningTrial, StudyPassContext
 from scheduler.control.transitions import cancel_job
 from scheduler.tuning import Proposal
 

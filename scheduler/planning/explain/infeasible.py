@@ -9,7 +9,7 @@ from scheduler.planning.explain import phrases
 from scheduler.planning.model import Reason, WaitReasonCode
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
-from scheduler.planning.placement.topology import best_domain
+from scheduler.planning.placement.gang import best_domain
 
 
 def explain_infeasible(demand: Demand, refusal: WaitReasonCode, empty: EmptyCluster) -> Reason:

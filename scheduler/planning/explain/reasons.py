@@ -22,10 +22,9 @@ from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
-from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.gang import best_domain, place
 from scheduler.planning.placement.ledger import Ledger, Reservation
 from scheduler.planning.placement.search import SearchBudget
-from scheduler.planning.placement.topology import best_domain
 
 
 class QuarantinedNodes:

@@ -31,11 +31,10 @@ from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity, FreeAmounts
-from scheduler.planning.placement.cluster import ClusterIndex
+from scheduler.planning.placement.cluster import ClusterIndex, Ints
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import NEVER, Reservation
-from scheduler.planning.placement.node_arrays import Ints
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 

@@ -23,7 +23,7 @@ from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.projection import DurationScenario, Projection
-from scheduler.planning.model import Placement, Plan, QueuedGang, RunningGang, Snapshot, WaitReasonCode
+from scheduler.planning.model import INFEASIBLE_CODES, Placement, Plan, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.planner import plan
 
 MOST: Final = 200
@@ -31,7 +31,6 @@ MOST: Final = 200
 BUDGET: Final = 200_000
 # Fraction of the budget that may be used up after the likely, the late and the early projection.
 _PARTS: Final = ((DurationScenario.LIKELY, 0.5), (DurationScenario.LATE, 0.75), (DurationScenario.EARLY, 1.0))
-_NEVER: Final = frozenset({WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE})
 
 
 class StartCode(StrEnum):
@@ -181,7 +180,7 @@ def positions(current_plan: Plan) -> dict[JobId, int]:
 def is_infeasible(current_plan: Plan, job_id: JobId) -> bool:
     """Whether no end of another job can help: only other nodes, settings or another spec."""
     reason = current_plan.waits.get(job_id)
-    return reason is not None and (reason.code in _NEVER or bool(reason.numbers.get("is_never")))
+    return reason is not None and (reason.code in INFEASIBLE_CODES or bool(reason.numbers.get("is_never")))
 
 
 def _expected(

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
-from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.cluster import Ints, NodePool, Rooms, least, smallest
 from scheduler.planning.placement.demand import MemberGroup
-from scheduler.planning.placement.node_arrays import Ints, Rooms, least, smallest
 from scheduler.planning.placement.partial import PartialPlacement, Pick
 
 _Room = tuple[int, int]  # (node number, members that fit)

@@ -15,10 +15,9 @@ import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
 from core.domain.sharing.resources import ResourceRequest
-from scheduler.planning.placement.cluster import ClusterIndex, NodePool
+from scheduler.planning.placement.cluster import ClusterIndex, Flags, Ints, NodePool, Rooms, least
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.fragmentation import Fragments, WorkloadProfile
-from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms, least
 
 SharedGpus = Mapping[str, tuple[int, ...]]
 NO_SHARED_GPUS: SharedGpus = {}

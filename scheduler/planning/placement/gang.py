@@ -9,15 +9,17 @@ be missed on a cluster that it would fill completely.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.bin_packing import fill
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.cluster import Ints, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.partial import PartialPlacement, Pick
 from scheduler.planning.placement.search import SearchBudget, search
-from scheduler.planning.placement.topology import domains_by_room
 
 
 def place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialPlacement | None:
@@ -38,7 +40,7 @@ def _place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialP
         if draft is not None or required:
             return draft
     elif level in {"rack", "zone"}:
-        for pool in domains_by_room(demand, capacity, level):
+        for pool in _domains_by_room(demand, capacity, level):
             draft = _place_in(demand, capacity, pool, budget)
             if draft is not None:
                 return draft
@@ -266,3 +268,39 @@ def _joined(picks: list[Pick]) -> list[Pick]:
         key = (pick.number, pick.model)
         counts[key] = counts.get(key, 0) + pick.count
     return [Pick(number, model, count) for (number, model), count in counts.items()]
+
+
+# Topology domains: racks, zones and single nodes that hold a whole gang
+
+
+def _domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator[NodePool]:
+    """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, best fit first."""
+    cluster = capacity.cluster
+    names, room = _room_by_domain(demand, capacity, level)
+    able = np.flatnonzero(room >= demand.merged[0].count)
+    by_room: list[int] = able[np.lexsort((able, room[able]))].tolist()
+    for at in by_room:
+        yield cluster.domain(demand.pool, level, names[at])
+
+
+def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, int]:
+    """The domain with room for the most members of the most demanding group, and for how many (at most all)."""
+    if level == "node":
+        group = demand.merged[0]
+        rooms = capacity.rooms(group.request, group.models, demand.pool, group.count)
+        number, most = min(rooms, key=lambda room: (-room[1], room[0]), default=(-1, 0))
+        return (capacity.cluster.nodes[number].id, most) if most else ("", 0)
+    names, room = _room_by_domain(demand, capacity, level)
+    at = int(room.argmax()) if len(room) else -1
+    if at < 0 or not room[at]:
+        return "", 0
+    name, most = names[at], int(room[at])
+    return (name if name.startswith("node ") else f"{level} {name}"), min(most, demand.merged[0].count)
+
+
+def _room_by_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[Sequence[str], Ints]:
+    """All domains, sorted by name, and for how many members of the most demanding group each has room."""
+    names, domain_of = capacity.cluster.domains_of(level)
+    group = demand.merged[0]
+    rooms = capacity.rooms(group.request, group.models, demand.pool, 1 if group.is_spread else 1 << 30)
+    return names, np.bincount(domain_of[rooms.numbers], weights=rooms.slots, minlength=len(names)).astype(np.int64)

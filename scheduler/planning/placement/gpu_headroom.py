@@ -28,12 +28,11 @@ from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.capacity import Capacity, DerivedCapacity, FreeAmounts, SharedGpus
-from scheduler.planning.placement.cluster import ClusterIndex, NodePool
+from scheduler.planning.placement.cluster import ClusterIndex, Flags, Ints, NodePool, least
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.ledger import Reservation
-from scheduler.planning.placement.node_arrays import Flags, Ints, least
 
 # Fraction of the requested GPUs for which the headroom of each GPU suffices.
 _ENOUGH_FOR: Final = 0.75

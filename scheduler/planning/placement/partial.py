@@ -11,9 +11,8 @@ from core.domain.sharing.gpu_sharing import after_part
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import Placement
 from scheduler.planning.placement.capacity import Capacity, FreeAmounts, slots_in
-from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.cluster import Flags, Ints, NodePool, Rooms
 from scheduler.planning.placement.demand import Demand, MemberGroup
-from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms
 
 
 @dataclass(frozen=True, slots=True)
