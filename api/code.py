@@ -6,7 +6,7 @@ import threading
 from typing import Annotated, Final
 
 from fastapi import Query
-from trainmaster.wire.code import CodeDifference, CodeFileDifference
+from trainmaster.wire.jobs import CodeDifference, CodeFileDifference
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.archives.service import store_of

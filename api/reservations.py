@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, or_, select
 from trainmaster.wire.base import Page
-from trainmaster.wire.reservations import ReservationCreate, ReservationView
+from trainmaster.wire.scheduling import ReservationCreate, ReservationView
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from trainmaster.wire.policy import PolicyUpdate, PolicyView
+from trainmaster.wire.scheduling import PolicyUpdate, PolicyView
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, Reader

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from trainmaster.spec.errors import FieldError
 from trainmaster.spec.quantity import parse_duration_s
 from trainmaster.spec.suggest import suggest
-from trainmaster.wire.policy import SettingView
+from trainmaster.wire.scheduling import SettingView
 
 from core.domain.errors import InvalidRequest
 from core.domain.sharing.policy import Defragment, Policy, QueueOrder, parse_policy

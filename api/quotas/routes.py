@@ -10,7 +10,7 @@ from sqlalchemy import select
 from trainmaster.spec.errors import FieldError
 from trainmaster.spec.priorities import read_priority
 from trainmaster.wire.base import Page
-from trainmaster.wire.quotas import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
+from trainmaster.wire.scheduling import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
@@ -12,7 +12,7 @@ from trainmaster.client.flows.transfer import Progress, upload_archive
 from trainmaster.client.steps import Flow, RunBlocking
 from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem
 from trainmaster.packing import PackedFolder, pack_folder
-from trainmaster.spec import JobSpec, SpecError, read_spec_text
+from trainmaster.spec import JobSpec, SpecError, SpecMistake, read_spec_text
 from trainmaster.wire.jobs import JobDetail
 
 SpecSource: TypeAlias = JobSpec | Mapping[str, Any] | str | Path
@@ -29,13 +29,17 @@ def read_spec(source: SpecSource) -> Mapping[str, Any]:
         return source.model_dump(mode="json", exclude_unset=True)
     if isinstance(source, Mapping):
         return source
+    return spec_of_text(read_spec_file(source, "spec"), str(source))
+
+
+def read_spec_file(file: str | Path, what: str) -> str:
+    """The file's text; ``what`` it is, for the message of the error."""
     try:
-        text = Path(source).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise LocalFileProblem(f"The spec {source} cannot be read: {error.strerror}.") from error
+        raise LocalFileProblem(f"The {what} {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InvalidSpec(f"The spec {source} is not UTF-8 text.") from error
-    return spec_of_text(text, str(source))
+        raise InvalidSpec(f"The {what} {file} is not UTF-8 text.") from error
 
 
 def spec_of_text(text: str, origin: str) -> Mapping[str, Any]:
@@ -43,8 +47,11 @@ def spec_of_text(text: str, origin: str) -> Mapping[str, Any]:
     try:
         return read_spec_text(text)
     except SpecError as error:
-        mistakes = [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in error.mistakes]
-        raise InvalidSpec(f"{origin} is not a job spec.", mistakes=mistakes) from error
+        raise InvalidSpec(f"{origin} is not a job spec.", mistakes=field_mistakes(error.mistakes)) from error
+
+
+def field_mistakes(mistakes: Iterable[SpecMistake]) -> list[FieldMistake]:
+    return [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in mistakes]
 
 
 class RunOptions(TypedDict, total=False):
@@ -120,20 +127,23 @@ def submit_with_code(
     if code is None:
         return (yield from calls.submit_job(raw, idempotency_key=idempotency_key))
     if isinstance(code, PackedFolder):
-        digest = yield from upload_code(code, progress=progress)
+        digest = yield from _upload(code, progress)
     else:
         yield from calls.check_spec({key: value for key, value in raw.items() if key != "code"})
-        folder = Path(code)
-        packed: PackedFolder = yield RunBlocking(lambda: pack_folder(folder))
-        try:
-            digest = yield from upload_code(packed, progress=progress)
-        finally:
-            packed.remove()
+        digest = yield from pack_and_upload(Path(code), progress=progress)
     return (yield from calls.submit_job({**raw, "code": digest}, idempotency_key=idempotency_key))
 
 
-def upload_code(packed: PackedFolder, *, progress: Progress | None = None) -> Flow[str]:
-    """Upload a packed folder; returns its digest."""
+def pack_and_upload(folder: Path, *, progress: Progress | None = None) -> Flow[str]:
+    """Pack and upload a folder; returns the archive's digest."""
+    packed: PackedFolder = yield RunBlocking(lambda: pack_folder(folder))
+    try:
+        return (yield from _upload(packed, progress))
+    finally:
+        packed.remove()
+
+
+def _upload(packed: PackedFolder, progress: Progress | None) -> Flow[str]:
     arguments = {} if progress is None else {"progress": progress}
     yield from upload_archive(packed.path, digest=packed.digest, **arguments)
     return packed.digest

@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import ClientMethod, IterMethod, JobIterMethod, JobMethod
-from trainmaster.client.calls import (
-    admin,
-    automl,
-    checkpoints,
-    jobs,
-    metrics,
-    models,
-    output,
-    planner,
-    serving,
-    studies,
-)
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, models, output, planner, serving, studies
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.models import download_version, get_batch_outcome, wait_for_version
 from trainmaster.client.flows.streams import StateNotice
@@ -44,8 +33,7 @@ from trainmaster.wire.jobs import (
 from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
 from trainmaster.wire.models import ModelChangeView, ModelView, VersionFileView, VersionView
 from trainmaster.wire.queue import RunningJobView, WaitingJobView
-from trainmaster.wire.quotas import QuotaView
-from trainmaster.wire.reservations import ReservationView
+from trainmaster.wire.scheduling import QuotaView, ReservationView
 from trainmaster.wire.serving import EndpointChange, EndpointView
 from trainmaster.wire.studies import StudyView, TrialView
 
@@ -105,8 +93,8 @@ class Operations:
     wait_for_study = ClientMethod(wait_for_study)
 
     # AutoML
-    create_automl = ClientMethod(automl.create_automl)
-    get_automl = ClientMethod(automl.get_automl)
+    create_automl = ClientMethod(studies.create_automl)
+    get_automl = ClientMethod(studies.get_automl)
     wait_for_automl = ClientMethod(wait_for_automl)
 
     # endpoints

@@ -7,11 +7,19 @@ and pagination are implemented once and tested without a network.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from trainmaster.errors import ModelError, ServerFailure, ServerUnreachable, TrainmasterError, error_from_problem
+from trainmaster.errors import (
+    ModelError,
+    ServerFailure,
+    ServerUnreachable,
+    TrainmasterError,
+    WaitTimedOut,
+    error_from_problem,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -124,6 +132,37 @@ class Executable(Protocol[T_co]):
     """An operation whose result is a ``T``: a :class:`Call` or a :data:`Flow`."""
 
     def __iter__(self) -> Generator[Step, Any, T_co]: ...
+
+
+_FIRST_POLL_S: Final = 0.2
+_MAX_POLL_S: Final = 2.0
+
+
+def poll(
+    read: Callable[[], Executable[T]],
+    is_over: Callable[[T], bool],
+    unfinished: Callable[[T], str],
+    *,
+    timeout_s: float | None,
+) -> Flow[T]:
+    """Read again and again until ``is_over``; returns what was read last.
+
+    Args:
+        unfinished: what the state is, for the message of the error.
+
+    Raises:
+        WaitTimedOut: it is not over after ``timeout_s``.
+    """
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _FIRST_POLL_S
+    while True:
+        found = yield from read()
+        if is_over(found):
+            return found
+        if until_s is not None and time.monotonic() >= until_s:
+            raise WaitTimedOut(f"{unfinished(found)} after {timeout_s:g} s.")
+        yield Pause(pause_s)
+        pause_s = min(_MAX_POLL_S, pause_s * 1.5)
 
 
 _ERROR_CHARS: Final = 500  # of a model's error message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainmaster.spec.changes import with_changes
 from trainmaster.spec.enums import Contract, RestartPolicy, ServerPlacement, TopologyLevel, Warm
 from trainmaster.spec.model import Grace, JobSpec, Mount, Resources, RoleSpec, Topology
 from trainmaster.spec.parse import (
@@ -13,6 +12,7 @@ from trainmaster.spec.parse import (
     read_spec_text,
     spec_json_schema,
 )
+from trainmaster.spec.shorthand import with_changes
 
 __all__ = [
     "Contract",

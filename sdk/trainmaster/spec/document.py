@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from trainmaster.spec.errors import SpecError, SpecMistake, join_path
-from trainmaster.spec.number_literals import WrittenFloat, WrittenInt
+from trainmaster.spec.quantity import WrittenFloat, WrittenInt
 
 # A spec is about a page of text. The largest real ones (an env and args of thousands of entries) are far below.
 MAX_TEXT_BYTES: Final = 1_048_576

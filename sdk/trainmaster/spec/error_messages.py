@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from trainmaster.spec.errors import FieldError, Path
 from trainmaster.spec.fields import kind_of, quoted
 from trainmaster.spec.model import JobSpec, RoleSpec
-from trainmaster.spec.number_literals import as_text
+from trainmaster.spec.quantity import as_text
 from trainmaster.spec.suggest import suggest
 
 _HINTS: Final[Mapping[Path, str]] = {

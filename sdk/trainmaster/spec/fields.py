@@ -15,8 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypedDict
 
 from trainmaster.spec.errors import FieldError
-from trainmaster.spec.number_literals import as_text
-from trainmaster.spec.quantity import format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
+from trainmaster.spec.quantity import as_text, format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
 from trainmaster.spec.suggest import suggest
 
 # No machine has more.

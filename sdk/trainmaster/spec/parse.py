@@ -19,8 +19,8 @@ from trainmaster.spec.error_messages import explain_error, is_about_key, locatio
 from trainmaster.spec.errors import Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.fields import kind_of
 from trainmaster.spec.model import JobSpec
-from trainmaster.spec.number_literals import as_text
 from trainmaster.spec.plain_data import plain_copy
+from trainmaster.spec.quantity import as_text
 from trainmaster.spec.rules import violations
 from trainmaster.spec.schema import spec_json_schema
 from trainmaster.spec.shorthand import SHORTHAND_NAMES, Expanded, Shorthands, expand, roles_touched_by

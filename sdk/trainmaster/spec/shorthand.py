@@ -1,4 +1,6 @@
-"""Shorthands at the top of a spec (``workers: 2``, ``gpus: 1``), and their expansion into roles."""
+"""Shorthands at the top of a spec (``workers: 2``, ``gpus: 1``), their expansion into roles,
+and changes (merge patches) that apply to both.
+"""
 
 from __future__ import annotations
 
@@ -62,14 +64,14 @@ class Shorthands(BaseModel):
 
 
 # Shorthand -> the role whose replicas it gives.
-COUNTS: Final = {
+_COUNTS: Final = {
     "chief": "chief",
     "workers": "worker",
     "ps": "ps",
     "evaluator": "evaluator",
     "evaluators": "evaluator",
 }
-RESOURCES: Final = ("gpus", "gpu_type", "cpu", "memory", "shm")
+_RESOURCES: Final = ("gpus", "gpu_type", "cpu", "memory", "shm")
 SHORTHAND_NAMES: Final = frozenset(Shorthands.model_fields)
 
 
@@ -116,7 +118,7 @@ def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
     return expanded.data
 
 
-def is_defaulted(role: str, key: str) -> bool:
+def _is_defaulted(role: str, key: str) -> bool:
     """Whether the shorthand ``key`` (not a count) applies to ``role``."""
     return role not in SERVING_ROLES or key not in ("gpus", "gpu_type", "processes_per_replica")
 
@@ -125,9 +127,9 @@ def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
     """The canonical paths that stay unfilled because these top-level fields are invalid."""
     paths: list[Path] = []
     for key in shorthands:
-        if key in COUNTS:
-            paths.append(("roles", COUNTS[key]))
-        elif key in RESOURCES and isinstance(roles, dict):
+        if key in _COUNTS:
+            paths.append(("roles", _COUNTS[key]))
+        elif key in _RESOURCES and isinstance(roles, dict):
             paths += [("roles", name, "resources", key) for name in roles]
     return paths
 
@@ -203,7 +205,7 @@ def _span(name: str, role: dict[str, Any], expanded: Expanded) -> None:
 def _counts(expanded: Expanded, short: Shorthands) -> None:
     roles: dict[str, Any] = expanded.data["roles"]
     counted_by: dict[str, str] = {}  # role -> shorthand
-    for key, role_name in COUNTS.items():
+    for key, role_name in _COUNTS.items():
         count, least = getattr(short, key), None
         if isinstance(count, tuple):
             least, count = count
@@ -279,12 +281,12 @@ def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorth
         resources = {}
     if isinstance(resources, dict):
         resources = dict(resources)
-        for key in RESOURCES:
+        for key in _RESOURCES:
             default = getattr(short, key)
             if default is None or resources.get(key) is not None:
                 continue
             # Shorthand gpus does not apply to a ps; a ps with GPUs in its own entry still gets the shorthand gpu_type.
-            if key == "gpus" and not is_defaulted(name, key):
+            if key == "gpus" and not _is_defaulted(name, key):
                 continue
             if key == "gpu_type" and not resources.get("gpus"):
                 continue
@@ -293,9 +295,64 @@ def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorth
         if resources:
             role["resources"] = resources
     processes = role.get("processes_per_replica")
-    if processes is None and is_defaulted(name, "processes_per_replica") and short.processes_per_replica is not None:
+    if processes is None and _is_defaulted(name, "processes_per_replica") and short.processes_per_replica is not None:
         role["processes_per_replica"] = short.processes_per_replica
         expanded.origins["roles", name, "processes_per_replica"] = ("processes_per_replica",)
     elif processes is None and name not in SERVING_ROLES and expanded.data.get("contract") == Contract.UAI.value:
         # A UAI program is one process per node that uses all of the node's GPUs.
         role["processes_per_replica"] = 1
+
+
+# --- changes to a spec: for clones, and for a command line that overrides a file ------------------------------------
+
+
+def with_changes(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``spec`` patched with ``changes``, both in the form users write; :func:`parse_spec` validates the result.
+
+    A JSON merge patch (RFC 7396): null removes, mappings merge, everything else replaces. Shorthands apply even to a
+    canonical spec, which holds only roles: ``workers: 4`` replaces ``roles.worker.replicas``, and ``gpus: 2`` replaces
+    the GPUs of every role that trains. Neither argument is modified.
+    """
+    merged = _merge_patch(spec, changes)
+    roles = merged.get("roles")
+    if not isinstance(roles, dict):
+        return merged
+    for key, value in changes.items():
+        if key not in SHORTHAND_NAMES or value is None:
+            continue
+        if key in _COUNTS:
+            _drop_count(roles, _COUNTS[key], is_none=value is False or value == 0)
+        else:
+            _drop_default(roles, key)
+    return merged
+
+
+def _merge_patch(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
+    # Copies every mapping on the path: the caller removes fields from them.
+    merged = {key: _merge_patch(item, {}) if isinstance(item, Mapping) else item for key, item in target.items()}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = merged.get(key)
+            merged[key] = _merge_patch(below if isinstance(below, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _drop_count(roles: dict[str, Any], role: str, *, is_none: bool) -> None:
+    entry = roles.get(role)
+    if is_none or not isinstance(entry, dict):
+        roles.pop(role, None)
+    else:
+        entry.pop("replicas", None)
+
+
+def _drop_default(roles: dict[str, Any], key: str) -> None:
+    for name, entry in roles.items():
+        if not isinstance(entry, dict) or not _is_defaulted(name, key):
+            continue
+        owner = entry.get("resources") if key in _RESOURCES else entry
+        if isinstance(owner, dict):
+            owner.pop(key, None)

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from trainmaster.spec.fields import EnvName, LabelKey, LabelValue, Name
 from trainmaster.spec.model import MAX_ENTRIES
-from trainmaster.wire.base import WireModel, WireRequest
-from trainmaster.wire.numbers import Weight
+from trainmaster.wire.base import Weight, WireModel, WireRequest
 
 ProjectRole = Literal["viewer", "member", "admin"]
 Scope = Literal["read", "write", "admin"]

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmaster.wire.base import WireModel, WireRequest
+from trainmaster.wire.base import Finite, WireModel, WireRequest
 from trainmaster.wire.jobs import WaitReasonView
-from trainmaster.wire.numbers import Finite
 
 
 class ClusterChange(WireRequest):
@@ -99,28 +98,6 @@ class ForecastView(WireModel):
     @property
     def would_start(self) -> bool:
         return self.wait_reason is None
-
-
-class NextStartView(WireModel):
-    """A waiting job with its expected start."""
-
-    job_id: str
-    name: str
-    project: str
-    user: str
-    priority: int
-    queue_position: int
-    gpu_count: float = 0
-    run_s: float | None = None  # expected duration
-    start: ExpectedStartView
-
-
-class OutlookView(WireModel):
-    """The first jobs of the queue with their expected starts. ``waiting``: total number of waiting jobs."""
-
-    at: datetime
-    waiting: int
-    starts: list[NextStartView] = Field(default_factory=list)
 
 
 class ExplanationView(WireModel):

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from trainmaster.studies.model import MAX_PARALLEL, MAX_TRIALS, StudySpec
-from trainmaster.wire.base import WireModel, WireRequest
-from trainmaster.wire.numbers import Finite
+from trainmaster.wire.base import Finite, WireModel, WireRequest
 
 StudyState = Literal["running", "paused", "stopping", "succeeded", "failed", "cancelled"]
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]

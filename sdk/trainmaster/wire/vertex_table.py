@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmaster.wire.base import WireModel, WireRequest
-from trainmaster.wire.numbers import Finite
+from trainmaster.wire.base import Finite, WireModel, WireRequest
 
 
 class VertexEntryView(WireModel):

@@ -10,7 +10,7 @@ from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
     from trainmaster.wire.admin import NodeView
-    from trainmaster.wire.reservations import ReservationView
+    from trainmaster.wire.scheduling import ReservationView
 
 app = typer.Typer(help="The machines that training runs on.", invoke_without_command=True)
 

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
-    from trainmaster.wire.quotas import QuotaLineView, QuotaView
+    from trainmaster.wire.scheduling import QuotaLineView, QuotaView
 
 
 class _OrShow(TyperGroup):

@@ -10,8 +10,7 @@ import typer
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
-    from trainmaster.wire.policy import PolicyView
-    from trainmaster.wire.reservations import ReservationView
+    from trainmaster.wire.scheduling import PolicyView, ReservationView
 
 _PANEL = "Platform"
 policy_app = typer.Typer(help="Scheduling policy: queue order, fair share and preemption.", invoke_without_command=True)

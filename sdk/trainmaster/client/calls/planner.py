@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.spec import JobSpec
-from trainmaster.wire.base import Page
+from trainmaster.wire.base import AmountText, Page
 from trainmaster.wire.forecasts import (
     ClusterChange,
     ExplanationView,
@@ -18,11 +18,15 @@ from trainmaster.wire.forecasts import (
     SimulationRequest,
     SimulationStatusView,
 )
-from trainmaster.wire.numbers import AmountText
-from trainmaster.wire.policy import PolicyUpdate, PolicyView
 from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
-from trainmaster.wire.quotas import QuotaUpdate, QuotaView
-from trainmaster.wire.reservations import ReservationCreate, ReservationView
+from trainmaster.wire.scheduling import (
+    PolicyUpdate,
+    PolicyView,
+    QuotaUpdate,
+    QuotaView,
+    ReservationCreate,
+    ReservationView,
+)
 from trainmaster.wire.vertex_table import VertexMachineView, VertexTableUpdate, VertexTableView
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,13 +12,15 @@ from pydantic import ValidationError
 from trainmaster.client.calls import jobs
 from trainmaster.client.calls import models as calls
 from trainmaster.client.flows.transfer import Progress, copy_content, read_file
-from trainmaster.client.steps import Flow, Pause, RunBlocking
-from trainmaster.errors import Conflict, LocalFileProblem, NotFound, ServerFailure, WaitTimedOut
+from trainmaster.client.steps import Flow, RunBlocking, poll
+from trainmaster.errors import Conflict, LocalFileProblem, NotFound, ServerFailure
 from trainmaster.wire.base import WireModel
 from trainmaster.wire.models import FINAL_VERSION_STATES, VersionDetail, VersionFileView
 from trainmaster.wire.serving import BatchOutcome
 
 _ROLE: Final = "worker"
+_PIECE: Final = 2**20
+_NAMED: Final = 5  # files in a sentence
 
 
 class _Summary(WireModel):
@@ -54,12 +55,6 @@ def get_batch_outcome(job: str) -> Flow[BatchOutcome | None]:
     return outcome if count else None
 
 
-_FIRST_POLL_S: Final = 0.2
-_MAX_POLL_S: Final = 2.0
-_PIECE: Final = 2**20
-_NAMED: Final = 5  # files in a sentence
-
-
 def wait_for_version(
     project: str, model: str, version: int | str, *, timeout_s: float | None = None
 ) -> Flow[VersionDetail]:
@@ -69,20 +64,15 @@ def wait_for_version(
         Conflict: it has failed; the message says why.
         WaitTimedOut: neither within ``timeout_s``.
     """
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _FIRST_POLL_S
-    while True:
-        found: VersionDetail = yield from calls.get_version(project, model, version)
-        if found.state == "failed":
-            raise Conflict(f"Version {found.version} of model {model!r} failed: {found.reason}")
-        if found.state in FINAL_VERSION_STATES:
-            return found
-        if until_s is not None and time.monotonic() >= until_s:
-            raise WaitTimedOut(
-                f"Version {found.version} of model {model!r} is still {found.state} after {timeout_s:g} s."
-            )
-        yield Pause(pause_s)
-        pause_s = min(_MAX_POLL_S, pause_s * 1.5)
+    found = yield from poll(
+        lambda: calls.get_version(project, model, version),
+        lambda found: found.state in FINAL_VERSION_STATES,
+        lambda found: f"Version {found.version} of model {model!r} is still {found.state}",
+        timeout_s=timeout_s,
+    )
+    if found.state == "failed":
+        raise Conflict(f"Version {found.version} of model {model!r} failed: {found.reason}")
+    return found
 
 
 def download_version(
@@ -141,8 +131,7 @@ def _in_the_way(folder: Path, others: list[str]) -> LocalFileProblem:
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     return LocalFileProblem(
         f"{folder.absolute()} has other content in {', '.join(others[:_NAMED])}{more}: name another folder, or "
-        f"overwrite "
-        "the files (`--overwrite`; overwrite=True in Python)."
+        "overwrite the files (`--overwrite`; overwrite=True in Python)."
     )
 
 

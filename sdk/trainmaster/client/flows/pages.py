@@ -34,6 +34,10 @@ def all_pages(page_at: Callable[[str | None], Executable[Page[T]]], *, limit: in
             return
 
 
+def _page_size(limit: int | None) -> int:
+    return _LARGE if limit is None else min(limit, _LARGE)
+
+
 def list_jobs(
     *,
     project: str | None = None,
@@ -70,7 +74,7 @@ def list_jobs(
             since=since,
             until=until,
             search=search,
-            limit=None if limit is None else min(limit, 200),
+            limit=None if limit is None else min(limit, _LARGE),
             cursor=cursor,
         ),
         limit=limit,
@@ -215,8 +219,9 @@ def list_metric_objects(
 
 def list_queue(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
     """The waiting jobs in queue order; at most ``limit``."""
-    size = _LARGE if limit is None else min(limit, _LARGE)
-    return all_pages(lambda cursor: planner.list_queue_page(project=project, limit=size, cursor=cursor), limit=limit)
+    return all_pages(
+        lambda cursor: planner.list_queue_page(project=project, limit=_page_size(limit), cursor=cursor), limit=limit
+    )
 
 
 def list_running() -> Flow[None]:
@@ -243,10 +248,10 @@ def list_studies(
     limit: int | None = None,
 ) -> Flow[None]:
     """The studies that the caller may see, newest first; at most ``limit``. ``search``: part of the name."""
-    size, states = _LARGE if limit is None else min(limit, _LARGE), list(state)
+    states = list(state)
     return all_pages(
         lambda cursor: studies.list_studies_page(
-            project=project, state=states, user=user, search=search, limit=size, cursor=cursor
+            project=project, state=states, user=user, search=search, limit=_page_size(limit), cursor=cursor
         ),
         limit=limit,
     )
@@ -259,17 +264,17 @@ def list_trials(study: str) -> Flow[None]:
 
 def list_endpoints(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
     """The endpoints that the caller may see, newest first; at most ``limit``."""
-    size = _LARGE if limit is None else min(limit, _LARGE)
     return all_pages(
-        lambda cursor: serving.list_endpoints_page(project=project, limit=size, cursor=cursor), limit=limit
+        lambda cursor: serving.list_endpoints_page(project=project, limit=_page_size(limit), cursor=cursor), limit=limit
     )
 
 
 def list_endpoint_changes(endpoint: str, *, project: str = "default", limit: int | None = None) -> Flow[None]:
     """The endpoint's history, newest first; at most ``limit``."""
-    size = _LARGE if limit is None else min(limit, _LARGE)
     return all_pages(
-        lambda cursor: serving.list_endpoint_changes_page(endpoint, project=project, limit=size, cursor=cursor),
+        lambda cursor: serving.list_endpoint_changes_page(
+            endpoint, project=project, limit=_page_size(limit), cursor=cursor
+        ),
         limit=limit,
     )
 
@@ -303,9 +308,9 @@ def list_versions(project: str, model: str, *, stage: Stage | None = None, job: 
 
 def list_model_changes(project: str, model: str, *, limit: int | None = None) -> Flow[None]:
     """The model's history, newest first; at most ``limit``."""
-    size = _LARGE if limit is None else min(limit, _LARGE)
     return all_pages(
-        lambda cursor: models.list_model_changes_page(project, model, limit=size, cursor=cursor), limit=limit
+        lambda cursor: models.list_model_changes_page(project, model, limit=_page_size(limit), cursor=cursor),
+        limit=limit,
     )
 
 

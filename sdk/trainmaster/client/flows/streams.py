@@ -13,8 +13,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from trainmaster.client.calls.build import params, path
-from trainmaster.client.calls.jobs import get_job, list_job_events_page
+from trainmaster.client.calls.jobs import get_job
 from trainmaster.client.calls.output import PLAIN
+from trainmaster.client.flows.pages import list_job_events
 from trainmaster.client.sse import COMMENT
 from trainmaster.client.steps import (
     CloseStream,
@@ -291,22 +292,10 @@ def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
             ended = detail.state in TERMINAL_STATES
         if ended:
             yield CloseStream()
-            yield from _emit_rest(detail.id, newest)
+            yield from list_job_events(detail.id, after=newest)  # those between the last streamed one and the end
             return
         if event is NoEvent.CLOSED:
             yield from stream.back_off()
-
-
-def _emit_rest(job: str, newest: int) -> Flow[None]:
-    """Emit the events between the last streamed event and the job's end."""
-    cursor: str | None = None
-    while True:
-        page = yield from list_job_events_page(job, after=newest, cursor=cursor)
-        for view in page.items:
-            yield Emit(view)
-        cursor = page.next_cursor
-        if cursor is None:
-            return
 
 
 def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from trainmaster.client.calls import automl
 from trainmaster.client.calls import studies as calls
-from trainmaster.client.compose import upload_code
-from trainmaster.client.steps import Flow, Pause, RunBlocking
-from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem, WaitTimedOut
-from trainmaster.packing import PackedFolder, pack_folder
-from trainmaster.spec import SpecError, SpecMistake
+from trainmaster.client.compose import field_mistakes, pack_and_upload, read_spec_file
+from trainmaster.client.steps import Flow, RunBlocking, poll
+from trainmaster.errors import InvalidSpec
+from trainmaster.spec import SpecError
 from trainmaster.studies import StudySpec, read_study_text
 from trainmaster.studies.parse import not_finite
 from trainmaster.wire.automl import AutomlDetail
 from trainmaster.wire.models import FINAL_VERSION_STATES
 from trainmaster.wire.studies import TERMINAL_STUDY_STATES, StudyDetail
-
-_FIRST_POLL_S: Final = 0.2
-_MAX_POLL_S: Final = 2.0
 
 
 def read_study(source: StudySpec | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
@@ -36,15 +30,9 @@ def read_study(source: StudySpec | Mapping[str, Any] | str | Path) -> Mapping[st
     if isinstance(source, Mapping):
         mistakes = not_finite(source)
         if mistakes:
-            raise InvalidSpec("The study spec has a mistake.", mistakes=_field_mistakes(mistakes))
+            raise InvalidSpec("The study spec has a mistake.", mistakes=field_mistakes(mistakes))
         return source
-    try:
-        text = Path(source).read_text(encoding="utf-8")
-    except OSError as error:
-        raise LocalFileProblem(f"The study {source} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidSpec(f"The study {source} is not UTF-8 text.") from error
-    return study_of_text(text, str(source))
+    return study_of_text(read_spec_file(source, "study"), str(source))
 
 
 def study_of_text(text: str, origin: str) -> Mapping[str, Any]:
@@ -52,11 +40,7 @@ def study_of_text(text: str, origin: str) -> Mapping[str, Any]:
     try:
         return read_study_text(text)
     except SpecError as error:
-        raise InvalidSpec(f"{origin} is not a study.", mistakes=_field_mistakes(error.mistakes)) from error
-
-
-def _field_mistakes(mistakes: Iterable[SpecMistake]) -> list[FieldMistake]:
-    return [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in mistakes]
+        raise InvalidSpec(f"{origin} is not a study.", mistakes=field_mistakes(error.mistakes)) from error
 
 
 def create_study_with_code(
@@ -82,12 +66,7 @@ def create_study_with_code(
     # Validate before packing, so that mistakes show at once.
     checked = {**raw, "template": {key: item for key, item in template.items() if key != "code"}}
     yield from calls.check_study(checked, wait_for_nodes=wait_for_nodes)
-    folder = Path(code)
-    packed: PackedFolder = yield RunBlocking(lambda: pack_folder(folder))
-    try:
-        digest = yield from upload_code(packed)
-    finally:
-        packed.remove()
+    digest = yield from pack_and_upload(Path(code))
     whole = {**raw, "template": {**template, "code": digest}}
     return (yield from calls.create_study(whole, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes))
 
@@ -98,16 +77,12 @@ def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyD
     Raises:
         WaitTimedOut: not within ``timeout_s``.
     """
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _FIRST_POLL_S
-    while True:
-        detail: StudyDetail = yield from calls.get_study(study)
-        if detail.state in TERMINAL_STUDY_STATES:
-            return detail
-        if until_s is not None and time.monotonic() >= until_s:
-            raise WaitTimedOut(f"Study {detail.name!r} is still {detail.state} after {timeout_s:g} s.")
-        yield Pause(pause_s)
-        pause_s = min(_MAX_POLL_S, pause_s * 1.5)
+    return poll(
+        lambda: calls.get_study(study),
+        lambda found: found.state in TERMINAL_STUDY_STATES,
+        lambda found: f"Study {found.name!r} is still {found.state}",
+        timeout_s=timeout_s,
+    )
 
 
 def is_automl_over(found: AutomlDetail) -> bool:
@@ -124,13 +99,9 @@ def wait_for_automl(study: str, *, timeout_s: float | None = None) -> Flow[Autom
     Raises:
         WaitTimedOut: not within ``timeout_s``.
     """
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _FIRST_POLL_S
-    while True:
-        found: AutomlDetail = yield from automl.get_automl(study)
-        if is_automl_over(found):
-            return found
-        if until_s is not None and time.monotonic() >= until_s:
-            raise WaitTimedOut(f"AutoML study {found.name!r} is not over after {timeout_s:g} s.")
-        yield Pause(pause_s)
-        pause_s = min(_MAX_POLL_S, pause_s * 1.5)
+    return poll(
+        lambda: calls.get_automl(study),
+        is_automl_over,
+        lambda found: f"AutoML study {found.name!r} is not over",
+        timeout_s=timeout_s,
+    )

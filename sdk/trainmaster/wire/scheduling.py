@@ -1,13 +1,15 @@
-"""API models of quotas: limits and guarantees of projects and their users."""
+"""API models of the scheduler's settings: quotas of projects and users, reservations of nodes, and the policy."""
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import datetime
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from trainmaster.wire.base import WireModel, WireRequest
-from trainmaster.wire.numbers import AmountText, Weight
+from trainmaster.spec.fields import LabelKey, LabelValue, Name
+from trainmaster.spec.model import MAX_ENTRIES
+from trainmaster.wire.base import AmountText, Finite, Weight, WireModel, WireRequest
 
 _MOST_NAMES: Final = 64
 
@@ -71,3 +73,61 @@ class QuotaUpdate(WireRequest):
     )
     weight: Weight | None = Field(default=None, description="Weight of the project's fair share.")
     max_priority: int | str | None = Field(default=None, description="0 to 100, or low, normal, high, urgent.")
+
+
+class ReservationView(WireModel):
+    """A reservation. ``name`` and ``project`` are `null` if the caller may not see the project."""
+
+    id: str
+    name: str | None = None
+    project: str | None = None
+    nodes: list[str]
+    begins_at: datetime
+    ends_at: datetime
+    is_active: bool  # now
+    warnings: list[str] = Field(default_factory=list)
+
+
+class ReservationCreate(WireRequest):
+    """Reserve nodes by name, or by ``node_selector``: all with these labels, or the ``count`` least used of them."""
+
+    name: Name
+    project: str = Field(max_length=100)
+    nodes: list[str] = Field(default_factory=list, max_length=10_000)
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    count: int | None = Field(default=None, ge=1, le=10_000)
+    begins_at: datetime | None = Field(default=None, description="Default: now. Without an offset: UTC.")
+    ends_at: datetime
+
+
+class SettingView(WireModel):
+    """One setting. ``value``: times in seconds, `null` for off. ``text``: the value as written by users, such as `10m`.
+
+    ``meaning``: a description in one sentence.
+    """
+
+    name: str
+    kind: Literal["choice", "switch", "duration", "durations", "number"]
+    value: Any
+    text: str
+    default_text: str
+    choices: list[str] = Field(default_factory=list)
+    can_be_off: bool = False
+    meaning: str
+
+
+class PolicyView(WireModel):
+    """All settings. ``warnings``: about valid but probably unintended settings."""
+
+    settings: list[SettingView]
+    updated_at: datetime | None = None
+    updated_by: str | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class PolicyUpdate(WireRequest):
+    """``settings``: new values by name: a choice, `true` or `false`, a number, a time in seconds or like `10m`, `null`
+    or `off` if the setting can be off, or `default`.
+    """
+
+    settings: dict[str, Finite] = Field(min_length=1, max_length=64)
