@@ -57,12 +57,9 @@ def test_code_that_documents_name_exists() -> None:
     missing = []
     for path in tracked_files(".md"):
         text = re.sub(r"```.*?```", "", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL)
-        called = {name.split(".")[-1] for name in re.findall(r"`([A-Za-z_][\w.]*)\(", text)} - FOREIGN_FUNCTIONS
-        missing += [
-            f"{path}: {name}(…)"
-            for name in sorted(called)
-            if not re.search(rf"\b{name}\(|\b(def|class) {name}\b", code)
-        ]
+        called = {name.split(".")[-1] for name in re.findall(r"`([A-Za-z_][\w.]*)\(", text)}
+        called -= FOREIGN_FUNCTIONS | set(dir(builtins))
+        missing += [f"{path}: {name}(…)" for name in sorted(called) if not re.search(rf"\b{name}\(|\b{name} = ", code)]
         named = set(re.findall(r"`(?:[\w-]+/)*([\w-]+\.py)`", text)) - modules
         missing += [f"{path}: {name}" for name in sorted(named) if name not in code]
     assert not missing, missing

@@ -10,7 +10,7 @@ from tests.architecture.source_tree import source_modules, syntax_tree
 STATES = frozenset({"JobState", "AttemptState", "ReplicaState"})
 # The tables themselves, and what makes the first row of a thing.
 TABLES = frozenset({"core/domain/jobs/lifecycle.py"})
-FACTORIES = frozenset({"core/db/repositories/new_jobs.py"})
+FACTORIES = frozenset({"core/db/repositories/submission.py"})
 
 
 def test_no_state_is_assigned_outside_the_transition_tables() -> None:

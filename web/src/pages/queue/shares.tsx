@@ -33,8 +33,9 @@ export function SharesCard({ shares, hues }: { shares: Shares; hues: Hues }) {
 function Legend() {
   return (
     <span className="row share-legend" aria-hidden="true">
-      <i className="legend-allocated" /> using <i className="legend-due" /> fair share <i className="legend-past" />{" "}
-      recent
+      <i className="legend-allocated" /> using
+      <i className="legend-due" /> fair share
+      <i className="legend-past" /> recent
     </span>
   );
 }
