@@ -9,7 +9,7 @@ the row, and checks the role in the same transaction. A resource that the caller
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from trainmaster.spec.suggest import suggest
 
+from api.app.caches import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
@@ -33,7 +34,7 @@ SESSION_COOKIE: Final = "trainmaster_session"
 # A revoked token, a removed member, a disabled user go on for at most this long on other API processes; a change made
 # through this process counts at once (see ``forget_callers``).
 CALLER_TTL: Final = timedelta(seconds=3)
-_CACHE_LIMIT: Final = 10_000  # callers
+CALLER_LIMIT: Final = 10_000  # callers in the cache
 _LAST_USED_STEP: Final = timedelta(minutes=5)  # last_used_at is written at most this often
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -96,6 +97,16 @@ class Caller:
             raise NotFound(f"There is no project {project!r} that you may see. {hint}")
         return _demand(known, role)
 
+    def project_ids(self, session: Session, names: Collection[str] = ()) -> list[str] | None:
+        """Ids of the projects ``names``, else of all that the caller may see; ``None``: all of the platform.
+
+        Raises:
+            NotFound: one of ``names`` does not exist, or the caller may not see it.
+        """
+        if names:
+            return [self.member_of(session, name).project_id for name in names]
+        return None if self.is_admin else list(self.projects)
+
     def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> ProjectMembership:
         """Like ``member_of``, by id; ``what`` names the resource of the project in the error message."""
         known = self.projects.get(project_id)
@@ -136,23 +147,8 @@ def _find_member(session: Session, caller: Caller, condition: object) -> Project
 # --- the token -------------------------------------------------------------------------------------------------------
 
 
-class CallerCache:
-    """Callers by the digest of their token, for a few seconds: most requests authenticate without a query."""
-
-    def __init__(self) -> None:
-        self._callers: dict[str, tuple[datetime, Caller]] = {}
-
-    def get(self, digest: str, now: datetime) -> Caller | None:
-        cached = self._callers.get(digest)
-        return cached[1] if cached is not None and cached[0] > now else None
-
-    def put(self, digest: str, caller: Caller, until: datetime) -> None:
-        if len(self._callers) >= _CACHE_LIMIT:
-            self._callers.clear()
-        self._callers[digest] = (until, caller)
-
-    def clear(self) -> None:
-        self._callers.clear()
+# By the digest of their token, for a few seconds: most requests authenticate without a query.
+CallerCache = ExpiringCache[Caller]
 
 
 async def forget_callers(request: Request) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.admin import Alive, HealthView
 
 from api import VERSION
-from api.app.graceful_shutdown import GracefulShutdown
+from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.http.routing import new_router
 from core.db.leases import TICK, TICK_DONE, marked_at
@@ -53,7 +53,7 @@ async def get_readiness(request: Request, context: AppContextDep, response: Resp
 
     If the scheduler or the broker is away, jobs wait, but requests are served.
     """
-    shutdown: GracefulShutdown = request.app.state.shutdown
+    shutdown = shutdown_of(request)
     if shutdown.is_draining:
         parts = {"api": "is shutting down; use another API process"}
         health = HealthView(status="degraded", version=VERSION, parts=parts)

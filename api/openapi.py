@@ -13,7 +13,6 @@ import orjson
 from pydantic import SecretStr
 
 from api.app.factory import create_app
-from api.http.openapi_document import describe
 from core.settings import Settings
 from core.wakeups import NoWakeup
 
@@ -23,7 +22,7 @@ FILE: Final = Path(__file__).parent / "openapi.json"
 def render() -> bytes:
     """The committed document: sorted, so that its diffs are small."""
     settings = Settings(database_url="sqlite://", secret_key=SecretStr("unused"), broker_url="")
-    schema = describe(create_app(settings, wakeup=NoWakeup()))
+    schema = create_app(settings, wakeup=NoWakeup()).openapi()
     return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 

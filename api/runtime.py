@@ -6,7 +6,7 @@ import os
 from typing import Any, Final
 
 from fastapi import Response
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
 from trainmaster.wire.runtime import Report, ReportAnswer
@@ -16,11 +16,12 @@ from api.archives.service import store_of
 from api.auth import AttemptCaller
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
-from api.metrics.ingest import ingest_batch
-from core.db.tables import Attempt, Job
-from core.domain.errors import AttemptEnded, NotFound
+from core.db.repositories.metrics import writes
+from core.db.tables import Attempt, Job, Replica
+from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
 from core.reports.ingest import ingest_report
+from core.reports.points import columns_of, objects_of
 
 router = new_router("runtime", "/runtime")
 
@@ -28,6 +29,15 @@ _ARCHIVE: Final[dict[str, Any]] = {
     "description": "The archive (.tar.gz).",
     "content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}},
 }
+_BATCH_POINTS: Final = 200_000
+_FAULT_LIMIT: Final = 20
+# Built once: each batch runs this query.
+_FIND_REPLICA: Final = (
+    select(Attempt.job_id, Attempt.number, Attempt.ended_at, Job.deleted_at)
+    .join(Replica, Replica.attempt_id == Attempt.id)
+    .join(Job, Job.id == Attempt.job_id)
+    .where(Attempt.id == bindparam("attempt"), Replica.role == bindparam("role"), Replica.index == bindparam("index"))
+)
 
 
 @router.post("/report", operation_id="report", summary="A replica's heartbeats, progress, checkpoints and events")
@@ -52,9 +62,34 @@ async def add_metrics(body: MetricsBatch, attempt: AttemptCaller, context: AppCo
     return await context.run_bounded(_ingest_metrics, body, attempt, context)
 
 
-def _ingest_metrics(body: MetricsBatch, attempt: AttemptId, context: AppContext) -> MetricsAnswer:
+def _ingest_metrics(batch: MetricsBatch, attempt: AttemptId, context: AppContext) -> MetricsAnswer:
     with context.write() as work:
-        return ingest_batch(work, attempt, body)
+        if sum(len(series.values) for series in batch.series) > _BATCH_POINTS:
+            raise InvalidRequest(
+                f"A batch has at most {_BATCH_POINTS:,} points; send more and smaller batches.", field="series"
+            )
+        replica_key = {"attempt": attempt, "role": batch.role, "index": batch.index}
+        row = work.session.execute(_FIND_REPLICA, replica_key).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no replica {batch.role[:40]}-{batch.index} in attempt {attempt}.")
+        if row.ended_at is not None or row.deleted_at is not None:
+            raise AttemptEnded("The attempt of this token has ended; its metrics are closed.")
+        faults: list[str] = []
+        added = writes.add_metrics(
+            work.session,
+            writes.StreamKey(row.job_id, row.number, batch.role, batch.index),
+            columns_of(batch.series, work.now, faults),
+            objects_of(batch.objects, work.now, faults),
+            now=work.now,
+            writer=batch.writer,
+            batch=batch.batch,
+        )
+        return MetricsAnswer(
+            points=added.points,
+            objects=added.objects,
+            is_repeated=added.is_repeated,
+            faults=[*faults, *added.faults][:_FAULT_LIMIT],
+        )
 
 
 @router.get(

@@ -7,17 +7,16 @@ from typing import Annotated, Final
 
 from fastapi import Query, Response
 from pydantic import Field
-from sqlalchemy import literal, select, tuple_, update
+from sqlalchemy import select, update
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
 from trainmaster.wire.base import Page
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Scope, Writer
-from api.http.cursors import make_cursor
-from api.http.paging import PageQuery, cut, read_position
+from api.http.paging import PageQuery, newest_rows
 from api.http.routing import new_router
 from core.db.rows import AnySelect
-from core.db.tables import Token, User, UtcDateTime
+from core.db.tables import Token, User
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
 from core.tokens import new_user_token, token_digest
@@ -39,9 +38,7 @@ class TokenQuery(PageQuery):
 def list_tokens(caller: Reader, context: AppContextDep, query: Annotated[TokenQuery, Query()]) -> Page[TokenView]:
     """Newest first; their text is never shown again."""
     with context.read() as work:
-        newest_first = _selected(work, caller, query).order_by(Token.created_at.desc(), Token.id.desc())
-        rows, has_more = cut(work.session.execute(newest_first.limit(query.limit + 1)), query.limit)
-        cursor = make_cursor(rows[-1][0].created_at.isoformat(), rows[-1][0].id) if has_more else None
+        rows, cursor = newest_rows(work.session, _selected(work, caller, query), Token, query)
         return Page(items=[_view_of(token, name) for token, name in rows], next_cursor=cursor)
 
 
@@ -100,10 +97,6 @@ def _selected(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> AnySelect
             raise Forbidden(_OTHERS, field="all_users")
     else:
         query = query.where(Token.user_id == _user(work, caller, wanted.user).id)
-    if wanted.cursor is not None:
-        made_at, token_id = read_position(wanted.cursor)
-        last = tuple_(literal(made_at, UtcDateTime), literal(token_id))
-        query = query.where(tuple_(Token.created_at, Token.id) < last)
     return query
 
 

@@ -1,4 +1,4 @@
-"""``create_app(settings)``: the HTTP boundary of the platform."""
+"""``create_app(settings)``: the HTTP boundary of the platform, with its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -6,32 +6,38 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, Final
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 
 from api import VERSION
 from api.app import routers
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.app.volume_cache import VolumeCache
-from api.auth import CallerCache
+from api.auth import CALLER_LIMIT, CallerCache
 from api.checkpoints.inside import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
-from api.http.openapi_document import describe
 from api.pages import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from api.protocols.optuna.storages import Storages
 from api.protocols.vertex.table import environment_entries
-from api.tensorboard.links import TensorBoardViewCache
+from api.tensorboard.links import VIEW_LIMIT, TensorBoardViewCache
 from api.tensorboard.viewers import Viewers
 from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import Wakeup, make_wakeup
+
+_DESCRIPTION: Final = (
+    "Submit, watch and steer distributed training jobs. Errors are `application/problem+json` with a stable `code`. "
+    "Lists are paged by opaque cursors. Programs send `Authorization: Bearer <token>`."
+)
 
 
 def _utc_now() -> datetime:
@@ -87,8 +93,8 @@ def create_app(
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.context = context
-    app.state.callers = CallerCache()
-    app.state.tensorboard_views = TensorBoardViewCache()
+    app.state.callers = CallerCache(CALLER_LIMIT)
+    app.state.tensorboard_views = TensorBoardViewCache(VIEW_LIMIT)
     app.state.viewers = Viewers(settings)
     app.state.proxy = Proxy(context)
     app.state.checkpoint_inspector = CheckpointInspector(settings.home / "inspection")
@@ -100,5 +106,23 @@ def create_app(
     app.add_middleware(RequestLimits)
     app.add_middleware(Envelope, request_metrics=request_metrics, shutdown=shutdown)
     routers.include_all(app)
-    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the framework's hook for a custom document
+    app.openapi = partial(_describe, app)  # type: ignore[method-assign]  # the framework's hook for a custom document
     return app
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, made once per application."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes)
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {
+            "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A user's token, or an attempt's for reports.",
+            },
+            "session": {"type": "apiKey", "in": "cookie", "name": "trainmaster_session"},
+        }
+        schema["security"] = [{"token": []}, {"session": []}]
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.requests import HTTPConnection
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -50,6 +51,11 @@ class GracefulShutdown:
                     next_handler(signum, frame)
 
             signal.signal(number, handle)
+
+
+def shutdown_of(connection: HTTPConnection) -> GracefulShutdown:
+    shutdown: GracefulShutdown = connection.app.state.shutdown
+    return shutdown
 
 
 class DrainingServer(uvicorn.Server):

@@ -23,6 +23,8 @@ from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event
 from core.settings import Settings
+from core.storage.tree import Tree
+from core.storage.volumes import tree_of
 from core.wakeups import Wakeup
 
 T = TypeVar("T")
@@ -84,6 +86,11 @@ class AppContext:
     bounded_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_BOUNDED_THREADS))
     batcher: RequestBatcher = field(default_factory=RequestBatcher)
     probe_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_PROBE_THREADS))
+
+    def tree_of(self, volume: str) -> Tree | None:
+        """The files of the volume; ``None`` if there is no such volume, or if only jobs can reach its files."""
+        known = self.volumes.find(volume, self.clock())
+        return None if known is None or known.root is None else tree_of(known)
 
     async def run_bounded(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` in one of a few threads: for short transactions that arrive by the hundred."""

@@ -18,7 +18,7 @@ from trainmaster.wire.automl import AutomlCreate
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.automl.profiling import CSV_SUFFIXES, FILE_COUNT_LIMIT, PARQUET_SUFFIXES, DataProfile, profile_data
-from api.jobs.service import canonical, check_submission, invalid_spec
+from api.jobs.service import canonical, check_submission, invalid_spec, request_field
 from api.studies.service import StudyDraft, check_study, demand_feasible
 from core.domain.automl.columns import LEAK
 from core.domain.automl.space import CLASSIFICATION, IMAGES, METRICS, REGRESSION, TABULAR, families_of
@@ -26,7 +26,7 @@ from core.domain.automl.study import MODULE, AutoMLStudyRequest, study_of
 from core.domain.automl.task import TargetProfile, left_of, profile_target
 from core.domain.errors import InvalidRequest, InvalidSpec
 from core.model_server_commands import own_automl
-from core.storage.volumes import split_location, tree_of
+from core.storage.volumes import split_location
 
 MIN_ROWS: Final = 20
 MIN_ROWS_PER_CLASS: Final = 3
@@ -137,9 +137,8 @@ def _check_readable(context: AppContext, caller: Caller, body: AutomlCreate, vol
 
 
 def _profile(context: AppContext, body: AutomlCreate, volume: str, path: str) -> DataProfile:
-    known = context.volumes.find(volume, context.clock())
-    if known is not None and known.root is not None:
-        tree, first, rest = tree_of(known), "", path
+    tree, first, rest = context.tree_of(volume), "", path
+    if tree is not None:
         if volume == context.settings.default_volume:
             # Projects share this volume: no symbolic link may lead out of the project's folder.
             first, _, rest = path.partition("/")
@@ -402,10 +401,7 @@ def _with_request_fields(error: InvalidSpec) -> InvalidSpec:
     """The same error, in terms of the request's fields instead of the job spec's."""
 
     def field(path: str | None) -> str:
-        text = (path or "").removeprefix("template.")
-        for job, own in _FIELDS.items():
-            if text == job or text.startswith(f"{job}."):
-                return own + text[len(job) :]
+        text = request_field((path or "").removeprefix("template."), _FIELDS)
         return f"resources.{text}" if text in Resources.model_fields else text
 
     def hint_of(item: Mapping[str, Any]) -> str | None:

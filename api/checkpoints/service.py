@@ -1,4 +1,4 @@
-"""One list of the checkpoints that jobs reported and those found in their output."""
+"""One list of the checkpoints that jobs reported and those found in their output; and one to resume from."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from api.http.paging import PageQuery, cut
 from core.db.repositories.checkpoints import pinned_paths, used_paths
 from core.db.repositories.metrics.reads import SeriesFilter, find_names
 from core.db.repositories.metrics.steps import values_at
-from core.db.tables import Attempt, Checkpoint, Replica
+from core.db.tables import Attempt, Checkpoint, Job, Replica
 from core.domain.errors import Conflict, TrainmasterError
 from core.domain.metrics.limits import SYSTEM
-from core.inspection.discovery import CheckpointFiles, find_checkpoints
+from core.inspection.discovery import CheckpointFiles, checkpoint_at, find_checkpoints
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
@@ -84,6 +84,28 @@ def list_page(
         for _, view in items
     ]
     return Page(items=marked, next_cursor=make_cursor(*items[-1][0]) if has_more else None)
+
+
+def find_complete(session: Session, job: Job, path: str) -> str:
+    """The path of a complete checkpoint that a job may resume from.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: it is not complete.
+    """
+    try:
+        tree = job_output(session, job)
+    except Conflict:
+        reported = select(Checkpoint.path).where(Checkpoint.job_id == job.id, Checkpoint.path == path.strip("/"))
+        if session.scalars(reported).first() is not None:
+            return path.strip("/")  # the control plane cannot read the volume, so it trusts the job's report
+        raise
+    landed = checkpoint_at(tree, path)
+    if not landed.is_complete:
+        raise Conflict(
+            f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
+        )
+    return landed.path
 
 
 def _merge_with_output(

@@ -15,7 +15,7 @@ from api.jobs.locations import JobOutput
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.serving.files import SAVED_MODEL, refusal
 from core.storage.tree import Tree
-from core.storage.volumes import output_tree, split_location, tree_of
+from core.storage.volumes import split_location
 
 # Of a zip archive's directory, which zipfile reads at once. A model with ten thousand tensors has half of this.
 _DIRECTORY_LIMIT_BYTES: Final = 2 * 2**20
@@ -41,10 +41,9 @@ def check_model_files(
         InvalidRequest: with the server's message, and the field to change.
     """
     volume, path = split_location(location, field="model")
-    known = context.volumes.find(volume, context.clock())
-    if known is None or known.root is None:
+    tree = context.tree_of(volume)
+    if tree is None:
         return
-    tree = tree_of(known)
     if volume == context.settings.default_volume:  # no symbolic link may lead out of a project's own folder
         first, _, path = path.partition("/")
         tree = tree.below(first)
@@ -108,11 +107,11 @@ def _is_saved_model(context: AppContext, location: str, file: str) -> bool:
     if file:
         return file == SAVED_MODEL
     volume, path = split_location(location, field="model")
-    known = context.volumes.find(volume, context.clock())
-    if known is None or known.root is None:
+    tree = context.tree_of(volume)
+    if tree is None:
         return False
     try:
-        return not tree_of(known).stat(f"{path}/{SAVED_MODEL}".lstrip("/")).is_dir
+        return not tree.stat(f"{path}/{SAVED_MODEL}".lstrip("/")).is_dir
     except TrainmasterError:
         return False
 
@@ -163,13 +162,11 @@ def demand_own_output(
 
 def _manifest(context: AppContext, output: JobOutput) -> dict[str, Any]:
     """The manifest in the output; empty if there is none, or if it cannot be read from here."""
-    if not output.path:
-        return {}
-    known = context.volumes.find(output.volume, context.clock())
-    if known is None or known.root is None:
+    tree = context.tree_of(output.volume)
+    if tree is None or not output.path:
         return {}
     try:
-        with os.fdopen(output_tree(known, output.path).open_file(_MANIFEST), "rb") as stream:
+        with os.fdopen(tree.below(output.path).open_file(_MANIFEST), "rb") as stream:
             found = json.loads(stream.read(_MANIFEST_LIMIT_BYTES))
     except (TrainmasterError, OSError, ValueError, RecursionError):
         return {}

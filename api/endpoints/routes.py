@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
-from sqlalchemy import select, tuple_
+from sqlalchemy import select
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobDetail
@@ -26,8 +26,8 @@ from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
 from api.endpoints.proxy import Proxy
 from api.endpoints.views import change_view, endpoint_detail, endpoint_views
 from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageParams, PageQuery, read_position
-from api.http.routing import new_router
+from api.http.paging import PageParams, PageQuery, newest_rows
+from api.http.routing import json_response, new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.schemas import load_detail
 from api.jobs.service import digest_of, submit
@@ -56,18 +56,11 @@ def list_endpoints(
 ) -> Page[EndpointView]:
     with context.read() as work:
         rows = select(Endpoint).where(Endpoint.deleted_at.is_(None))
-        if query.project is not None:
-            rows = rows.where(Endpoint.project_id == caller.member_of(work.session, query.project).project_id)
-        elif not caller.is_admin:
-            rows = rows.where(Endpoint.project_id.in_(list(caller.projects)))
-        if query.cursor is not None:
-            rows = rows.where(tuple_(Endpoint.created_at, Endpoint.id) < read_position(query.cursor))
-        found = work.session.scalars(
-            rows.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(query.limit + 1)
-        ).all()
-        page = found[: query.limit]
-        cursor = make_cursor(page[-1].created_at.isoformat(), page[-1].id) if len(found) > query.limit else None
-        return Page(items=endpoint_views(work.session, page), next_cursor=cursor)
+        project_ids = caller.project_ids(work.session, () if query.project is None else (query.project,))
+        if project_ids is not None:
+            rows = rows.where(Endpoint.project_id.in_(project_ids))
+        found, cursor = newest_rows(work.session, rows, Endpoint, query)
+        return Page(items=endpoint_views(work.session, [row[0] for row in found]), next_cursor=cursor)
 
 
 @router.post(_PROJECT, operation_id="create_endpoint", summary="Create an endpoint", status_code=201)
@@ -184,9 +177,9 @@ def batch_predict(
     digest = digest_of("batch", {"project": member.project_id, **body.model_dump(mode="json")})
     with context.write() as work:
         done = submit(work, project.caller, submission, key=key, digest=digest)
-        content = load_detail(work.session, work.session.get_one(Job, done.job_id), work.now).model_dump_json()
+        detail = load_detail(work.session, work.session.get_one(Job, done.job_id), work.now)
     headers = {"Location": f"/api/v1/jobs/{done.job_id}", **({REPLAYED: "true"} if done.row is None else {})}
-    return Response(content, 201, headers, media_type="application/json")
+    return json_response(detail, 201, headers)
 
 
 async def _forward(request: Request, access: EndpointAccess, deployment: str | None) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.endpoints.access import EndpointAccess
 from api.endpoints.checks import check_model_files, demand_own_output, own_image
-from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
+from api.jobs.service import Submission, canonical, check_in_transaction, check_submission, request_field
 from core.db.repositories import serving
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, TrainmasterError
@@ -28,7 +30,7 @@ from core.domain.serving.states import DeploymentState
 from core.ids import new_id
 from core.model_server_commands import own_server
 from core.registry.versions import hold, ready
-from core.storage.volumes import split_location, tree_of
+from core.storage.volumes import split_location
 from core.wakeups import TOPIC_ENDPOINT
 
 _MAX_DEPLOYMENTS: Final = 20  # of one endpoint
@@ -128,7 +130,8 @@ def deploy(
     ``split_when_ready``: the traffic split of all deployed models once the new one is ready; it stays as it is before.
     """
     endpoint, _ = access.load(work.session, is_changing=True)
-    _with_request_fields(lambda: check_in_transaction(work, draft.submission))
+    with _errors_of_request():
+        check_in_transaction(work, draft.submission)
     others = list(serving.live_deployments(work.session, [endpoint.id]))
     found = next((deployed for deployed in others if deployed.name == body.deployment), None)
     if found is not None and found.state == DeploymentState.UNDEPLOYING:
@@ -397,14 +400,11 @@ def _folder_of(context: AppContext, location: str, *, field: str) -> tuple[str, 
     Access and existence are checked with the paths of the job.
     """
     volume, path = split_location(location, field=field)
-    known = context.volumes.find(volume, context.clock())
-    if known is None or known.root is None or not path:
-        return location, ""
+    tree = context.tree_of(volume)
     try:
-        is_file = not tree_of(known).stat(path).is_dir
+        if tree is None or not path or tree.stat(path).is_dir:
+            return location, ""
     except TrainmasterError:
-        return location, ""
-    if not is_file:
         return location, ""
     folder, _, name = path.rpartition("/")
     return f"{volume}/{folder}" if folder else volume, name
@@ -419,26 +419,20 @@ def _demand_readable(context: AppContext, place: _ModelLocation, body: DeployReq
 
 
 def _checked(context: AppContext, caller: Caller, raw: dict[str, Any]) -> Submission:
-    found: list[Submission] = []
-    _with_request_fields(lambda: found.append(check_submission(context, caller, canonical(raw))))
-    return found[0]
+    with _errors_of_request():
+        return check_submission(context, caller, canonical(raw))
 
 
-def _with_request_fields(check: Any) -> None:
-    """Run ``check``; its errors about the job spec are reported in terms of the request's fields."""
+@contextmanager
+def _errors_of_request() -> Iterator[None]:
+    """Errors about the job spec are reported in terms of the request's fields."""
     try:
-        check()
+        yield
     except InvalidSpec as error:
-        errors: list[dict[str, str | None]] = [{**item, "path": _field(item.get("path"))} for item in error.errors]
-        first = errors[0] if errors else {"path": _field(error.field), "message": error.sentence}
+        errors: list[dict[str, str | None]] = [
+            {**item, "path": request_field(item.get("path"), _FIELDS)} for item in error.errors
+        ]
+        first = errors[0] if errors else {"path": request_field(error.field, _FIELDS), "message": error.sentence}
         raise InvalidSpec(
             f"{first['path']}: {str(first['message']).rstrip('.')}.", field=first["path"], errors=errors
         ) from error
-
-
-def _field(path: str | None) -> str:
-    text = path or ""
-    for job, own in _FIELDS.items():
-        if text == job or text.startswith(f"{job}."):
-            return own + text[len(job) :]
-    return text

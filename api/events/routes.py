@@ -9,13 +9,13 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
-from api.app.graceful_shutdown import GracefulShutdown
-from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
+from api.app.graceful_shutdown import shutdown_of
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.events.service import EventBatch, EventStream, page_of, start_after
 from api.events.watch import watch_of
 from api.http.paging import PageQuery
-from api.http.routing import new_router
+from api.http.routing import json_response, new_router
 from api.http.sse import stream_document, stream_response
 from core.db.repositories.events import events_of_job, events_of_projects
 from core.domain.jobs.states import JobState
@@ -67,7 +67,7 @@ async def list_job_events(
         caller = await authenticate(request, context)
         return await run_in_threadpool(_events_of_job, context, replace(job, caller=caller), low, batch)
 
-    return stream_response(EventStream(look, watch_of(request, context), _shutdown(request), start).stream())
+    return stream_response(EventStream(look, watch_of(request, context), shutdown_of(request), start).stream())
 
 
 @router.get(
@@ -92,9 +92,7 @@ async def list_events(
 
         def read() -> EventBatch:
             with context.read() as work:
-                ids: list[str] | None = None if fresh.is_admin else list(fresh.projects)
-                if query.project is not None:
-                    ids = [fresh.member_of(work.session, query.project).project_id]
+                ids = fresh.project_ids(work.session, () if query.project is None else (query.project,))
                 rows = events_of_projects(work.session, ids, after=low, limit=batch)
                 return EventBatch(rows, work.now, state=None, is_over=False)
 
@@ -103,25 +101,16 @@ async def list_events(
     if not query.follow:
         return _page(await look(start, query.limit + 1), query.limit)
     await look(start, 1)
-    return stream_response(EventStream(look, watch_of(request, context), _shutdown(request), start).stream())
+    return stream_response(EventStream(look, watch_of(request, context), shutdown_of(request), start).stream())
 
 
 def _events_of_job(context: AppContext, job: JobAccess, low: int, limit: int) -> EventBatch:
     with context.read() as work:
-        return _read_job(work, job, low, limit)
-
-
-def _read_job(work: UnitOfWork, job: JobAccess, low: int, limit: int) -> EventBatch:
-    # The state is read before the events, so that all events before the job's end are included.
-    row = job.load(work.session)
-    rows = events_of_job(work.session, row.id, after=low, limit=limit)
-    return EventBatch(rows, work.now, state=row.state, is_over=JobState(row.state).is_terminal)
+        # The state is read before the events, so that all events before the job's end are included.
+        row = job.load(work.session)
+        rows = events_of_job(work.session, row.id, after=low, limit=limit)
+        return EventBatch(rows, work.now, state=row.state, is_over=JobState(row.state).is_terminal)
 
 
 def _page(batch: EventBatch, limit: int) -> Response:
-    return Response(page_of(batch.rows, limit).model_dump_json(), media_type="application/json")
-
-
-def _shutdown(request: Request) -> GracefulShutdown:
-    shutdown: GracefulShutdown = request.app.state.shutdown
-    return shutdown
+    return json_response(page_of(batch.rows, limit))

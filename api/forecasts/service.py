@@ -249,7 +249,7 @@ def why_never(context: AppContext, caller: Caller, submission: Submission) -> Wa
         if planned is None or work.now - planned > _SCHEDULER_AWAY_AFTER:
             return None
     reason = from_thread.run(_wait_reason_in_time, context, caller, ask_of(context, caller, submission))
-    return reason if reason is not None and reason.is_impossible else None
+    return reason if reason is not None and reason.is_infeasible else None
 
 
 async def _wait_reason_in_time(context: AppContext, caller: Caller, ask: ForecastQuestion) -> WaitReasonView | None:

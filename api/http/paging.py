@@ -1,4 +1,4 @@
-"""Paging: the query parameters of every list, and keyset pagination of lists in order of a name."""
+"""Paging: the query parameters of every list, and keyset pagination of lists by name and of lists by age."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
@@ -17,6 +18,9 @@ from core.db.rows import AnyRow, AnySelect
 T = TypeVar("T")
 
 PAGE_LIMIT: Final = 200
+FILTER_LIMIT: Final = 50  # values of one filter
+
+FilterValues = Annotated[tuple[Annotated[str, Field(max_length=300)], ...], Field(max_length=FILTER_LIMIT)]
 
 
 class PageQuery(BaseModel):
@@ -45,6 +49,20 @@ def rows_by_name(
     if len(rows) <= page.limit:
         return rows, None
     return rows[: page.limit], make_cursor(rows[page.limit - 1][-1])
+
+
+def newest_rows(
+    session: Session, query: AnySelect, table: type[Any], page: PageQuery
+) -> tuple[Sequence[AnyRow], str | None]:
+    """The page's rows, the newest first, and the cursor of the next page. ``table`` is the first item of each row."""
+    if page.cursor is not None:
+        query = query.where(tuple_(table.created_at, table.id) < read_position(page.cursor))
+    newest_first = query.order_by(table.created_at.desc(), table.id.desc())
+    rows = session.execute(newest_first.limit(page.limit + 1)).all()
+    if len(rows) <= page.limit:
+        return rows, None
+    last = rows[page.limit - 1][0]
+    return rows[: page.limit], make_cursor(last.created_at.isoformat(), last.id)
 
 
 def cut(items: Iterable[T], limit: int) -> tuple[list[T], bool]:

@@ -19,7 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Match
 from trainmaster.wire.base import Problem, ProblemError, ProblemEvent
 
-from core.domain.errors import IllegalTransition, InsufficientStorage, StaleWrite, TrainmasterError
+from core.domain.errors import (
+    Conflict,
+    IllegalTransition,
+    InsufficientStorage,
+    InvalidRequest,
+    StaleWrite,
+    TrainmasterError,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -117,25 +124,13 @@ def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Reque
         return problem_response(_http_problem(request, error), headers)
 
     async def stale(request: Request, _error: Exception) -> Response:
-        problem = Problem(
-            title=_title(409),
-            status=409,
-            code="conflict",
-            detail="Another request changed this at the same time; read it again, then repeat the request.",
-            request_id=request_id_of(request),
-        )
-        return problem_response(problem)
+        sentence = "Another request changed this at the same time; read it again, then repeat the request."
+        return response_to(Conflict(sentence), request_id_of(request))
 
     async def unstorable(request: Request, error: Exception) -> Response:
         log.warning("request.unstorable_value", request_id=request_id_of(request), cause=repr(error))
-        problem = Problem(
-            title=_title(422),
-            status=422,
-            code="invalid_request",
-            detail="The request has a value that the database cannot store (a number out of range, a NUL character).",
-            request_id=request_id_of(request),
-        )
-        return problem_response(problem)
+        sentence = "The request has a value that the database cannot store (a number out of range, a NUL character)."
+        return response_to(InvalidRequest(sentence), request_id_of(request))
 
     app.add_exception_handler(TrainmasterError, ours)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -1,4 +1,4 @@
-"""The spec and the name of a job's clone."""
+"""The spec of a job's clone, and the name of a job's or a study's clone."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from sqlalchemy.orm import Session
 from trainmaster.spec import with_changes
 
 from api.auth import Caller
-from core.db.tables import Job
+from core.db.tables import Job, Study
 
 _NAME_CHARS: Final = 63  # of a job's name
 _NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
 
 
-def free_name(session: Session, caller: Caller, original: Job) -> str:
+def free_name(session: Session, caller: Caller, original: Job | Study) -> str:
     """The default name of a clone: ``digits-2`` for ``digits``, or the next free number.
 
-    A name refers to the newest job of that name: a clone of the same name would hide its original.
+    A name refers to the newest job or study of that name: a clone of the same name would hide its original.
     """
+    table = type(original)
     numbered = _NUMBERED.fullmatch(original.name)
-    # Only a clone's number is incremented; in another name, the number may have a meaning.
-    stem = numbered[1] if numbered and original.cloned_from else original.name
+    # Only the number of a job's clone is incremented; in another name of a job, the number may have a meaning.
+    is_counted = isinstance(original, Study) or original.cloned_from is not None
+    stem = numbered[1] if numbered and is_counted else original.name
     stem = stem[: _NAME_CHARS - 7].rstrip("-")
-    named = select(Job.name).where(or_(Job.name == stem, Job.name.startswith(f"{stem}-")), Job.deleted_at.is_(None))
+    named = select(table.name).where(
+        or_(table.name == stem, table.name.startswith(f"{stem}-", autoescape=True)), table.deleted_at.is_(None)
+    )
     if not caller.is_admin:
-        named = named.where(Job.project_id.in_(list(caller.projects)))
-    taken = set(session.execute(named).scalars())
+        named = named.where(table.project_id.in_(list(caller.projects)))
+    taken = set(session.scalars(named))
     return next(name for name in (f"{stem}-{number}" for number in count(2)) if name not in taken)
 
 

@@ -14,36 +14,28 @@ from trainmaster.wire.jobs import JobState, JobView
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
-from api.http.paging import PageQuery, plain, read_position
+from api.http.paging import FILTER_LIMIT, FilterValues, PageQuery, plain, read_position
 from api.jobs.schemas import job_view
 from api.studies.access import StudyAccess
 from core.db.repositories.jobs import NOT_RUN, JobCursor, JobFilter, JobSort, list_jobs, runs_of
 from core.db.rows import AnyRow
 from core.domain.errors import InvalidRequest
 
-_VALUE_LIMIT: Final = 50  # values of one filter
 _INTEGER_MAX: Final = 2**31 - 1  # of the priority's column
-
-Text = Annotated[str, Field(max_length=300)]
 
 
 class JobQuery(PageQuery):
     """The filters of a list of jobs. A repeated filter matches any of its values; labels must all match."""
 
-    project: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="Names of projects.")] = ()
-    state: Annotated[tuple[JobState, ...], Field(max_length=_VALUE_LIMIT)] = ()
-    label: Annotated[
-        tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="`key=value`, or `key` for any value.")
-    ] = ()
-    role: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="Has such a role: worker, ps, …")] = ()
-    name: Annotated[
-        tuple[Text, ...], Field(max_length=_VALUE_LIMIT, description="The name; `digits-*` for a prefix.")
-    ] = ()
-    user: Annotated[tuple[Text, ...], Field(max_length=_VALUE_LIMIT)] = ()
+    project: Annotated[FilterValues, Field(description="Names of projects.")] = ()
+    state: Annotated[tuple[JobState, ...], Field(max_length=FILTER_LIMIT)] = ()
+    label: Annotated[FilterValues, Field(description="`key=value`, or `key` for any value.")] = ()
+    role: Annotated[FilterValues, Field(description="Has such a role: worker, ps, …")] = ()
+    name: Annotated[FilterValues, Field(description="The name; `digits-*` for a prefix.")] = ()
+    user: FilterValues = ()
     study: Annotated[
-        tuple[Text, ...],
+        FilterValues,
         Field(
-            max_length=_VALUE_LIMIT,
             description="Ids or names of studies: the jobs of their trials, and the final runs of their winners.",
         ),
     ] = ()
@@ -114,11 +106,9 @@ def _position(cursor: str, order: JobSort) -> JobCursor:
 
 
 def _filter(session: Session, caller: Caller, query: JobQuery) -> JobFilter:
-    project_ids: tuple[str, ...] | None = None if caller.is_admin else tuple(caller.projects)
-    if query.project:
-        project_ids = tuple(caller.member_of(session, name).project_id for name in query.project)
+    project_ids = caller.project_ids(session, query.project)
     return JobFilter(
-        project_ids=project_ids,
+        project_ids=None if project_ids is None else tuple(project_ids),
         states=tuple(query.state),
         labels=tuple(_label(text) for text in query.label),
         roles=tuple(query.role),

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import Header, Query, Response
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
@@ -12,8 +11,8 @@ from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonReques
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
-from api.checkpoints.actions import find_complete
-from api.http.routing import new_router
+from api.checkpoints.service import find_complete
+from api.http.routing import json_response, new_router
 from api.jobs import verbs
 from api.jobs.cloning import changed_spec, free_name
 from api.jobs.listing import JobQueryParams, list_page
@@ -38,11 +37,6 @@ IdempotencyKey = Annotated[
 REPLAYED: Final = "Idempotency-Replayed"
 
 
-def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    # Serialised here: the framework would validate the response again.
-    return Response(model.model_dump_json(), status, headers, media_type="application/json")
-
-
 @router.post(
     "",
     operation_id="submit_job",
@@ -62,7 +56,7 @@ def _submit_new(body: SubmitRequest, caller: Caller, context: AppContext, key: s
     spec = read_spec(body)
     submission = check_submission(context, caller, spec)
     if body.dry_run:
-        return _json(spec)
+        return json_response(spec)
     return _submit(context, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
 
 
@@ -104,9 +98,9 @@ def _submit(context: AppContext, caller: Caller, submission: Submission, key: st
         submitted = submit(work, caller, submission, key=key, digest=digest)
         if submitted.row is None:
             earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id), work.now)
-            return _json(earlier, 201, {**_location(submitted.job_id), REPLAYED: "true"})
+            return json_response(earlier, 201, {**_location(submitted.job_id), REPLAYED: "true"})
     detail = fresh_detail(submitted.row, project=submission.member.project, user=caller.user, spec=submission.spec)
-    return _json(detail, 201, _location(submitted.job_id))
+    return json_response(detail, 201, _location(submitted.job_id))
 
 
 def _location(job_id: str) -> dict[str, str]:
@@ -122,7 +116,7 @@ def _location(job_id: str) -> dict[str, str]:
 def list_jobs(query: JobQueryParams, caller: Reader, context: AppContextDep) -> Response:
     with context.read() as work:
         page = list_page(work, caller, query)
-    return _json(page)
+    return json_response(page)
 
 
 @router.get(
@@ -132,7 +126,7 @@ def get_job(job: JobViewer, context: AppContextDep) -> Response:
     """For a queued job with the reason to wait and its position in the queue. Poll with `If-None-Match`."""
     with context.read() as work:
         detail = load_detail(work.session, job.load(work.session), work.now)
-    return _json(detail)
+    return json_response(detail)
 
 
 @router.post("/{job}/cancel", operation_id="cancel_job", summary="Cancel a job", response_model=JobDetail)
@@ -159,7 +153,7 @@ def resume_job(job: JobMember, context: AppContextDep, body: ResumeRequest | Non
         verbs.lock(work.session, row)
         verbs.resume_from(work, job.caller, row, find_complete(work.session, row, body.checkpoint), body.reason)
         detail = load_detail(work.session, row, work.now)
-    return _json(detail)
+    return json_response(detail)
 
 
 def _apply(context: AppContext, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:
@@ -168,7 +162,7 @@ def _apply(context: AppContext, job: JobAccess, verb: verbs.Verb, body: ReasonRe
         verbs.lock(work.session, row)
         verbs.request(work, job.caller, row, verb, body.reason if body else "")
         detail = load_detail(work.session, row, work.now)
-    return _json(detail)
+    return json_response(detail)
 
 
 @router.delete("/{job}", operation_id="delete_job", summary="Delete an ended job", status_code=204)

@@ -76,7 +76,7 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
     fields = job_fields(row, run=run, now=now)
     reason: WaitReasonView | None = fields["wait_reason"]
     position = None
-    if row.state == JobState.QUEUED and not (reason is not None and reason.is_impossible):
+    if row.state == JobState.QUEUED and not (reason is not None and reason.is_infeasible):
         position = number_of(session, job_id=row.id, priority=row.priority, queued_at=row.queued_at)
     return JobDetail.model_construct(
         **fields,

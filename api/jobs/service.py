@@ -17,8 +17,7 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.jobs.locations import JobOutput, check_locations
 from core.db.json import dump_json
-from core.db.repositories.new_jobs import JobSubmission, new_job
-from core.db.repositories.submission import KeyClaim, NewJob, write_job
+from core.db.repositories.submission import JobSubmission, KeyClaim, NewJob, new_job, write_job
 from core.db.tables import Archive, Job, Project, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
 from core.ids import new_id
@@ -73,6 +72,15 @@ def invalid_spec(error: SpecError) -> InvalidSpec:
     return InvalidSpec(
         sentence if sentence.endswith((".", ")")) else f"{sentence}.", field=first.path or None, errors=errors
     )
+
+
+def request_field(path: str | None, fields: Mapping[str, str]) -> str:
+    """The field of a request from which the job spec's field ``path`` comes. ``fields``: job spec -> request."""
+    text = path or ""
+    for job, own in fields.items():
+        if text == job or text.startswith(f"{job}."):
+            return own + text[len(job) :]
+    return text
 
 
 def check_submission(context: AppContext, caller: Caller, spec: JobSpec) -> Submission:

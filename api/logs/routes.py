@@ -16,7 +16,7 @@ from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
-from api.app.graceful_shutdown import GracefulShutdown
+from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContextDep
 from api.auth import JobViewer, authenticate
 from api.events.watch import watch_of
@@ -28,9 +28,8 @@ from api.logs import service
 from api.logs.stream import LogStream, read_cursor
 from core.domain.errors import InvalidRequest
 from core.storage.logs.files import stamp_at, tail_offset
-from core.storage.logs.levels import RANKS, Level
+from core.storage.logs.filters import PATTERN_LIMIT, RANKS, Level, LineSearch
 from core.storage.logs.merge import LogMerge, Selection, newest_position
-from core.storage.logs.search import PATTERN_LIMIT, LineSearch
 
 router = new_router("logs")
 
@@ -103,7 +102,6 @@ async def stream_logs(
     place = resume
     if place is None:
         place = await run_in_threadpool(newest_position, view.logs, selection, tail_lines=tail_lines)
-    shutdown: GracefulShutdown = request.app.state.shutdown
 
     async def look() -> service.JobStatus:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
@@ -115,7 +113,7 @@ async def stream_logs(
         merge=LogMerge(view.logs, selection, place),
         look=look,
         wait=watch.wait,
-        shutdown=shutdown,
+        shutdown=shutdown_of(request),
         limiter=_limiter(request),
         first_status=view.look,
         follow=follow,

@@ -13,7 +13,7 @@ from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
 from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView, MetricsChart, MetricView, ResourceSummary
 
-from api.app.graceful_shutdown import GracefulShutdown
+from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContextDep
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.http.paging import PAGE_LIMIT, PageQuery
@@ -22,7 +22,7 @@ from api.http.sse import stream_document, stream_response
 from api.metrics import resources, service
 from api.metrics.columns import Plain, as_json
 from api.metrics.cursor import read_cursor
-from api.metrics.service import ChartQuery, only_of
+from api.metrics.service import ChartQuery
 from api.metrics.stream import MetricStreamer
 from core.db.repositories.metrics.reads import ChartWindow, SeriesFilter
 from core.domain.errors import InvalidRequest
@@ -180,7 +180,6 @@ async def stream_metrics(
     counts = None if since is None else read_cursor(since)
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
     job_id, _ = await run_in_threadpool(_state, context, job)
-    shutdown: GracefulShutdown = request.app.state.shutdown
 
     async def is_over() -> bool:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
@@ -193,7 +192,7 @@ async def stream_metrics(
         only=only,
         look=is_over,
         run=run_in_threadpool,
-        shutdown=shutdown,
+        shutdown=shutdown_of(request),
         counts=counts,
     )
     return stream_response(stream.events())
@@ -254,16 +253,14 @@ def _only(
     system: bool,
     kind: str | None,
 ) -> SeriesFilter:
-    return only_of(
-        {
-            "names": tuple(names),
-            "prefix": prefix,
-            "attempt": attempt,
-            "role": role,
-            "index": index,
-            "kind": kind,
-            "without_prefix": "" if system else SYSTEM,
-        }
+    return SeriesFilter(
+        attempt=attempt,
+        role=role,
+        index=index,
+        names=tuple(names),
+        kind=kind,
+        prefix=prefix,
+        without_prefix="" if system else SYSTEM,
     )
 
 

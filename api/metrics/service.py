@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import orjson
@@ -25,7 +25,7 @@ from core.db.repositories.metrics.reads import (
     list_objects,
     read_chart,
 )
-from core.db.tables import MetricObject
+from core.db.tables import MetricObject, MetricSeries, MetricStream
 from core.domain.errors import InvalidRequest, NotFound
 
 # Of one response: series, and buckets of all series together.
@@ -131,13 +131,7 @@ def image(context: AppContext, access: JobAccess, object_id: int) -> tuple[str, 
         return found.media_type, found.data
 
 
-def only_of(values: Mapping[str, Any]) -> SeriesFilter:
-    return replace(SeriesFilter(), **{name: value for name, value in values.items() if value is not None})
-
-
 def _is_of(work: UnitOfWork, found: MetricObject, job_id: str) -> bool:
-    from core.db.tables import MetricSeries, MetricStream
-
     series = work.session.get(MetricSeries, found.series_id)
     stream = work.session.get(MetricStream, series.stream_id) if series is not None else None
     return stream is not None and stream.owner_id == job_id

@@ -56,8 +56,6 @@ def by_of(caller: Caller) -> Author:
     return Author(caller.user_id, caller.user, caller.actor)
 
 
-ProjectViewer = Annotated[ProjectAccess, Depends(project_of("viewer"))]
-ProjectMember = Annotated[ProjectAccess, Depends(project_of("member"))]
 ModelViewer = Annotated[ModelAccess, Depends(model_of("viewer"))]
 ModelMember = Annotated[ModelAccess, Depends(model_of("member"))]
 Version = Annotated[

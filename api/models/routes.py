@@ -5,25 +5,28 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from trainmaster.wire import models as wire
 from trainmaster.wire.base import Page
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
-from api.auth import Reader
+from api.auth import ProjectMember, ProjectViewer, Reader
+from api.files.service import media_type_of
 from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageParams, PageQuery, plain, rows_by_name
+from api.http.paging import FilterValues, PageParams, PageQuery, plain, rows_by_name
+from api.http.ranges import ByteRange, OpenFileResponse, attachment, parse_range
 from api.http.routing import new_router
+from api.http.tar import TarArchive, TarMember
 from api.jobs.routes import IdempotencyKey
-from api.models import content, service
-from api.models.access import ModelAccess, ModelMember, ModelViewer, ProjectMember, ProjectViewer, Version
-from api.models.listing import ModelsQuery, find_page
+from api.models import service
+from api.models.access import ModelAccess, ModelMember, ModelViewer, Version
 from api.models.views import change_view, model_views, version_detail, version_views
 from core.db.repositories import models
 from core.db.tables import Model, ModelChange, ModelFile, ModelVersion, Volume
 from core.domain.errors import NotFound
+from core.domain.model_versions import VersionState
 from core.registry import versions
 from core.registry.versions import ReadyVersion
 from core.storage.tree import Tree
@@ -42,6 +45,15 @@ _FORCE = Query(description="Also if it is protected, has an alias, or is deploye
 
 class ModelQuery(PageQuery):
     search: Annotated[str, Field(max_length=100, description="Part of the name.")] = ""
+
+
+class ModelsQuery(PageQuery):
+    """The filters of a list of models. A repeated filter matches any of its values."""
+
+    project: Annotated[FilterValues, Field(description="Names of projects.")] = ()
+    stage: Annotated[tuple[wire.Stage, ...], Field(max_length=4, description="Of any of the model's versions.")] = ()
+    job: Annotated[str | None, Field(max_length=100, description="With a version of this job, by its id.")] = None
+    search: Annotated[str, Field(max_length=100, description="Part of the name, case-insensitive.")] = ""
 
 
 class VersionQuery(PageQuery):
@@ -79,7 +91,26 @@ def list_models(
 def find_models(caller: Reader, context: AppContextDep, query: Annotated[ModelsQuery, Query()]) -> Page[wire.ModelView]:
     """Those that the caller may see."""
     with context.read() as work:
-        return find_page(work, caller, query)
+        rows = select(Model).where(Model.deleted_at.is_(None))
+        project_ids = caller.project_ids(work.session, query.project)
+        if project_ids is not None:
+            rows = rows.where(Model.project_id.in_(project_ids))
+        having = select(ModelVersion.model_id).where(
+            ModelVersion.deleted_at.is_(None), ModelVersion.state != VersionState.DELETING.value
+        )
+        if query.stage:
+            rows = rows.where(Model.id.in_(having.where(ModelVersion.stage.in_(query.stage))))
+        if query.job is not None:
+            rows = rows.where(Model.id.in_(having.where(ModelVersion.job_id == plain(query.job))))
+        if query.search:
+            rows = rows.where(Model.name.icontains(plain(query.search).strip(), autoescape=True))
+        if query.cursor is not None:
+            name, model_id = read_cursor(query.cursor, (str, str))
+            rows = rows.where(tuple_(Model.name, Model.id) > (plain(name), plain(model_id)))
+        found = work.session.scalars(rows.order_by(Model.name, Model.id).limit(query.limit + 1)).all()
+        page = found[: query.limit]
+        cursor = make_cursor(page[-1].name, page[-1].id) if len(found) > query.limit else None
+        return Page(items=model_views(work.session, page), next_cursor=cursor)
 
 
 @router.get(_MODEL, operation_id="get_model", summary="One model with its aliases")
@@ -256,7 +287,9 @@ def download_version_file(
         project_id = model.member(work.session).project_id
         found = versions.ready_file(work.session, project_id, model.name, version, path)
         tree = tree_of(_volume(work, found.volume))
-    return content.file_answer(tree, found)
+    name = found.path.rpartition("/")[2]
+    headers = {"X-Content-SHA256": found.known.sha256}
+    return OpenFileResponse(tree.open_file(found.path), media_type=media_type_of(name), name=name, headers=headers)
 
 
 @router.get(
@@ -270,7 +303,40 @@ def download_version_file(
 def download_version(request: Request, version: Version, model: ModelViewer, context: AppContextDep) -> Response:
     """Always the same bytes, so that an interrupted download can be resumed with a range."""
     tree, found = _ready(context, model, version)
-    return content.archive_answer(tree, found, request)
+    return _archive(tree, found, request)
+
+
+def _archive(tree: Tree, version: ReadyVersion, request: Request) -> Response:
+    """All files as a tar in a folder with the model's name; always the same bytes, so that downloads can be resumed."""
+    above = f"{version.model}-{version.version}"
+    # Modification times of files in the registry have no meaning.
+    archive = TarArchive(
+        tree,
+        [
+            TarMember(f"{above}/{file.path}", f"{version.path}/{file.path}", file.size_bytes)
+            for file in version.manifest
+        ],
+    )
+    size = archive.size_bytes
+    tag = f'"{version.digest}"'
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Content-Disposition": attachment(f"{above}.tar"),
+        "ETag": tag,
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+    }
+    wanted: ByteRange | None = None
+    if "range" in request.headers and request.headers.get("if-range", tag) == tag:
+        wanted = parse_range(request.headers["range"], size)
+    chosen = wanted or ByteRange(0, size)
+    headers["Content-Length"] = str(chosen.length)
+    if wanted is not None:
+        headers["Content-Range"] = f"bytes {chosen.start}-{chosen.end - 1}/{size}"
+    status = 200 if wanted is None else 206
+    if request.method == "HEAD":
+        return Response(None, status, headers, media_type="application/x-tar")
+    return StreamingResponse(archive.stream(chosen), status, headers, media_type="application/x-tar")
 
 
 def _ready(context: AppContext, access: ModelAccess, ref: str) -> tuple[Tree, ReadyVersion]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
@@ -16,8 +16,7 @@ from api.jobs.service import digest_of
 from api.models.access import ModelAccess, by_of
 from api.models.views import version_detail
 from core.db.repositories import models
-from core.db.repositories.idempotency import claim_key, find_key
-from core.db.repositories.submission import KeyClaim
+from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelVersion
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.domain.jobs.states import JobState
@@ -38,11 +37,10 @@ _SHOWN: Final = 5
 def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key: str | None) -> Model:
     """Create a model without versions. Raises ``Conflict``: the project already has a model of this name."""
     project = access.load(work.session)
-    by = by_of(access.caller)
     row = Model(
         id=new_id("model"),
         project_id=project.id,
-        user_id=by.user_id,
+        user_id=access.caller.user_id,
         name=body.name,
         description=body.description,
         labels=dict(body.labels),
@@ -61,7 +59,7 @@ def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key:
             work.session.add(row)
     except IntegrityError:
         raise Conflict(f"Model {body.name!r} already exists; choose another name.", field="name") from None
-    versions.record_change(work.session, work.now, row, by, "model.created")
+    _record_change(work, access.caller, row, "model.created")
     return row
 
 
@@ -218,7 +216,6 @@ def _change(
     *,
     version: int | None,
 ) -> None:
-    by = by_of(access.caller)
     if body.description is not None:
         row.description = body.description
     if body.labels is not None:
@@ -226,7 +223,7 @@ def _change(
     if body.is_protected is not None and body.is_protected != row.is_protected:
         what = "protection.set" if body.is_protected else "protection.cleared"
         row.is_protected = body.is_protected
-        versions.record_change(work.session, work.now, model, by, what, version=version)
+        _record_change(work, access.caller, model, what, version=version)
     row.updated_at = model.updated_at = work.now
     work.session.flush()
 
@@ -237,11 +234,10 @@ def set_stage(work: UnitOfWork, access: ModelAccess, ref: str, body: wire.StageR
     row = versions.find_version(work.session, model, ref)
     if row.stage != body.stage:
         before, row.stage, row.updated_at = row.stage, body.stage, work.now
-        versions.record_change(
-            work.session,
-            work.now,
+        _record_change(
+            work,
+            access.caller,
             model,
-            by_of(access.caller),
             "stage.changed",
             version=row.number,
             before=before,
@@ -272,11 +268,10 @@ def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.Alia
     if current == row.number:
         return model
     before = models.point_alias(work.session, model, alias, row, work.now)
-    versions.record_change(
-        work.session,
-        work.now,
+    _record_change(
+        work,
+        access.caller,
         model,
-        by_of(access.caller),
         "alias.moved",
         version=row.number,
         name=alias,
@@ -300,11 +295,10 @@ def remove_alias(work: UnitOfWork, access: ModelAccess, alias: str) -> None:
 def _drop_aliases(work: UnitOfWork, access: ModelAccess, model: Model, aliases: dict[str, int]) -> None:
     for alias, number in aliases.items():
         work.session.execute(delete(ModelAlias).where(ModelAlias.model_id == model.id, ModelAlias.name == alias))
-        versions.record_change(
-            work.session,
-            work.now,
+        _record_change(
+            work,
+            access.caller,
             model,
-            by_of(access.caller),
             "alias.removed",
             version=number,
             name=alias,
@@ -343,7 +337,7 @@ def delete_model(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
     for row in rows:
         _delete(work, access, model, row)
     model.deleted_at = work.now
-    versions.record_change(work.session, work.now, model, by_of(access.caller), "model.deleted")
+    _record_change(work, access.caller, model, "model.deleted")
     work.session.flush()
 
 
@@ -351,7 +345,7 @@ def _delete(work: UnitOfWork, access: ModelAccess, model: Model, row: ModelVersi
     aliases = models.aliases_of(work.session, [model.id])[model.id]
     _drop_aliases(work, access, model, {name: number for name, number in aliases.items() if number == row.number})
     models.move_version(work.session, row.id, VersionState(row.state), VersionEvent.DELETE, work.now)
-    versions.record_change(work.session, work.now, model, by_of(access.caller), "version.deleted", version=row.number)
+    _record_change(work, access.caller, model, "version.deleted", version=row.number)
     work.notify(TOPIC_MODELS)
 
 
@@ -384,3 +378,7 @@ def _locked(work: UnitOfWork, access: ModelAccess) -> Model:
     if row is None:
         raise NotFound(f"There is no model {access.name!r} in this project.")
     return row
+
+
+def _record_change(work: UnitOfWork, caller: Caller, model: Model, what: str, **details: Any) -> None:
+    versions.record_change(work.session, work.now, model, by_of(caller), what, **details)

@@ -115,7 +115,7 @@ def _place(cursor: str) -> QueueCursor:
 
 def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
     gang, reason = Gang.from_json(row.gang), wait_reason_of(row, now)
-    is_never = reason is not None and reason.is_impossible
+    is_never = reason is not None and reason.is_infeasible
     is_known = caller.is_admin or row.project_id in caller.projects
     public: dict[str, Any] = {
         "position": None if is_never else row.number,

@@ -1,24 +1,19 @@
-"""The spec and the name of a study's clone."""
+"""The spec of a study's clone."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from itertools import count
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import SpecError, with_changes
 from trainmaster.studies import StudySpec, parse_study
 from trainmaster.wire.studies import StudyClone
 
 from api.auth import Caller
+from api.jobs.cloning import free_name
 from api.jobs.service import invalid_spec
 from core.db.tables import Study
-
-_NAME_CHARS: Final = 63
-_NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
 
 
 def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyClone) -> StudySpec:
@@ -75,16 +70,3 @@ def _template(spec: Any, changes: Any) -> Any:
         return changes  # null: no template; the parser refuses anything else
     inherited = {key: item for key, item in (spec or {}).items() if key not in ("name", "output", "project")}
     return with_changes(inherited, changes)
-
-
-def free_name(session: Session, caller: Caller, original: Study) -> str:
-    """The default name of a clone: ``search-2`` for ``search``, or the next free number."""
-    numbered = _NUMBERED.fullmatch(original.name)
-    stem = (numbered[1] if numbered else original.name)[: _NAME_CHARS - 7].rstrip("-")
-    named = select(Study.name).where(
-        or_(Study.name == stem, Study.name.startswith(f"{stem}-", autoescape=True)), Study.deleted_at.is_(None)
-    )
-    if not caller.is_admin:
-        named = named.where(Study.project_id.in_(list(caller.projects)))
-    taken = set(session.scalars(named))
-    return next(name for name in (f"{stem}-{number}" for number in count(2)) if name not in taken)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +9,7 @@ from anyio import to_thread
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyImportance, StudyPrediction
 
+from api.app.caches import LruCache
 from api.app.unit_of_work import AppContext
 from api.forecasts.service import answer
 from api.studies.access import StudyAccess
@@ -23,8 +22,7 @@ _ANSWER_LIMIT: Final = 256
 _HORIZON: Final = 200  # trials ahead at most, unless the request states more
 _MIN_AHEAD: Final = 10
 
-_answers: Final[OrderedDict[tuple[Any, ...], Mapping[str, Any]]] = OrderedDict()
-_lock: Final = threading.Lock()
+_answers: Final = LruCache[tuple[Any, ...], Mapping[str, Any]](_ANSWER_LIMIT)
 
 
 async def importance(context: AppContext, access: StudyAccess, metric: str | None) -> StudyImportance:
@@ -72,12 +70,8 @@ async def _cached_answer(
 ) -> Mapping[str, Any]:
     """The scheduler's answer, cached as long as no further trial has a result."""
     key = (count, *sorted((name, str(value)) for name, value in question.items()))
-    with _lock:
-        known = _answers.get(key)
+    known = _answers.get(key)
     if known is None:
         known = await answer(context, access.caller, QuestionKind.STUDY, question)
-        with _lock:
-            _answers[key] = known
-            while len(_answers) > _ANSWER_LIMIT:
-                _answers.popitem(last=False)
+        _answers.put(key, known)
     return known

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Path, Query, Response
+from pydantic import Field
+from sqlalchemy import or_, select
 from trainmaster.studies import StudySpec
 from trainmaster.studies.model import MAX_TRIALS
 from trainmaster.wire.base import Page
@@ -29,21 +31,30 @@ from trainmaster.wire.studies import (
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Reader, Writer
 from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageParams
-from api.http.routing import new_router
+from api.http.paging import FILTER_LIMIT, FilterValues, PageParams, PageQuery, newest_rows
+from api.http.routing import json_response, new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import digest_of
 from api.studies import ask_tell, insight, service
 from api.studies.access import StudyAccess, StudyMember, StudyViewer
 from api.studies.cloning import cloned_spec
 from api.studies.columns import study_curves, trial_columns
-from api.studies.listing import StudyQueryParams, list_page
-from api.studies.views import study_best, study_detail, trial_views
-from core.domain.studies.states import StudyEvent
+from api.studies.views import study_best, study_detail, study_views, trial_views
+from core.db.tables import Study, User
+from core.domain.studies.states import StudyEvent, StudyState
 
 router = new_router("studies", "/studies")
 
 TrialNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The trial's number, from 1.")]
+
+
+class StudyQuery(PageQuery):
+    """The filters of a list of studies. A repeated filter matches any of its values."""
+
+    project: Annotated[FilterValues, Field(description="Names of projects.")] = ()
+    state: Annotated[tuple[StudyState, ...], Field(max_length=FILTER_LIMIT)] = ()
+    user: FilterValues = ()
+    search: Annotated[str, Field(max_length=100, description="Part of the name, or an id.")] = ""
 
 
 @router.post(
@@ -68,15 +79,27 @@ def create_study(body: StudyCreate, caller: Writer, context: AppContextDep, key:
     if not body.wait_for_nodes:
         service.demand_feasible(context, caller, draft)
     if body.dry_run:
-        return _json(spec.model_dump_json())
+        return json_response(spec)
     with context.write() as work:
         return _created(work, service.create(work, caller, draft, key=key, digest=digest))
 
 
 @router.get("", operation_id="list_studies", summary="Studies, newest first")
-def list_studies(query: StudyQueryParams, caller: Reader, context: AppContextDep) -> Page[StudyView]:
+def list_studies(query: Annotated[StudyQuery, Query()], caller: Reader, context: AppContextDep) -> Page[StudyView]:
     with context.read() as work:
-        return list_page(work, caller, query)
+        rows = select(Study).where(Study.deleted_at.is_(None))
+        project_ids = caller.project_ids(work.session, query.project)
+        if project_ids is not None:
+            rows = rows.where(Study.project_id.in_(project_ids))
+        if query.state:
+            rows = rows.where(Study.state.in_([state.value for state in query.state]))
+        if query.user:
+            rows = rows.where(Study.user_id.in_(select(User.id).where(User.name.in_(query.user))))
+        wanted = query.search.replace("\0", "").strip()
+        if wanted:
+            rows = rows.where(or_(Study.name.icontains(wanted, autoescape=True), Study.id == wanted))
+        found, cursor = newest_rows(work.session, rows, Study, query)
+        return Page(items=study_views(work.session, [row[0] for row in found]), next_cursor=cursor)
 
 
 @router.get("/{study}", operation_id="get_study", summary="One study with its spec and its best result over time")
@@ -184,7 +207,7 @@ def clone_study(
     if not body.wait_for_nodes:
         service.demand_feasible(context, caller, draft)
     if body.dry_run:
-        return _json(spec.model_dump_json())
+        return json_response(spec)
     with context.write() as work:
         reason = f"cloned from {name} ({origin})"
         return _created(work, service.create(work, caller, draft, reason, key=key, digest=digest))
@@ -266,8 +289,4 @@ def _apply(context: AppContext, study: StudyAccess, event: StudyEvent, body: Rea
 
 def _created(work: UnitOfWork, made: service.StudyCreated) -> Response:
     headers = {} if made.is_new else {REPLAYED: "true"}
-    return _json(study_detail(work.session, made.row).model_dump_json(), 201, headers)
-
-
-def _json(content: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(content, status, headers, media_type="application/json")
+    return json_response(study_detail(work.session, made.row), 201, headers)

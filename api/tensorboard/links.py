@@ -17,6 +17,7 @@ from sqlalchemy import delete, select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.jobs import TensorBoardLinkView
 
+from api.app.caches import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import CALLER_TTL, Caller, JobAccess, load_caller
 from api.tensorboard.viewers import ViewedOutput
@@ -26,7 +27,7 @@ from core.tokens import token_digest
 
 PREFIX: Final = "/tensorboard"
 LINK_TTL: Final = timedelta(hours=24)
-_CACHE_LIMIT: Final = 1_000  # addresses
+VIEW_LIMIT: Final = 1_000  # addresses in the cache
 _GONE: Final = (
     "This TensorBoard address is no longer valid; open it again from the job's page, or with `trainmaster tensorboard`."
 )
@@ -41,20 +42,8 @@ class TensorBoardView:
     outputs: tuple[ViewedOutput, ...]
 
 
-class TensorBoardViewCache:
-    """Views by the digest of their address, cached as long as callers are: a page sends many requests at once."""
-
-    def __init__(self) -> None:
-        self._views: dict[str, tuple[datetime, TensorBoardView]] = {}
-
-    def get(self, digest: str, now: datetime) -> TensorBoardView | None:
-        cached = self._views.get(digest)
-        return cached[1] if cached is not None and cached[0] > now else None
-
-    def put(self, digest: str, view: TensorBoardView, until: datetime) -> None:
-        if len(self._views) >= _CACHE_LIMIT:
-            self._views.clear()
-        self._views[digest] = (until, view)
+# By the digest of their address, as long as callers are cached: a page sends many requests at once.
+TensorBoardViewCache = ExpiringCache[TensorBoardView]
 
 
 def make_link(work: UnitOfWork, caller: Caller, refs: Sequence[str]) -> TensorBoardLinkView:

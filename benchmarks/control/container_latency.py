@@ -14,7 +14,6 @@ this machine's files, have both images, and reach this machine at ``--pod-host``
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -30,7 +29,7 @@ from typing import Any
 
 from trainmaster import Client
 
-from benchmarks.support.embedded import ROOT, embedded_platform, show, wait_for
+from benchmarks.support.embedded import ROOT, command_line, embedded_platform, run_to_end, show, wait_for
 
 WANTED_S = 1.0  # at most this much more than by hand
 PAIRS = (("1 by hand", "1 worker"), ("2 by hand, the later one", "2 workers, the later one"))
@@ -42,13 +41,11 @@ pathlib.Path("/data/output", name).write_text(repr(now))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=20)
     parser.add_argument("--engine", choices=("docker", "kubernetes"), default="docker")
-    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--image", default="python:3.11-slim")
     parser.add_argument("--runtime-image", help="Kubernetes: the runtime's image as the nodes have it")
     parser.add_argument("--pod-host", default="127.0.0.1", help="Kubernetes: where pods reach this machine")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     instance = f"bench-{uuid.uuid4().hex[:8]}"
     is_docker = options.engine == "docker"
@@ -168,9 +165,7 @@ def by_submit(client: Client, *, workers: int) -> float:
     spec = {"name": "first-line", "workers": workers, "command": ["python3", "-c", SCRIPT], "max_restarts": 0}
     started = time.time()
     job = client.submit(spec)
-    job.wait(timeout_s=120)
-    if not job.has_succeeded:
-        sys.exit(f"the job {job.state}: {job.exit.sentence if job.exit else ''}")
+    run_to_end(job, 120)
     return max(float(job.read_file(f"first-line-{index}")) for index in range(workers)) - started
 
 

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import structlog
 from sqlalchemy import func, insert, select, update
 from trainmaster.spec import parse_spec
 
-from benchmarks.support.embedded import show
-from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
-from core.db.tables import Base, Job, Project, User, Volume
+from benchmarks.support.database import add_project, fresh_database, waiting_job
+from benchmarks.support.embedded import command_line, show
+from core.db.engine import SessionFactory, make_sessions, unit_of_work
+from core.db.tables import Job
 from core.domain.ids import AttemptId
-from core.domain.sharing.resources import Amounts, gang_of
+from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.attempts.reconciler import Reconciler
@@ -40,13 +41,11 @@ PARTS = ("tick", "start", "cancel")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--gangs", type=int, default=40)
     parser.add_argument("--gang", type=int, default=8)
     parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--database", default="", help="empty: SQLite")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     rounds = [measure(options) for _ in range(options.rounds)]
@@ -70,23 +69,14 @@ class RecordingWakeup:
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
     """CPU seconds of each part, on a new database."""
-    with tempfile.TemporaryDirectory() as folder:
-        engine = make_engine(options.database or f"sqlite:///{folder}/cost.sqlite3")
-        Base.metadata.create_all(engine)
-        try:
-            return cost(make_sessions(engine), options, folder)
-        finally:
-            Base.metadata.drop_all(engine)
-            engine.dispose()
+    with fresh_database(options.database) as (engine, folder):
+        return cost(make_sessions(engine), options, folder)
 
 
-def cost(sessions: SessionFactory, options: argparse.Namespace, folder: str) -> dict[str, float]:
+def cost(sessions: SessionFactory, options: argparse.Namespace, folder: Path) -> dict[str, float]:
     engine, wakeup = FakeEngine(tuple(node(number) for number in range(options.nodes))), RecordingWakeup()
-    now = engine.now
     with unit_of_work(sessions) as session:
-        session.add(Project(id="project-1", name="default", created_at=now, quota={}))
-        session.add(User(id="user-1", name="ann", is_admin=False, created_at=now))
-        session.add(Volume(id="volume-1", name="output", kind="local", root=folder, created_at=now))
+        add_project(session, engine.now, folder)
     control = ControlContext(
         sessions, FakeExecutor(engine), wakeup, lambda: engine.now, "bench", b"k" * 32, "http://api"
     )
@@ -133,23 +123,7 @@ def job(number: int, engine: FakeEngine, replicas: int) -> dict[str, object]:
     resources = {"cpu": "100m", "memory": "128Mi", "gpus": 1}
     roles = {"worker": {"replicas": replicas, "resources": resources}}
     spec = parse_spec({"name": f"gang-{number}", "command": ["sleep", "3600"], "roles": roles})
-    gang, at = gang_of(spec), engine.now + timedelta(milliseconds=number)
-    return {
-        "id": f"job-{number:06}",
-        "project_id": "project-1",
-        "user_id": "user-1",
-        "name": spec.name,
-        "spec": spec.model_dump(mode="json"),
-        "gang": gang.to_json(),
-        "shape": gang.shape(),
-        "state": "queued",
-        "priority": spec.priority,
-        "output_volume": "output",
-        "output_path": f"default/{number}",
-        "created_at": at,
-        "queued_at": at,
-        "updated_at": at,
-    }
+    return waiting_job(f"job-{number:06}", spec, engine.now + timedelta(milliseconds=number))
 
 
 if __name__ == "__main__":

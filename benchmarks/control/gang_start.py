@@ -27,17 +27,15 @@ import orjson
 from trainmaster import Client
 from trainmaster.client import RetryPolicy
 
-from benchmarks.support.embedded import Embedded, cpu_s, embedded_platform, pids_of, show, wait_for
+from benchmarks.support.embedded import Embedded, command_line, cpu_s, embedded_platform, pids_of, show, wait_for
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=4000)
     parser.add_argument("--gang", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--database", default="", help="empty: SQLite")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rounds = [measure(options) for _ in range(options.rounds)]
     rows = {name: [one[name] for one in rounds] for name in rounds[0]}

@@ -31,7 +31,7 @@ from typing import Any
 from trainmaster import Client
 from trainmaster.client import RetryPolicy
 
-from benchmarks.support.embedded import Embedded, cpu_s, embedded_platform, pids_of, show, wait_for
+from benchmarks.support.embedded import Embedded, command_line, cpu_s, embedded_platform, pids_of, show, wait_for
 from core.domain.errors import ExecutorTryAgain
 from executors.kubernetes.api_server.client import Gone, KubernetesClient, ObjectExists, ObjectNotFound, path
 
@@ -44,14 +44,12 @@ REQUESTS = {"cpu": "100m", "memory": "128Mi", "nvidia.com/gpu": "1"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=1)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=5000)
     parser.add_argument("--gang", type=int, default=8)
     parser.add_argument("--qps", type=float, default=100.0)
-    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--at-rest", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     mark = f"bench-{uuid.uuid4().hex[:6]}"
     alone: list[float] = []

@@ -22,7 +22,6 @@ import multiprocessing
 import queue
 import resource
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,12 +35,13 @@ import yaml
 from sqlalchemy import func, select
 from trainmaster.spec import parse_spec
 
+from benchmarks.support.database import fresh_database, waiting_job
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import event_row
 from core.db.repositories.submission import NewJob, write_job
-from core.db.tables import Base, Job, Project, User, Volume
+from core.db.tables import Job, Project, User, Volume
 from core.domain.ids import AttemptId
-from core.domain.sharing.resources import Amounts, gang_of
+from core.domain.sharing.resources import Amounts
 from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
 from executors.base import NodeInfo, ReplicaOrder
 from executors.fake import FakeEngine, FakeExecutor, Script
@@ -84,17 +84,9 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     gc.set_threshold(50_000, 20, 100)  # as the scheduler's process does
     load = read(options.generator, options.share)
-    with tempfile.TemporaryDirectory() as folder:
-        url = options.database or f"sqlite:///{folder}/kueue.sqlite3"
-        engine = make_engine(url)
-        Base.metadata.create_all(engine)
-        engine.dispose()
-        try:
-            figures = run(load, url, folder, options.threads)
-        finally:
-            engine = make_engine(url)
-            Base.metadata.drop_all(engine)
-            engine.dispose()
+    with fresh_database(options.database) as (engine, folder):
+        url = engine.url.render_as_string(hide_password=False)
+        figures = run(load, url, folder, options.threads)
     print(json.dumps(figures) if options.json else "\n".join(f"{key:>28}: {value}" for key, value in figures.items()))
 
 
@@ -219,7 +211,7 @@ class Scheduler:
                     self.bells.notify(TOPIC_RECONCILE, heapq.heappop(self._later)[1])
 
 
-def run(load: list[Workload], url: str, folder: str, threads: int) -> dict[str, Any]:
+def run(load: list[Workload], url: str, folder: Path, threads: int) -> dict[str, Any]:
     cohorts = {one.cohort: None for one in load}
     engine = FakeEngine(tuple(NodeInfo(name, {"cohort": name}, Amounts(120_000, 1024 * GIB)) for name in cohorts))
     clock, bells = Clock(engine), Bells()
@@ -289,10 +281,10 @@ def admissions(sessions: Any) -> dict[str, float]:
     return {kind: round(statistics.fmean(values), 2) for kind, values in sorted(waits.items())}
 
 
-def fill(sessions: Any, load: list[Workload], folder: str, now: datetime) -> None:
+def fill(sessions: Any, load: list[Workload], folder: Path, now: datetime) -> None:
     with unit_of_work(sessions) as session:
         session.add(User(id="user-1", name="ann", is_admin=False, created_at=now))
-        session.add(Volume(id="volume-1", name="output", kind="local", root=folder, created_at=now))
+        session.add(Volume(id="volume-1", name="output", kind="local", root=str(folder), created_at=now))
         quotas = {
             one.queue: {"guaranteed": {"cpu": one.guaranteed_cpus}, "limit": {"cpu": one.most_cpus}} for one in load
         }
@@ -316,39 +308,23 @@ def submit(load: list[Workload], url: str) -> None:
 
 def new_job(position: int, one: Workload) -> NewJob:
     now = datetime.now(UTC)
-    name = f"{one.kind}-{position}"
     spec = parse_spec(
         {
-            "name": name,
+            "name": f"{one.kind}-{position}",
             "command": ["true"],
             "priority": one.priority,
             "node_selector": {"cohort": one.cohort},
             "roles": {"worker": {"replicas": 1, "resources": {"cpu": one.cpus, "memory": "128Mi"}}},
         }
     )
-    gang = gang_of(spec)
-    row = {
-        "id": f"job-{position:06}",
-        "project_id": one.queue,
-        "user_id": "user-1",
-        "name": name,
-        "spec": spec.model_dump(mode="json"),
-        "gang": gang.to_json(),
-        "shape": gang.shape(),
-        "state": "queued",
+    job_id = f"job-{position:06}"
+    row = waiting_job(job_id, spec, now, project=one.queue) | {
         "desired_state": "run",
-        "priority": spec.priority,
         "max_run_time_s": None,
         "gpu_milli": 0,
-        "output_volume": "output",
-        "output_path": f"{one.queue}/{position}",
         "resume_from": None,
         "cloned_from": None,
-        "created_at": now,
-        "queued_at": now,
-        "updated_at": now,
     }
-    job_id = f"job-{position:06}"
     event = event_row(at=now, kind="job.queued", actor="user:ann", project_id=one.queue, job_id=job_id)
     return NewJob(row, [], event)
 

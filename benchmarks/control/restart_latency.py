@@ -10,7 +10,6 @@ dead and never recovers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from trainmaster import Client
 
-from benchmarks.support.embedded import Embedded, embedded_platform, show, wait_for
+from benchmarks.support.embedded import Embedded, command_line, embedded_platform, show, wait_for
 
 WANTED_FACTOR = 1.1
 STEPS_BEFORE_THE_KILL = 5
@@ -50,10 +49,7 @@ while True:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = command_line(__doc__, rounds=7).parse_args()
     torchrun: list[float] = []
     platform: list[float] = []
     with embedded_platform() as running, Client(running.url, running.token) as client:

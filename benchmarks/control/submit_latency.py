@@ -7,7 +7,6 @@ The clock starts before the client's call and stops in the first line of the scr
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from trainmaster import Client
 
-from benchmarks.support.embedded import embedded_platform, show
+from benchmarks.support.embedded import command_line, embedded_platform, run_to_end, show
 
 WANTED_S = 0.5  # at most this much more than by hand
 SCRIPT = """import time; now = time.time()
@@ -29,10 +28,7 @@ pathlib.Path(folder, name).write_text(repr(now))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = command_line(__doc__, rounds=15).parse_args()
     rows: dict[str, list[float]] = {
         "by hand": [],
         "1 worker, no code to upload": [],
@@ -78,9 +74,7 @@ def by_submit(client: Client, *, workers: int, code: str | None = None) -> float
             spec["command"] = [sys.executable, "script.py"]
         started = time.time()
         job = client.submit(spec, code=None if code is None else folder)
-    job.wait(timeout_s=60)
-    if not job.has_succeeded:
-        sys.exit(f"the job {job.state}: {job.exit.sentence if job.exit else ''}")
+    run_to_end(job, 60)
     return max(float(job.read_file(f"first-line-{index}")) for index in range(workers)) - started
 
 

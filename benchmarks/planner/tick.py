@@ -1,6 +1,6 @@
 """How long one tick takes with a long queue: snapshot, plan and apply over a real database.
 
-    python benchmarks/tick.py [--database URL] [--jobs 10000] [--nodes 100] [--rounds 7] [--json]
+    python3 dev.py bench tick [--database URL] [--jobs 10000] [--nodes 100] [--rounds 7] [--json]
 
 The database (its tables are made and dropped again) must be empty; without --database it is SQLite in a temporary
 folder. The cluster is full, so that a tick starts nothing: the first one, which fills it, is told apart.
@@ -13,7 +13,6 @@ import json
 import random
 import statistics
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -21,9 +20,10 @@ import structlog
 from sqlalchemy import insert
 from trainmaster.spec import parse_spec
 
-from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
-from core.db.tables import Base, Job, Node, Project, User
-from core.domain.sharing.resources import Amounts, gang_of
+from benchmarks.support.database import add_project, fresh_database, waiting_job
+from core.db.engine import SessionFactory, make_sessions, unit_of_work
+from core.db.tables import Job, Node
+from core.domain.sharing.resources import Amounts
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
@@ -38,16 +38,12 @@ def main() -> int:
     options = _parse()
     print(f"seed {options.seed}", file=sys.stderr)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    with tempfile.TemporaryDirectory() as folder:
-        engine = make_engine(options.database or f"sqlite:///{folder}/tick.sqlite3")
-        Base.metadata.create_all(engine)
-        try:
-            sessions = make_sessions(engine)
-            _fill(sessions, random.Random(options.seed), options.jobs, options.nodes)
-            figures = _measure(sessions, options.rounds)
-        finally:
-            Base.metadata.drop_all(engine)
-            engine.dispose()
+    with fresh_database(options.database) as (engine, folder):
+        sessions = make_sessions(engine)
+        with unit_of_work(sessions) as session:
+            add_project(session, datetime.now(UTC), folder)
+        _fill(sessions, random.Random(options.seed), options.jobs, options.nodes)
+        figures = _measure(sessions, options.rounds)
     figures = {"database": engine.dialect.name, "jobs": options.jobs, "nodes": options.nodes, **figures}
     if options.json:
         print(json.dumps(figures))
@@ -102,8 +98,6 @@ def _measure(sessions: SessionFactory, rounds: int) -> dict[str, object]:
 def _fill(sessions: SessionFactory, random_: random.Random, jobs: int, nodes: int) -> None:
     now = datetime.now(UTC) - timedelta(hours=1)
     with unit_of_work(sessions) as session:
-        session.add(Project(id="project-1", name="default", created_at=now, quota={}))
-        session.add(User(id="user-1", name="ann", is_admin=False, created_at=now))
         gpus = [{"id": str(number), "model": "a100", "memory_bytes": 40 * GIB} for number in range(8)]
         for number in range(nodes):
             session.add(
@@ -135,23 +129,7 @@ def _job(random_: random.Random, number: int, at: datetime) -> dict[str, object]
             "priority": random_.choice([10, 50, 90]),
         }
     )
-    gang = gang_of(spec)
-    return {
-        "id": f"job-{number:08}",
-        "project_id": "project-1",
-        "user_id": "user-1",
-        "name": spec.name,
-        "spec": spec.model_dump(mode="json"),
-        "gang": gang.to_json(),
-        "shape": gang.shape(),
-        "state": "queued",
-        "priority": spec.priority,
-        "output_volume": "output",
-        "output_path": f"default/job-{number}",
-        "created_at": at,
-        "queued_at": at,
-        "updated_at": at,
-    }
+    return waiting_job(f"job-{number:08}", spec, at)
 
 
 if __name__ == "__main__":

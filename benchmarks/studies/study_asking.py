@@ -37,7 +37,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from benchmarks.studies.studies import add_study, by_optuna
-from benchmarks.support.embedded import Embedded, embedded_platform, pids_of
+from benchmarks.support.embedded import Embedded, command_line, embedded_platform, pids_of
 from core.db.engine import make_engine, make_sessions
 
 BURST = 8
@@ -221,14 +221,12 @@ def scratch_database(server: str) -> Iterator[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=1)
     parser.add_argument("--database", default=os.environ.get("TRAINMASTER_TEST_DATABASE_URL", ""), help="empty: SQLite")
     parser.add_argument("--asks", type=int, default=1000)
     parser.add_argument("--asked", type=int, nargs="*", default=[100, 1_000, 10_000])
     parser.add_argument("--ways", nargs="*", choices=("paced", "bursts"), default=["paced", "bursts"])
     parser.add_argument("--rate", type=float, default=8.0, help="questions a second")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

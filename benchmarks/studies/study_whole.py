@@ -36,9 +36,10 @@ from trainmaster.studies import parse_study
 
 from benchmarks.studies.studies import SPACE
 from benchmarks.studies.study_asking import scratch_database
+from benchmarks.support.database import add_project
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
-from core.db.tables import Attempt, Job, Membership, Project, Study, User, Volume, WhatIf
+from core.db.tables import Attempt, Job, Membership, Study, WhatIf
 from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
 from core.domain.sharing.resources import Amounts
@@ -236,13 +237,7 @@ def _fill(sessions: Any, now: Any, options: argparse.Namespace) -> None:
     raw |= {"stopping": options.stopping} if options.stopping != "none" else {}
     spec = parse_study(raw)
     with unit_of_work(sessions) as session:
-        session.add_all(
-            [
-                Project(id="project-1", name="default", created_at=now, quota={}),
-                User(id="user-1", name="ann", is_admin=False, created_at=now),
-                Volume(id="volume-1", name="output", kind="local", root=options.folder, created_at=now),
-            ]
-        )
+        add_project(session, now, options.folder)
         session.flush()
         session.add(Membership(project_id="project-1", user_id="user-1", role="member"))
         session.add(

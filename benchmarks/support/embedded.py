@@ -1,7 +1,8 @@
-"""What the benchmarks over a running platform share: the platform itself, and figures as a table or JSON."""
+"""What the benchmarks over a running platform share: the platform itself, options, and figures as a table or JSON."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -14,7 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmaster import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 90.0
@@ -81,6 +85,21 @@ def wait_for(condition: Any, what: str, within_s: float = 120.0) -> Any:
         if time.monotonic() > deadline_s:
             sys.exit(f"not within {within_s:.0f} s: {what}")
         time.sleep(0.01)
+
+
+def run_to_end(job: Job, within_s: float) -> None:
+    """Wait until the job has succeeded; the benchmark ends if it does not."""
+    job.wait(timeout_s=within_s)
+    if not job.has_succeeded:
+        sys.exit(f"the job {job.state}: {job.exit.sentence if job.exit else ''}")
+
+
+def command_line(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """The options of a benchmark with ``--rounds`` that prints a table or, with ``--json``, figures for programs."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", action="store_true")
+    return parser
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

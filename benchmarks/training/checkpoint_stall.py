@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.embedded import show
+from benchmarks.support.embedded import command_line, show
 
 STALL_AGAINST_TORCH_SAVE = 0.1
 STALL_AGAINST_DCP = 1.0
@@ -33,12 +33,10 @@ COPY = "memory copy alone"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = command_line(__doc__, rounds=7)
     parser.add_argument("--megabytes", type=int, default=400, help="of the state: parameters and SGD's momentum")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:

@@ -28,7 +28,7 @@ from typing import TextIO
 
 from trainmaster import Client
 
-from benchmarks.support.embedded import embedded_platform, show
+from benchmarks.support.embedded import command_line, embedded_platform, show
 
 WANTED_FACTOR = 1.01
 READY_WITHIN_S = 180.0
@@ -92,12 +92,10 @@ RAW, JOB, WRAPPED = "torchrun", "job", "wrapped"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser = command_line(__doc__, rounds=40)
     parser.add_argument("--steps", type=int, default=10, help="of each gang in a round")
     parser.add_argument("--width", type=int, default=512, help="of the 8 layers: 2 million parameters at 512")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     wall, cpu = run(options)
     verdict: dict[str, object] = {}

@@ -11,7 +11,6 @@ never be smaller. The clock starts with the kill and stops with the first step o
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ from typing import Any
 from trainmaster import Client
 
 from benchmarks.control.restart_latency import processes_of
-from benchmarks.support.embedded import Embedded, embedded_platform, show, wait_for
+from benchmarks.support.embedded import Embedded, command_line, embedded_platform, show, wait_for
 
 WANTED_FACTOR = 0.2
 WORKERS, LEAST = 3, 2
@@ -64,10 +63,7 @@ train(state)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = command_line(__doc__, rounds=3).parse_args()
     torchrun: list[float] = []
     platform: list[float] = []
     worker_alone: list[float] = []

@@ -11,7 +11,6 @@ that is busy with other things for a while moves least. Beside it, the calling t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -19,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.support.embedded import ROOT, show
+from benchmarks.support.embedded import ROOT, command_line, show
 from benchmarks.support.ports import free_ports
 
 WANTED_FACTOR = 1.05
@@ -59,10 +58,8 @@ if hvd.rank() == 0:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=200)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = measure(options.ranks, options.rounds)
     ratios = {

@@ -8,7 +8,6 @@ optimizer step. All three run the same file. Code is uploaded anew for each job,
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from trainmaster import Client
 
-from benchmarks.support.embedded import Embedded, embedded_platform, show
+from benchmarks.support.embedded import Embedded, command_line, embedded_platform, run_to_end, show
 
 WANTED_S = 0.6
 READY_WITHIN_S = 300.0
@@ -44,10 +43,7 @@ dist.destroy_process_group()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = command_line(__doc__, rounds=9).parse_args()
     rows: dict[str, list[float]] = {"torchrun": [], "platform, warm: never": [], "platform, warm: auto": []}
     with embedded_platform() as running, Client(running.url, running.token) as client:
         by_submit(client, number=-1, warm="auto")
@@ -102,9 +98,7 @@ def by_submit(client: Client, *, number: int, warm: str) -> float:
         Path(folder, "train.py").write_text(f"{SCRIPT}# round {number}, {warm}\n")
         started = time.time()
         job = client.submit(spec, code=folder)
-    job.wait(timeout_s=READY_WITHIN_S)
-    if not job.has_succeeded:
-        sys.exit(f"the job {job.state}: {job.exit.sentence if job.exit else ''}")
+    run_to_end(job, READY_WITHIN_S)
     return max(float(job.read_file(f"step-{rank}")) for rank in range(RANKS)) - started
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.support.embedded import Embedded, cpu_s, embedded_platform, pids_of, show
+from benchmarks.support.embedded import Embedded, command_line, cpu_s, embedded_platform, pids_of, show
 
 LINE_BYTES = 100
 PRINTER = f"""
@@ -42,11 +42,9 @@ print("sent=%d" % sent, flush=True)
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--rate", type=float, default=4.0, help="MB a second")
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.support.embedded import Embedded, embedded_platform, wait_for
+from benchmarks.support.embedded import Embedded, command_line, embedded_platform, wait_for
 
 METRICS = 10
 REQUEST_POINTS = 1_000
@@ -37,14 +37,12 @@ CHART_POINTS = 1_000_000
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--mlflow", default="", help="MLflow's program; without it only ours is measured")
     parser.add_argument("--database", default="", help="PostgreSQL server where two databases are made; empty: SQLite")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--charts", type=int, default=200)
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

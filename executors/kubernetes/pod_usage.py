@@ -99,8 +99,8 @@ def excess_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
 
 
 def planned_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
-    """Usage that the pod's own planner counts: its container ``main``. The pod itself is counted by
-    :func:`excess_usage` has.
+    """Usage that the pod's own planner counts: its container ``main``. :func:`excess_usage` counts the
+    pod itself.
     """
     if pod.get("status", {}).get("phase") in _ENDED:
         return NO_USAGE

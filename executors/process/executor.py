@@ -27,7 +27,7 @@ from core.domain.jobs.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.node_resources import with_memory_limit
 from executors.order_file import world_fields
-from executors.process import machine, procfs, sweep
+from executors.process import machine, procfs
 from executors.process.folder_watcher import FolderWatcher
 from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
@@ -358,7 +358,7 @@ class ProcessExecutor:
                         )
                     procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
             elif folder.try_lock():
-                sweep.sweep(folder.path, mark_of(folder.key), runtime.groups if runtime is not None else ())
+                procfs.sweep_replica(folder.path, mark_of(folder.key), runtime.groups if runtime is not None else ())
                 return
             if time.monotonic() > end:
                 raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")

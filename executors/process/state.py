@@ -15,7 +15,7 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
 from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
 from executors.order_file import order_fields
-from executors.process import procfs, sweep
+from executors.process import procfs
 
 
 def state_name(key: ReplicaKey) -> str:
@@ -137,7 +137,7 @@ def read_replica(folder: ReplicaFolder) -> Observation | None:
         phase = Phase.RUNNING if status.get("phase") == "running" else Phase.PENDING
         detail = str(status.get("detail") or ("" if phase is Phase.RUNNING else "Preparing."))
         return Observation(folder.key, phase, started, None, detail, {**facts, "runtime_pid": runtime.pid})
-    sweep.sweep_once(folder.path, mark_of(folder.key), runtime.groups)
+    procfs.sweep_replica_once(folder.path, mark_of(folder.key), runtime.groups)
     return Observation(folder.key, Phase.LOST, started, None, _loss(folder.key, runtime), facts)
 
 

@@ -13,9 +13,8 @@ from core.domain.sharing.policy import QueueOrder
 from scheduler.planning import Plan, QueuedGang, Snapshot, plan
 from scheduler.planning.queue.policy_key import CLOCK_S
 from scheduler.simulator.cluster import SimulatedCluster, SimulatedRun, WrongPlan
-from scheduler.simulator.estimates import Estimator
+from scheduler.simulator.estimates import Estimator, Progress
 from scheduler.simulator.outcome import ClusterUsage, JobHistory, SimulationOutcome
-from scheduler.simulator.progress import Progress
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.usage_history import UsageHistory

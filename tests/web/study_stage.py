@@ -12,8 +12,7 @@ from sqlalchemy import select
 from trainmaster.studies import parse_study
 
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.db.repositories.new_jobs import JobSubmission, new_job
-from core.db.repositories.submission import write_job
+from core.db.repositories.submission import JobSubmission, new_job, write_job
 from core.db.tables import Job, Project, Study, Trial, User
 from core.domain.studies.trials import trial_spec
 from core.ids import new_id

@@ -1,13 +1,23 @@
-"""Errors in Cloud Storage's own shape: its clients read ``error.message``, and what to do next from the status.
+"""The classes of all routes: errors in Cloud Storage's own shape, and partial responses by a field mask.
 
-https://cloud.google.com/storage/docs/json_api/v1/status-codes
+Clients read ``error.message``, and what to do next from the status:
+https://cloud.google.com/storage/docs/json_api/v1/status-codes. Field masks (``fields``), such as
+``items(name,size),nextPageToken``: https://cloud.google.com/storage/docs/json_api#partial-response
 """
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Final, TypeAlias
 
-from api.http.protocol_errors import Codes
+import orjson
+from fastapi.dependencies.utils import get_flat_params
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.http.protocol_errors import Codes, ProtocolRoute
+from api.protocols.gcs.parameters import demand_known
 from api.protocols.kit.errors import NotServed
 from core.domain.errors import (
     Conflict,
@@ -17,9 +27,18 @@ from core.domain.errors import (
     NotFound,
     PayloadTooLarge,
     RangeNotSatisfiable,
+    TrainmasterError,
     Unauthenticated,
     Unavailable,
 )
+
+# Field name -> selection below it; empty: the whole field. ``*`` matches any name.
+Selection: TypeAlias = "dict[str, Selection]"
+
+_JSON: Final = "application/json"
+_LIMIT: Final = 1_000  # characters of a field mask
+_DEPTH: Final = 20
+_TOKEN: Final = re.compile(r"\s*([A-Za-z0-9_$.-]+|[*,/()])\s*")
 
 
 class ConditionNotMet(Conflict):
@@ -32,7 +51,7 @@ class NotChanged(ConditionNotMet):
 
 # The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and
 # its user reads about missing refresh fields instead of the real cause.
-REASONS: Final[Codes] = (
+_REASONS: Final[Codes] = (
     (NotChanged, 304, "notModified"),
     (ConditionNotMet, 412, "conditionNotMet"),
     (NotServed, 501, "notImplemented"),
@@ -46,3 +65,115 @@ REASONS: Final[Codes] = (
     (Unavailable, 503, "backendError"),
     (InsufficientStorage, 507, "quotaExceeded"),
 )
+
+
+class StorageRoute(ProtocolRoute):
+    """Answers errors as Cloud Storage does, refuses parameters that the route does not read, and applies ``fields``."""
+
+    codes = _REASONS
+    otherwise = "internalError"
+    invalid = "invalid"
+    unreadable = "parseError"
+    stale = (409, "conflict")
+    accepts_any_parameter: ClassVar[bool] = False
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        served = frozenset({*(field.alias for field in get_flat_params(self.dependant)), "fields"})
+
+        async def with_known_parameters(request: Request) -> Response:
+            fields = request.query_params.get("fields", "")
+            try:
+                if not self.accepts_any_parameter:
+                    demand_known(request.query_params, request.headers, served)
+                chosen = read_selection(fields) if fields else {}
+            except TrainmasterError as error:
+                return self.refused(error)
+            response = await handle(request)
+            if not chosen or response.status_code != 200 or response.media_type != _JSON:
+                return response
+            body = select(orjson.loads(response.body), chosen)
+            return Response(orjson.dumps(body), 200, media_type=_JSON)
+
+        return with_known_parameters
+
+    @classmethod
+    def refusal(cls, status: int, code: str, message: str) -> Response:
+        if status == 304:
+            return Response(status_code=304)
+        errors = [{"message": message, "domain": "global", "reason": code}]
+        body = orjson.dumps({"error": {"code": status, "message": message, "errors": errors}})
+        return Response(body, status, media_type=_JSON)
+
+
+class RefusingRoute(StorageRoute):
+    """For features that are not served at all: any parameter is accepted, so that the refusal names the feature."""
+
+    accepts_any_parameter = True
+
+
+# --- field masks -----------------------------------------------------------------------------------------------------
+
+
+def read_selection(text: str) -> Selection:
+    """Parse a field mask. Raises ``InvalidRequest``."""
+    found: Selection = {}
+    if len(text) > _LIMIT:
+        raise InvalidRequest(f"fields has more than {_LIMIT} characters; leave it out.", field="fields")
+    tokens = _tokens(text)
+    if _read_list(tokens, 0, found, 0) != len(tokens):
+        raise _invalid(text)
+    return found
+
+
+def select(value: Any, selection: Selection) -> Any:
+    if not selection:
+        return value
+    if isinstance(value, list):
+        return [select(item, selection) for item in value]
+    if not isinstance(value, dict):
+        return value
+    chosen = {name: selection.get(name, selection.get("*")) for name in value}
+    return {name: select(value[name], below) for name, below in chosen.items() if below is not None}
+
+
+def _tokens(text: str) -> list[str]:
+    found, at = [], 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise _invalid(text)
+        found.append(token[1])
+        at = token.end()
+    return found
+
+
+def _read_list(tokens: list[str], at: int, into: Selection, depth: int) -> int:
+    """Parse ``tokens`` from ``at`` into ``into``; return the position after the list."""
+    if depth > _DEPTH:
+        raise _invalid("".join(tokens))
+    while True:
+        place = into
+        while True:  # a/b/c
+            if at >= len(tokens) or tokens[at] in ",/()":
+                raise _invalid("".join(tokens))
+            name, at = tokens[at], at + 1
+            is_whole = place.get(name) == {}  # selected as a whole before
+            place = {} if is_whole else place.setdefault(name, {})
+            if at >= len(tokens) or tokens[at] != "/":
+                break
+            at += 1
+        if at < len(tokens) and tokens[at] == "(":
+            at = _read_list(tokens, at + 1, place, depth + 1)
+            if at >= len(tokens) or tokens[at] != ")":
+                raise _invalid("".join(tokens))
+            at += 1
+        else:
+            place.clear()  # the whole field, even if a part was selected before
+        if at >= len(tokens) or tokens[at] != ",":
+            return at
+        at += 1
+
+
+def _invalid(text: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid field selection {text[:100]}", field="fields")

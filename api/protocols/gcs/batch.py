@@ -18,10 +18,10 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
+from api.protocols.gcs.answers import StorageRoute
 from api.protocols.gcs.callers import StorageCaller, StorageWriter, find_bucket
 from api.protocols.gcs.objects import Preconditions, delete_object
 from api.protocols.gcs.parameters import demand_known
-from api.protocols.gcs.route import StorageRoute
 from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest, TrainmasterError
 

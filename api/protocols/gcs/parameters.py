@@ -1,14 +1,16 @@
-"""Validation of query parameters and headers: each is served, ignored without effect, or refused by its name.
+"""Validation of what a client sends: each query parameter, header and field of an object's metadata is served, ignored
+without effect, or refused by its name.
 
 https://cloud.google.com/storage/docs/json_api/v1/parameters
+https://cloud.google.com/storage/docs/json_api/v1/objects#resource-representations
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
-from api.protocols.kit.errors import NotServed
+from api.protocols.kit.errors import NotServed, refuse_unknown
 from core.domain.errors import InvalidRequest
 
 # Ignored: they set only the response's layout, or accounting. ``project`` is Google's; buckets here have none.
@@ -70,22 +72,20 @@ def demand_known(query: Mapping[str, str], headers: Mapping[str, str], served: C
         NotServed: a parameter of the real API with a non-empty value.
         InvalidRequest: an unknown parameter, or an invalid value of an enumerated one.
     """
-    for name, value in query.items():
-        choices = _CHOICES.get(name)
-        if choices is not None:
-            if value.partition(";")[0] not in choices:
-                raise InvalidRequest(
-                    f"Invalid value for {name}: {value[:50]!r}; it is {' or '.join(sorted(choices))}.", field=name
-                )
-        elif name in served or name in _IDLE:
-            continue
-        elif name in ABSENT:
-            if value not in ("", "0", "false"):
-                raise not_served(name, ABSENT[name])
-        else:
-            raise InvalidRequest(
-                f'Unknown name "{name[:100]}": this request has no such parameter; leave it out.', field=name[:100]
-            )
+    for name, choices in _CHOICES.items():
+        if name in query and query[name].partition(";")[0] not in choices:
+            listed = " or ".join(sorted(choices))
+            raise InvalidRequest(f"Invalid value for {name}: {query[name][:50]!r}; it is {listed}.", field=name)
+    refuse_unknown(
+        query,
+        {*served, *_IDLE, *_CHOICES},
+        ABSENT,
+        empty=("", "0", "false"),
+        not_served=not_served,
+        unknown=lambda name: InvalidRequest(
+            f'Unknown name "{name[:100]}": this request has no such parameter; leave it out.', field=name[:100]
+        ),
+    )
     for name in headers:
         for head, what in _HEADERS.items():
             if name.lower().startswith(head):
@@ -96,3 +96,64 @@ def not_served(name: str, what: str) -> NotServed:
     """``what``: such as "retention is", with an alternative after a semicolon if leaving it out is not the advice."""
     thing, _, advice = what.partition("; ")
     return NotServed(f"{name}: {thing} not served by this platform; {advice or 'leave it out'}.", field=name)
+
+
+# --- metadata of objects ---------------------------------------------------------------------------------------------
+
+_SERVED: Final = frozenset({"name", "bucket", "crc32c", "md5Hash", "contentType", "storageClass"})
+# Output-only fields: a client that sends back a resource that it read sends these, too.
+_OUTPUT: Final = frozenset(
+    {"componentCount", "customerEncryption", "etag", "generation", "hardDeleteTime", "id", "kind", "mediaLink"}
+    | {"metageneration", "owner", "restoreToken", "retentionExpirationTime", "selfLink", "size", "softDeleteTime"}
+    | {"timeCreated", "timeDeleted", "timeFinalized", "timeStorageClassUpdated", "updated"}
+)
+_ABSENT: Final[Mapping[str, str]] = {
+    "acl": _ACLS,
+    "cacheControl": "cache control is; responses are never cached",
+    "contentDisposition": "a content disposition is",
+    "contentEncoding": "another encoding than the object's own bytes is; a bucket's objects are files that jobs read "
+    "as they are",
+    "contentLanguage": "a content language is",
+    "contexts": "contexts are",
+    "customTime": "a time of one's own is",
+    "eventBasedHold": "holding objects is",
+    "kmsKeyName": _KEYS,
+    "metadata": "metadata of one's own is; put it into the object, or into an object next to it",
+    "retention": "retention is",
+    "temporaryHold": "holding objects is",
+}
+_CLASSES: Final = frozenset(
+    {"NEARLINE", "COLDLINE", "ARCHIVE", "MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY", "RAPID"}
+)
+
+
+def demand_served(metadata: Mapping[str, Any], bucket: str) -> None:
+    """Refuse fields that would be dropped silently.
+
+    Raises:
+        NotServed: a field of Cloud Storage with a non-empty value that objects here do not have.
+        InvalidRequest: an unknown field, or one that contradicts the address.
+    """
+    refuse_unknown(
+        metadata,
+        _SERVED | _OUTPUT,
+        _ABSENT,
+        empty=(None, "", False, [], {}),
+        not_served=not_served,
+        unknown=lambda name: InvalidRequest(
+            f'Invalid JSON payload received. Unknown name "{name[:100]}": Cannot find field.', field=name[:100]
+        ),
+    )
+    if metadata.get("bucket") not in (None, "", bucket):
+        raise InvalidRequest(f"bucket: the object's metadata names another one than {bucket}.", field="bucket")
+    _demand_class(metadata.get("storageClass"))
+
+
+def _demand_class(value: Any) -> None:
+    if value in (None, "", "STANDARD"):
+        return
+    if isinstance(value, str) and value in _CLASSES:
+        raise not_served("storageClass", f"{value} is")
+    raise InvalidRequest(
+        f"Invalid argument: storageClass {str(value)[:50]!r} is none; STANDARD is.", field="storageClass"
+    )

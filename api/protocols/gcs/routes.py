@@ -12,7 +12,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.http.ranges import OpenFileResponse, parse_range
-from api.protocols.gcs import batch, refusals
+from api.protocols.gcs import batch
+from api.protocols.gcs.answers import RefusingRoute, StorageRoute
 from api.protocols.gcs.buckets import Bucket, bucket_view
 from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
 from api.protocols.gcs.listing import PAGE_LIMIT, ListOptions, list_objects, page_token, read_token
@@ -27,8 +28,8 @@ from api.protocols.gcs.objects import (
     open_object,
 )
 from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_etag, url_of
-from api.protocols.gcs.route import RefusingRoute, StorageRoute
 from api.protocols.gcs.uploads import routes
+from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from core.domain.errors import Forbidden, RangeNotSatisfiable
 from core.storage.tree import TreeEntry
@@ -36,16 +37,34 @@ from core.storage.tree import TreeEntry
 router = APIRouter(route_class=StorageRoute, include_in_schema=False)
 _refusing = APIRouter(route_class=RefusingRoute, include_in_schema=False)
 
-BUCKETS: Final = "/storage/v1/b"
+_BUCKETS: Final = "/storage/v1/b"
 _Bucket = Annotated[str, Path(max_length=222)]
 _Object = Annotated[str, Path(max_length=4096)]
 _Limit = Annotated[int, Query(ge=1)]
+_ALL: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+_ADVICE: Final = {
+    "acl": "who may use a bucket is told by projects and their members",
+    "defaultObjectAcl": "who may use a bucket is told by projects and their members",
+    "iam": "who may use a bucket is told by projects and their members",
+    "hmacKeys": "clients send a token of the platform (`trainmaster token create`)",
+    "serviceAccount": "clients send a token of the platform (`trainmaster token create`)",
+    "notificationConfigs": "the platform's own events tell of jobs",
+    "channels": "list the objects again instead",
+    "watch": "list the objects again instead",
+    "compose": "read the objects and upload one",
+    "copyTo": "read the object and upload it",
+    "rewriteTo": "read the object and upload it",
+    "moveTo": "read the object, upload it and delete the first",
+    "restore": "what is deleted is gone",
+    "folders": "folders are made as objects are, and go with them",
+    "managedFolders": "folders are made as objects are, and go with them",
+}
 
 
 # --- buckets ---------------------------------------------------------------------------------------------------------
 
 
-@router.get(BUCKETS)
+@router.get(_BUCKETS)
 def list_buckets(
     caller: StorageReader,
     context: AppContextDep,
@@ -60,7 +79,7 @@ def list_buckets(
     return answer({"kind": "storage#buckets", "items": [bucket_view(name) for name in page], **more})
 
 
-@_refusing.post(BUCKETS)
+@_refusing.post(_BUCKETS)
 def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may ask)
     raise Forbidden(
         "Buckets are volumes here, which an administrator registers (`trainmaster volumes add`), and the projects' own "
@@ -68,7 +87,7 @@ def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may a
     )
 
 
-@router.get(f"{BUCKETS}/{{bucket}}")
+@router.get(f"{_BUCKETS}/{{bucket}}")
 def get_bucket(bucket: _Bucket, caller: StorageReader, context: AppContextDep, condition: BucketCondition) -> Response:
     found = find_bucket(context, caller, bucket)
     condition.demand_bucket()
@@ -78,7 +97,7 @@ def get_bucket(bucket: _Bucket, caller: StorageReader, context: AppContextDep, c
 # --- objects ---------------------------------------------------------------------------------------------------------
 
 
-@router.get(f"{BUCKETS}/{{bucket}}/o")
+@router.get(f"{_BUCKETS}/{{bucket}}/o")
 def list_of_bucket(
     request: Request,
     bucket: _Bucket,
@@ -108,8 +127,8 @@ def list_of_bucket(
     )
 
 
-@router.get(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
-@router.head(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
+@router.get(f"{_BUCKETS}/{{bucket}}/o/{{name:path}}")
+@router.head(f"{_BUCKETS}/{{bucket}}/o/{{name:path}}")
 def get_object(
     request: Request,
     bucket: _Bucket,
@@ -140,14 +159,10 @@ def download(
     condition: ObjectCondition,
 ) -> Response:
     """The bytes. `Range` is honoured."""
-    found = find_bucket(context, caller, bucket)
-    entry = find_generation(found, name, condition.generation)
-    condition.demand_read(entry)
-    demand_etag(request.headers, entry)
-    return _media(request, found, name)
+    return get_object(request, bucket, name, caller, context, condition, alt="media")
 
 
-@router.delete(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
+@router.delete(f"{_BUCKETS}/{{bucket}}/o/{{name:path}}")
 def delete(
     bucket: _Bucket, name: _Object, caller: StorageWriter, context: AppContextDep, condition: ObjectCondition
 ) -> Response:
@@ -183,7 +198,33 @@ def _demand_range(request: Request, size: int) -> None:
         raise RangeNotSatisfiable(f"Requested range not satisfiable: the object has {size:,} bytes.") from None
 
 
-router.include_router(_refusing)
+# --- addresses without a counterpart here ---------------------------------------------------------------------------
+
+
+@_refusing.api_route("/storage/v1/{rest:path}", methods=_ALL)
+@_refusing.api_route("/upload/storage/v1/{rest:path}", methods=_ALL)
+@_refusing.api_route("/download/storage/v1/{rest:path}", methods=_ALL)
+@_refusing.api_route("/resumable/upload/storage/v1/{rest:path}", methods=_ALL)
+@_refusing.api_route("/batch/{rest:path}", methods=_ALL)
+def not_served(rest: str, caller: StorageReader) -> Response:  # noqa: ARG001 (who may ask)
+    """501 with the feature's name."""
+    raise NotServed(_sentence(rest))
+
+
+def _sentence(rest: str) -> str:
+    """``rest``: of the address, such as ``b/data/o/a%2Fb/acl`` or ``projects/x/hmacKeys``."""
+    names = rest.split("/")
+    noun = next((name for name in names if name in _ADVICE), None)
+    if noun is not None:
+        return f"{noun} is not served by this platform: {_ADVICE[noun]}."
+    if names[0] == "b" and names[2:3] == ["o"]:  # its name may have slashes
+        return "Changing an object where it lies is not served by this platform; read it and upload it again."
+    return (
+        f"{names[-1][:50]!r} is not served by this platform; buckets, and listing, reading, uploading and "
+        "deleting objects are."
+    )
+
+
 router.include_router(routes.router)
 router.include_router(batch.router)
-router.include_router(refusals.router)  # last: the catch-all routes
+router.include_router(_refusing)  # last: the catch-all routes

@@ -20,6 +20,16 @@ def timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def timestamps(**times: datetime | None) -> dict[str, str]:
+    """The :func:`timestamp` of each time that is set."""
+    return {name: timestamp(at) for name, at in times.items() if at is not None}
+
+
+def milliseconds(at: datetime) -> int:
+    """Since 1970."""
+    return int(at.timestamp() * 1000)
+
+
 def json_double(value: float) -> float | str:
     """A double as protocol buffers write it: JSON has no NaN and no infinity, so they are text."""
     if math.isnan(value):

@@ -1,10 +1,13 @@
-"""Request bodies in blocks, and writing them to files."""
+"""Request bodies in blocks, writing them to files, and thread limits of streams."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
 from typing import Final
+
+from anyio import CapacityLimiter
+from starlette.datastructures import State
 
 BLOCK_BYTES: Final = 2**20  # written at once
 
@@ -25,3 +28,11 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def limiter_of(state: State, name: str, threads: int) -> CapacityLimiter:
+    """The app's thread limit of this name, so that streams never use up the request handlers' threads."""
+    if not hasattr(state, name):
+        setattr(state, name, CapacityLimiter(threads))
+    limiter: CapacityLimiter = getattr(state, name)
+    return limiter

@@ -1,4 +1,4 @@
-"""TrainJobs: our jobs that were created through Kubeflow's API, identified by name.
+"""TrainJobs: our jobs that were created through Kubeflow's API, identified by name, with their pods and logs.
 
 A reserved label marks them. It is removed when a TrainJob is deleted before its end: the name becomes free, while the
 job is cancelled and stays in the platform's history.
@@ -6,16 +6,19 @@ job is cancelled and stays in the platform's history.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import anyio
+from anyio import CapacityLimiter, to_thread
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from trainmaster.wire.jobs import WaitReasonView
 
+from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.jobs import verbs
@@ -28,14 +31,20 @@ from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.jobs import view_rows
 from core.db.rows import AnySelect
 from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica
-from core.domain.errors import InvalidRequest, NotFound
-from core.domain.jobs.states import JobState
+from core.domain.errors import InvalidRequest, NotFound, TrainmasterError, Unavailable
+from core.domain.jobs.states import AttemptState, JobState
+from core.storage.logs.files import JobLogs, parse_line
+from core.storage.logs.merge import LogMerge, Selection, newest_position
+from core.storage.outputs import job_output
 
 _MARK: Final = ".trainjob"  # users' labels cannot begin with a dot
 # Limit of a list: the client requests each job's runtime and pods one by one.
 LISTED: Final = 500
 EVENTS: Final = 2_000
 _NAME_LIMIT: Final = 50
+# Seconds between two reads of the file; the attempt's state is read once per so many polls.
+_POLL_S: Final = 0.5
+_POLLS_PER_STATE_READ: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +172,60 @@ def events(session: Session, caller: Caller, namespace: str) -> list[tuple[Event
         .limit(EVENTS)
     )
     return [(event, name) for event, name in reversed(session.execute(query).all())]
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+
+def open_log(session: Session, pod: Pod, *, tail_lines: int | None) -> LogMerge:
+    """The lines of one replica in one attempt. Blocks on the disk.
+
+    Raises:
+        Conflict: the control plane does not see the volume.
+    """
+    logs = JobLogs(job_output(session, pod.job), pod.job.id)
+    selection = Selection(attempt=pod.attempt.number, role=pod.replica.role, index=pod.replica.index)
+    return LogMerge(logs, selection, newest_position(logs, selection, tail_lines=tail_lines))
+
+
+def has_ended(session: Session, attempt_id: str) -> bool:
+    attempt = session.get(Attempt, attempt_id)
+    return attempt is None or attempt.state == AttemptState.ENDED
+
+
+@dataclass(slots=True)
+class PodLog:
+    """A stream of log text. ``is_over``: whether the attempt has ended; raises once the caller lost access."""
+
+    merge: LogMerge
+    is_over: Callable[[], Awaitable[bool]]
+    shutdown: GracefulShutdown
+    limiter: CapacityLimiter
+
+    async def chunks(self, *, follow: bool) -> AsyncIterator[bytes]:
+        """The current text; with ``follow`` until the attempt has ended."""
+        polls = 0
+        is_final = not follow
+        while not self.shutdown.is_stopping:
+            if follow and polls % _POLLS_PER_STATE_READ == 0:
+                try:
+                    # Read before the file, so all output of an ended attempt is read.
+                    is_final = await self.is_over()
+                except Unavailable:
+                    pass  # the database is unavailable: keep streaming
+                except TrainmasterError:
+                    return
+            polls += 1
+            has_more = True
+            while has_more and not self.shutdown.is_stopping:
+                text, has_more = await to_thread.run_sync(self._read, is_final, limiter=self.limiter)
+                if text:
+                    yield text
+            if is_final:
+                return
+            await anyio.sleep(_POLL_S)
+
+    def _read(self, is_final: bool) -> tuple[bytes, bool]:
+        self.merge.refresh()
+        lines = self.merge.step(is_final=is_final)
+        return b"".join(parse_line(line.raw).text.encode() + b"\n" for line in lines), self.merge.has_more

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
-from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
@@ -18,12 +17,50 @@ from starlette.concurrency import run_in_threadpool
 from api import VERSION
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer, authenticate
-from api.protocols.kit.errors import NotServed
+from api.http.protocol_errors import Codes, ProtocolRoute
+from api.protocols.kit.errors import AlreadyExists, NotServed
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.streams import limiter_of
 from api.protocols.kubeflow import jobs, runtimes, views
-from api.protocols.kubeflow.answers import KubernetesRoute, items
-from api.protocols.kubeflow.logs import PodLog, has_ended, open_log
-from core.domain.errors import InvalidRequest
+from core.domain.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    InvalidSpec,
+    NotFound,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/; the first match counts.
+_REASONS: Final[Codes] = (
+    (Unauthenticated, 401, "Unauthorized"),
+    (NotServed, 404, "NotFound"),
+    (Forbidden, 403, "Forbidden"),
+    (NotFound, 404, "NotFound"),
+    (AlreadyExists, 409, "AlreadyExists"),
+    (Conflict, 409, "Conflict"),
+    (InvalidSpec, 422, "Invalid"),
+    (InvalidRequest, 422, "Invalid"),
+    (PayloadTooLarge, 413, "RequestEntityTooLarge"),
+    (Unavailable, 503, "ServiceUnavailable"),
+)
+
+
+class KubernetesRoute(ProtocolRoute):
+    """Answers errors as Kubernetes' API server does: with objects of kind ``Status``."""
+
+    codes = _REASONS
+    otherwise = "InternalError"
+    invalid = unreadable = "BadRequest"
+    stale = (409, "Conflict")
+
+    @classmethod
+    def refusal(cls, status: int, code: str, message: str) -> Response:
+        status_object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        return answer({**status_object, "message": message, "reason": code, "code": status}, status)
+
 
 router = APIRouter(prefix="/kubernetes", route_class=KubernetesRoute, include_in_schema=False)
 
@@ -38,8 +75,7 @@ _SELECTOR: Final = re.compile(
     r"jobset\.sigs\.k8s\.io/jobset-name==?([^,=\s]{1,100})(?:,jobset\.sigs\.k8s\.io/replicatedjob-name in "
     r"\([^()]*\bnode\b[^()]*\))?"
 )
-# Streams have a few threads of their own, so that they never use up the request handlers'.
-_READERS: Final = 8
+_READERS: Final = 8  # threads of all log streams together
 _TAIL_LIMIT: Final = 100_000
 _SERVED_QUERY: Final = frozenset({"labelSelector", "pretty", "resourceVersion"})
 
@@ -49,6 +85,11 @@ def _demand_served(request: Request, *more: str) -> None:
     for name in request.query_params:
         if name not in _SERVED_QUERY and name not in more:
             raise InvalidRequest(f"{name[:100]}: this parameter is not served by this platform; leave it out.")
+
+
+def _items(kind: str, version: str, found: list[dict[str, Any]]) -> Response:
+    """A list of objects. ``kind``: of each object."""
+    return answer({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": found})
 
 
 # --- runtimes --------------------------------------------------------------------------------------------------------
@@ -68,7 +109,7 @@ def list_cluster_runtimes(request: Request, caller: Reader, context: AppContextD
     del caller
     _demand_served(request)
     found = [runtimes.view(runtime, context.settings) for runtime in runtimes.RUNTIMES.values()]
-    return items(runtimes.KIND, runtimes.VERSION, found)
+    return _items(runtimes.KIND, runtimes.VERSION, found)
 
 
 @router.get(f"{_GROUP}/clustertrainingruntimes/{{name}}")
@@ -82,7 +123,7 @@ def list_runtimes(namespace: Namespace, caller: Reader, context: AppContextDep) 
     """Always empty: all projects share the cluster runtimes."""
     with context.read() as work:
         caller.member_of(work.session, namespace)
-    return items("TrainingRuntime", runtimes.VERSION, [])
+    return _items("TrainingRuntime", runtimes.VERSION, [])
 
 
 # --- TrainJobs -------------------------------------------------------------------------------------------------------
@@ -104,7 +145,7 @@ def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, cont
         listed = jobs.list_all(work.session, caller, namespace)
         waits = jobs.reasons_of(work.session, listed, work.now)
         found = [views.job_view(job, namespace, waits.get(job.id), is_listed=True) for job in listed]
-    return items("TrainJob", runtimes.VERSION, found)
+    return _items("TrainJob", runtimes.VERSION, found)
 
 
 @router.get(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
@@ -148,7 +189,7 @@ def list_pods(
     with context.read() as work:
         job = jobs.find(work.session, caller, namespace, match[1])
         found = [views.pod_view(pod, namespace, context.settings) for pod in jobs.pods_of(work.session, job)]
-    return items("Pod", "v1", found)
+    return _items("Pod", "v1", found)
 
 
 @router.get(f"{_CORE}/events")
@@ -161,7 +202,7 @@ def list_events(request: Request, namespace: Namespace, caller: Reader, context:
         waiting = jobs.waiting(work.session, caller, namespace)
         reasons = jobs.reasons_of(work.session, waiting, work.now)
         found += [views.waiting_view(job, namespace, reasons[job.id]) for job in waiting if job.id in reasons]
-    return items("Event", "v1", found)
+    return _items("Event", "v1", found)
 
 
 @router.get(f"{_CORE}/pods/{{name}}/log", response_class=Response)
@@ -179,11 +220,13 @@ async def read_pod_log(
     if container != runtimes.NODE:
         raise InvalidRequest(f"container: a pod here has one, {runtimes.NODE}, and not {container[:100]}.")
 
-    def begin() -> tuple[str, PodLog]:
+    limiter = limiter_of(request.app.state, "pod_log_readers", _READERS)
+
+    def begin() -> tuple[str, jobs.PodLog]:
         with context.read() as work:
             pod = jobs.find_pod(work.session, caller, namespace, name)
-            merge = open_log(work.session, pod, tail_lines=tail_lines)
-            return pod.attempt.id, PodLog(merge, is_over, request.app.state.shutdown, _limiter(request))
+            merge = jobs.open_log(work.session, pod, tail_lines=tail_lines)
+            return pod.attempt.id, jobs.PodLog(merge, is_over, request.app.state.shutdown, limiter)
 
     async def is_over() -> bool:
         # A revoked token or a lost role ends the stream. Cheap: both are cached for some seconds.
@@ -198,15 +241,7 @@ async def read_pod_log(
 def _is_over(context: AppContext, caller: Caller, namespace: str, attempt_id: str) -> bool:
     with context.read() as work:
         caller.member_of(work.session, namespace)
-        return has_ended(work.session, attempt_id)
-
-
-def _limiter(request: Request) -> CapacityLimiter:
-    state = request.app.state
-    if not hasattr(state, "pod_log_readers"):
-        state.pod_log_readers = CapacityLimiter(_READERS)
-    limiter: CapacityLimiter = state.pod_log_readers
-    return limiter
+        return jobs.has_ended(work.session, attempt_id)
 
 
 @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -147,7 +147,7 @@ def waiting_view(job: Job, namespace: str, waits: WaitReasonView) -> dict[str, A
     fields = {
         "reason": _camel_case(waits.code),
         "message": waits.sentence,
-        "type": "Warning" if waits.is_impossible else "Normal",
+        "type": "Warning" if waits.is_infeasible else "Normal",
         "source": {"component": "scheduler"},
     }
     return _event(fields, "waits", job.name, namespace, job.queued_at)

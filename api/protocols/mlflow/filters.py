@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -133,6 +133,11 @@ def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[Order
             raise reader.fault()
         found.append(OrderTerm(kind, key, is_descending))
     return found
+
+
+def matching(things: Iterable[T], filters: Sequence[Comparison], reader_of: Callable[[T], ValueReader]) -> list[T]:
+    """The things of which every comparison holds."""
+    return [thing for thing in things if all(item.holds(reader_of(thing)) for item in filters)]
 
 
 def in_order(things: Iterable[T], orders: Iterable[OrderTerm], reader_of: Callable[[T], ValueReader]) -> list[T]:

@@ -1,25 +1,30 @@
-"""Logged models as in MLflow 3: separate from runs, with files, tags and metrics."""
+"""Logged models as in MLflow 3: separate from runs, with files, tags and metrics; and their routes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from fastapi import APIRouter, Path, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import UnitOfWork
-from api.protocols.kit.json_values import json_double
-from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
-from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
-from api.protocols.mlflow.runs import RunFacts, bounded_inputs, set_params, set_tags
-from api.protocols.mlflow.schemas import CreateModel, LoggedMetric, SearchModels
-from api.protocols.mlflow.search import page_start
-from api.protocols.mlflow.views import artifact_uri, ms, pairs
+from api.app.unit_of_work import AppContextDep, UnitOfWork
+from api.protocols.kit.json_values import answer, json_double, milliseconds
+from api.protocols.mlflow.answers import MlflowRoute
+from api.protocols.mlflow.callers import Reader, ReadScope, Script, ScriptAttempt
+from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
+from api.protocols.mlflow.runs import RunFacts, bounded_inputs, set_params, set_tags, writable_run
+from api.protocols.mlflow.schemas import CreateModel, FinalizeModel, LoggedMetric, Params, SearchModels, Tags
+from api.protocols.mlflow.search import page_of, page_start
+from api.protocols.mlflow.views import artifact_uri, pairs
 from core.db.tables import MlflowModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
 
+_MODELS: Final = "/mlflow/api/2.0/mlflow/logged-models"
+router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
+_Model = Annotated[str, Path(max_length=256)]
 _STATUSES: Final = ("", "LOGGED_MODEL_PENDING", "LOGGED_MODEL_READY", "LOGGED_MODEL_UPLOAD_FAILED")
 _MODELS_OF_JOB: Final = 10_000
 _METRICS_OF_MODEL: Final = 1_000
@@ -29,7 +34,7 @@ _KEYS: Final = frozenset(
 )
 
 
-def create_model(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, sent: CreateModel) -> MlflowModel:
+def _create_model(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, sent: CreateModel) -> MlflowModel:
     count = select(func.count()).where(MlflowModel.job_id == attempt.job_id)
     if work.session.execute(count).scalar_one() >= _MODELS_OF_JOB:
         raise Forbidden(f"This job has logged {_MODELS_OF_JOB} models already; delete none of them, but log fewer.")
@@ -71,7 +76,7 @@ def own_model(work: UnitOfWork, attempt: ScriptAttempt, model_id: str) -> Mlflow
     return model
 
 
-def finalize(model: MlflowModel, status: str | int) -> None:
+def _finalize(model: MlflowModel, status: str | int) -> None:
     name = _STATUSES[status] if isinstance(status, int) and 0 < status < len(_STATUSES) else status
     if name not in _STATUSES[1:]:
         raise InvalidRequest(f"status {status!r} is none of {', '.join(_STATUSES[1:])}.", field="status")
@@ -106,7 +111,7 @@ def record_metrics(work: UnitOfWork, attempt: ScriptAttempt, run: RunFacts, metr
         model.metrics = bounded_inputs(list(last_metrics.values()), "metrics")
 
 
-def search_models(session: Session, scope: ReadScope, sent: SearchModels) -> dict[str, Any]:
+def _search_models(session: Session, scope: ReadScope, sent: SearchModels) -> dict[str, Any]:
     filters = parse_filter(sent.filter, _KEYS)
     orders = parse_order(
         [f"{order.field_name} {'ASC' if order.ascending else 'DESC'}" for order in sent.order_by], _KEYS
@@ -117,27 +122,19 @@ def search_models(session: Session, scope: ReadScope, sent: SearchModels) -> dic
     if scope.attempt is not None:
         query = query.where(MlflowModel.job_id == scope.attempt.job_id)
     query = query.order_by(MlflowModel.created_at.desc(), MlflowModel.id.desc()).limit(_SCANNED)
-    models = [
-        model
-        for model in session.execute(query).scalars()
-        if all(item.holds(_reader_of(model)) for item in filters)
-    ]  # fmt: skip
-    found = in_order(models, orders, _reader_of)
-    end = start + sent.max_results
-    return {
-        "models": [model_view(model) for model in found[start:end]],
-        **({"next_page_token": str(end)} if end < len(found) else {}),
-    }
+    found = in_order(matching(session.execute(query).scalars(), filters, _reader_of), orders, _reader_of)
+    page = page_of("models", found, start, sent.max_results)
+    return {**page, "models": [_model_view(model) for model in page["models"]]}
 
 
-def model_view(model: MlflowModel) -> dict[str, Any]:
+def _model_view(model: MlflowModel) -> dict[str, Any]:
     return {
         "info": {
             "model_id": model.id,
             "experiment_id": model.project_id,
             "name": model.name,
-            "creation_timestamp_ms": ms(model.created_at),
-            "last_updated_timestamp_ms": ms(model.updated_at),
+            "creation_timestamp_ms": milliseconds(model.created_at),
+            "last_updated_timestamp_ms": milliseconds(model.updated_at),
             "artifact_uri": artifact_uri("models", model.id),
             "status": model.status,
             "model_type": model.kind,
@@ -169,8 +166,71 @@ def _reader_of(model: MlflowModel) -> ValueReader:
                     "model_type": model.kind,
                     "status": model.status,
                     "source_run_id": model.run_id,
-                    "creation_timestamp": ms(model.created_at),
-                    "last_updated_timestamp": ms(model.updated_at),
+                    "creation_timestamp": milliseconds(model.created_at),
+                    "last_updated_timestamp": milliseconds(model.updated_at),
                 }[key]
 
     return read
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+
+
+@router.post(_MODELS)
+def post_model(sent: CreateModel, script: Script, context: AppContextDep) -> Response:
+    """Create a model of the named run, or of the attempt's run."""
+    with context.write() as work:
+        attempt = script.load(work.session, work.now)
+        run = writable_run(work.session, attempt, sent.source_run_id or attempt.attempt_id)
+        return _answer(_create_model(work, attempt, run, sent))
+
+
+@router.post(f"{_MODELS}/search")
+def post_search_models(sent: SearchModels, reader: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
+        return answer(_search_models(work.session, reader.scope(work.session), sent))
+
+
+@router.get(f"{_MODELS}/{{model_id}}")
+def get_model(model_id: _Model, reader: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
+        return _answer(find_model(work.session, reader.scope(work.session), model_id))
+
+
+@router.patch(f"{_MODELS}/{{model_id}}")
+def finalize_model(model_id: _Model, sent: FinalizeModel, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
+        model = own_model(work, script.load(work.session, work.now), model_id)
+        _finalize(model, sent.status)
+        return _answer(model)
+
+
+@router.post(f"{_MODELS}/{{model_id}}/params")
+def log_model_params(model_id: _Model, sent: Params, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
+        set_params(own_model(work, script.load(work.session, work.now), model_id), sent.params)
+    return answer({})
+
+
+@router.patch(f"{_MODELS}/{{model_id}}/tags")
+def set_model_tags(model_id: _Model, sent: Tags, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
+        model = own_model(work, script.load(work.session, work.now), model_id)
+        set_tags(model, sent.tags)
+        return _answer(model)
+
+
+@router.delete(f"{_MODELS}/{{model_id}}/tags/{{key:path}}")
+def delete_model_tag(
+    model_id: _Model, key: Annotated[str, Path(max_length=250)], script: Script, context: AppContextDep
+) -> Response:
+    with context.write() as work:
+        model = own_model(work, script.load(work.session, work.now), model_id)
+        if key not in model.tags:
+            raise NotFound(f"No tag with name: {key} in model with id {model_id}.")
+        model.tags = {name: value for name, value in model.tags.items() if name != key}
+    return answer({})
+
+
+def _answer(model: MlflowModel) -> Response:
+    return answer({"model": _model_view(model)})

@@ -6,25 +6,31 @@ Covers scripts that register trained models, and reading them back. Versions hav
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from fastapi import APIRouter, Query, Response
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import UnitOfWork
+from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.protocols.kit.errors import AlreadyExists
-from api.protocols.mlflow.callers import ReadScope, ScriptAttempt
-from api.protocols.mlflow.filters import ValueReader, in_order, parse_filter, parse_order
+from api.protocols.kit.json_values import answer, milliseconds
+from api.protocols.mlflow.answers import MlflowRoute
+from api.protocols.mlflow.callers import Reader, ReadScope, Script, ScriptAttempt
+from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
 from api.protocols.mlflow.models import own_model
 from api.protocols.mlflow.runs import writable_run
-from api.protocols.mlflow.schemas import CreateRegistered, CreateVersion
-from api.protocols.mlflow.search import page_start
-from api.protocols.mlflow.views import artifact_uri, ms, pairs
+from api.protocols.mlflow.schemas import CreateRegistered, CreateVersion, SearchPage, SearchRegistered
+from api.protocols.mlflow.search import page_of, page_start
+from api.protocols.mlflow.views import artifact_uri, pairs
+from core.db.engine import insert_into
 from core.db.tables import MlflowModelVersion, MlflowRegisteredModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
+_API: Final = "/mlflow/api/2.0/mlflow"
+router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
+_Name = Annotated[str, Query(max_length=250)]
+_Version = Annotated[str, Query(max_length=20)]
 _NAMES_OF_PROJECT: Final = 10_000
 _VERSIONS_OF_NAME: Final = 10_000
 _SCANNED: Final = 5_000
@@ -34,7 +40,7 @@ _MODEL: Final = re.compile(r"models:/(m-[\w-]+)")
 _OF_RUN: Final = re.compile(r"runs:/([\w-]+)/(.+)")
 
 
-def create_name(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRegistered) -> MlflowRegisteredModel:
+def _create_name(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRegistered) -> MlflowRegisteredModel:
     """Raises ``AlreadyExists`` if the project has the name."""
     count = select(func.count()).where(MlflowRegisteredModel.project_id == attempt.project_id)
     if work.session.execute(count).scalar_one() >= _NAMES_OF_PROJECT:
@@ -48,15 +54,16 @@ def create_name(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRegistered
         "updated_at": work.now,
     }
     # Two replicas may register the same name concurrently.
-    insert = postgresql.insert if work.session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    made = insert(MlflowRegisteredModel).values(**values).on_conflict_do_nothing().returning(MlflowRegisteredModel)
-    name = work.session.execute(made).scalar_one_or_none()
+    insert = insert_into(work.session, MlflowRegisteredModel).values(**values).on_conflict_do_nothing()
+    name: MlflowRegisteredModel | None = work.session.execute(
+        insert.returning(MlflowRegisteredModel)
+    ).scalar_one_or_none()
     if name is None:
         raise AlreadyExists(f"Registered Model (name={sent.name}) already exists.")
     return name
 
 
-def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool = False) -> MlflowRegisteredModel:
+def _find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool = False) -> MlflowRegisteredModel:
     """The name in the first of the caller's projects that has it. Raises ``NotFound``."""
     query = select(MlflowRegisteredModel).where(
         MlflowRegisteredModel.name == name, MlflowRegisteredModel.project_id.in_(list(scope.projects))
@@ -68,9 +75,9 @@ def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool 
     return found
 
 
-def create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersion) -> MlflowModelVersion:
+def _create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersion) -> MlflowModelVersion:
     """The next version of a registered model. Raises ``NotFound`` for an unknown name, run or model."""
-    name = find_name(work.session, attempt.scope, sent.name, is_locked=True)
+    name = _find_name(work.session, attempt.scope, sent.name, is_locked=True)
     if sent.run_id:
         writable_run(work.session, attempt, sent.run_id)
     model_id = sent.model_id or (found[1] if (found := _MODEL.fullmatch(sent.source)) else "")
@@ -101,8 +108,8 @@ def create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersion
     return version
 
 
-def find_version(session: Session, scope: ReadScope, name: str, version: str) -> MlflowModelVersion:
-    registered = find_name(session, scope, name)
+def _find_version(session: Session, scope: ReadScope, name: str, version: str) -> MlflowModelVersion:
+    registered = _find_name(session, scope, name)
     if not (version.isascii() and version.isdecimal() and len(version) < 10):
         raise InvalidRequest(f"version {version!r} is no number.", field="version")
     found = session.get(MlflowModelVersion, (registered.project_id, name, int(version)))
@@ -111,7 +118,7 @@ def find_version(session: Session, scope: ReadScope, name: str, version: str) ->
     return found
 
 
-def download_uri(version: MlflowModelVersion) -> str:
+def _download_uri(version: MlflowModelVersion) -> str:
     """URI of its files: those of the logged model, or of the run."""
     if version.model_id:
         return artifact_uri("models", version.model_id)
@@ -120,7 +127,7 @@ def download_uri(version: MlflowModelVersion) -> str:
     return version.source
 
 
-def search_names(session: Session, scope: ReadScope, sent: Mapping[str, Any]) -> dict[str, Any]:
+def _search_names(session: Session, scope: ReadScope, sent: SearchPage) -> dict[str, Any]:
     query = select(MlflowRegisteredModel).where(MlflowRegisteredModel.project_id.in_(list(scope.projects)))
     rows = session.execute(query.order_by(MlflowRegisteredModel.name).limit(_SCANNED)).scalars()
     page = _page([_bare_view(row) for row in rows], sent, "registered_models", _NAME_KEYS)
@@ -129,28 +136,28 @@ def search_names(session: Session, scope: ReadScope, sent: Mapping[str, Any]) ->
     return page
 
 
-def search_versions(session: Session, scope: ReadScope, sent: Mapping[str, Any]) -> dict[str, Any]:
+def _search_versions(session: Session, scope: ReadScope, sent: SearchPage) -> dict[str, Any]:
     query = select(MlflowModelVersion).where(MlflowModelVersion.project_id.in_(list(scope.projects)))
     rows = session.execute(
         query.order_by(
             MlflowModelVersion.updated_at.desc(), MlflowModelVersion.name, MlflowModelVersion.version.desc()
         ).limit(_SCANNED)
     ).scalars()
-    return _page([version_view(row) for row in rows], sent, "model_versions", _VERSION_KEYS)
+    return _page([_version_view(row) for row in rows], sent, "model_versions", _VERSION_KEYS)
 
 
-def name_view(session: Session, name: MlflowRegisteredModel) -> dict[str, Any]:
+def _name_view(session: Session, name: MlflowRegisteredModel) -> dict[str, Any]:
     view = _bare_view(name)
     project_id = view.pop("project_id")
     return {**view, "latest_versions": _newest(session, project_id, name.name)}
 
 
-def version_view(version: MlflowModelVersion) -> dict[str, Any]:
+def _version_view(version: MlflowModelVersion) -> dict[str, Any]:
     return {
         "name": version.name,
         "version": str(version.version),
-        "creation_timestamp": ms(version.created_at),
-        "last_updated_timestamp": ms(version.updated_at),
+        "creation_timestamp": milliseconds(version.created_at),
+        "last_updated_timestamp": milliseconds(version.updated_at),
         "current_stage": "None",
         "description": version.description,
         "source": version.source,
@@ -165,8 +172,8 @@ def _bare_view(name: MlflowRegisteredModel) -> dict[str, Any]:
     return {
         "project_id": name.project_id,
         "name": name.name,
-        "creation_timestamp": ms(name.created_at),
-        "last_updated_timestamp": ms(name.updated_at),
+        "creation_timestamp": milliseconds(name.created_at),
+        "last_updated_timestamp": milliseconds(name.updated_at),
         "description": name.description,
         "tags": pairs(name.tags),
     }
@@ -177,17 +184,14 @@ def _newest(session: Session, project_id: str, name: str) -> list[dict[str, Any]
         MlflowModelVersion.project_id == project_id, MlflowModelVersion.name == name
     )
     newest = session.execute(query.order_by(MlflowModelVersion.version.desc()).limit(1)).scalar_one_or_none()
-    return [] if newest is None else [version_view(newest)]
+    return [] if newest is None else [_version_view(newest)]
 
 
-def _page(views: list[dict[str, Any]], sent: Mapping[str, Any], key: str, keys: frozenset[str]) -> dict[str, Any]:
-    filters, orders = parse_filter(sent["filter"], keys), parse_order(sent["order_by"], keys)
-    start, limit = page_start(sent["page_token"]), sent["max_results"]
-    found = in_order(
-        [view for view in views if all(item.holds(_reader_of(view)) for item in filters)], orders, _reader_of
-    )
-    end = start + limit
-    return {key: found[start:end], **({"next_page_token": str(end)} if end < len(found) else {})}
+def _page(views: list[dict[str, Any]], sent: SearchPage, key: str, keys: frozenset[str]) -> dict[str, Any]:
+    filters, orders = parse_filter(sent.filter, keys), parse_order(sent.order_by, keys)
+    start = page_start(sent.page_token)
+    found = in_order(matching(views, filters, _reader_of), orders, _reader_of)
+    return page_of(key, found, start, sent.max_results)
 
 
 def _reader_of(view: dict[str, Any]) -> ValueReader:
@@ -200,3 +204,55 @@ def _reader_of(view: dict[str, Any]) -> ValueReader:
         return int(found) if key == "version_number" and found is not None else found
 
     return read
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+
+
+@router.post(f"{_API}/registered-models/create")
+def create_registered_model(sent: CreateRegistered, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
+        name = _create_name(work, script.load(work.session, work.now), sent)
+        return answer({"registered_model": _name_view(work.session, name)})
+
+
+@router.get(f"{_API}/registered-models/get")
+def get_registered_model(reader: Reader, context: AppContextDep, name: _Name) -> Response:
+    with context.read() as work:
+        found = _find_name(work.session, reader.scope(work.session), name)
+        return answer({"registered_model": _name_view(work.session, found)})
+
+
+@router.get(f"{_API}/registered-models/search")
+def search_registered_models(
+    reader: Reader, context: AppContextDep, sent: Annotated[SearchRegistered, Query()]
+) -> Response:
+    with context.read() as work:
+        return answer(_search_names(work.session, reader.scope(work.session), sent))
+
+
+@router.post(f"{_API}/model-versions/create")
+def create_model_version(sent: CreateVersion, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
+        version = _create_version(work, script.load(work.session, work.now), sent)
+        return answer({"model_version": _version_view(version)})
+
+
+@router.get(f"{_API}/model-versions/get")
+def get_model_version(reader: Reader, context: AppContextDep, name: _Name, version: _Version) -> Response:
+    with context.read() as work:
+        found = _find_version(work.session, reader.scope(work.session), name, version)
+        return answer({"model_version": _version_view(found)})
+
+
+@router.get(f"{_API}/model-versions/get-download-uri")
+def get_download_uri(reader: Reader, context: AppContextDep, name: _Name, version: _Version) -> Response:
+    with context.read() as work:
+        found = _find_version(work.session, reader.scope(work.session), name, version)
+        return answer({"artifact_uri": _download_uri(found)})
+
+
+@router.get(f"{_API}/model-versions/search")
+def search_model_versions(reader: Reader, context: AppContextDep, sent: Annotated[SearchPage, Query()]) -> Response:
+    with context.read() as work:
+        return answer(_search_versions(work.session, reader.scope(work.session), sent))

@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.protocols.kit.json_values import answer
-from api.protocols.mlflow import artifact_routes, model_routes, registry_routes
+from api.protocols.mlflow import artifacts, models, registry
 from api.protocols.mlflow.answers import MlflowRoute, refusal
 from api.protocols.mlflow.callers import Reader, Script, ScriptAttempt
 from api.protocols.mlflow.metrics import HISTORY_LIMIT, history, last_values, log_metrics
@@ -41,7 +41,7 @@ from api.protocols.mlflow.schemas import (
     LogParam,
     OfExperiment,
     OfRun,
-    SearchExperiments,
+    SearchPage,
     SearchRuns,
     SetTag,
     UpdateRun,
@@ -105,15 +105,13 @@ def create_experiment(sent: CreateExperiment, script: Script, context: AppContex
 
 
 @router.post(f"{API}/experiments/search")
-def post_search_experiments(sent: SearchExperiments, reader: Reader, context: AppContextDep) -> Response:
+def post_search_experiments(sent: SearchPage, reader: Reader, context: AppContextDep) -> Response:
     with context.read() as work:
         return answer(search_experiments(work.session, reader.scope(work.session), sent))
 
 
 @router.get(f"{API}/experiments/search")
-def get_search_experiments(
-    reader: Reader, context: AppContextDep, sent: Annotated[SearchExperiments, Query()]
-) -> Response:
+def get_search_experiments(reader: Reader, context: AppContextDep, sent: Annotated[SearchPage, Query()]) -> Response:
     with context.read() as work:
         return answer(search_experiments(work.session, reader.scope(work.session), sent))
 
@@ -303,7 +301,7 @@ def get_history_bulk(
 
 
 # Before the catch-all route; in one flat list of routes, as in our other routers.
-for _part in (model_routes, registry_routes, artifact_routes):
+for _part in (models, registry, artifacts):
     router.routes.extend(_part.router.routes)
 
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import orjson
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.callers import ReadScope, ScriptAttempt, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
+from core.db.engine import insert_into
 from core.db.rows import AnySelect
 from core.db.tables import Attempt, Job, MlflowModel, MlflowRun, User
+from core.domain.contracts.mlflow import main_role, replica_of_run
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.domain.jobs.exits import ExitKind
-from core.domain.jobs.mlflow_runs import main_role, replica_of_run
 from core.domain.jobs.states import AttemptState
 from core.ids import new_id
 
@@ -114,30 +115,8 @@ def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFac
     """The run ``run_id`` of an attempt; ``None`` if it has no such replica. ``found``: a row of ``run_query``."""
     attempt, job, user = found
     roles = roles_of(job.gang)
-    if row is not None and not row.replica:
-        return RunFacts(
-            id=row.id,
-            project_id=job.project_id,
-            job_id=job.id,
-            job_name=job.name,
-            user=user,
-            attempt_id=attempt.id,
-            attempt_number=attempt.number,
-            roles=roles,
-            replica="",
-            name=row.name,
-            # A run that its script did not end ends with the attempt.
-            status=row.status if row.ended_at is not None else _status(attempt),
-            started_at=row.started_at,
-            ended_at=row.ended_at or attempt.ended_at,
-            row=row,
-        )
-    replica = _replica(run_id, attempt.id, roles)
-    if replica is None:
-        return None
-    suffix = f"-{attempt.number}" if attempt.number > 1 else ""
-    name = f"{job.name}{suffix}" if run_id == attempt.id else f"{job.name}{suffix} {replica}"
-    return RunFacts(
+    facts = partial(
+        RunFacts,
         id=run_id,
         project_id=job.project_id,
         job_id=job.id,
@@ -146,12 +125,28 @@ def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFac
         attempt_id=attempt.id,
         attempt_number=attempt.number,
         roles=roles,
+        row=row,
+    )
+    if row is not None and not row.replica:
+        return facts(
+            replica="",
+            name=row.name,
+            # A run that its script did not end ends with the attempt.
+            status=row.status if row.ended_at is not None else _status(attempt),
+            started_at=row.started_at,
+            ended_at=row.ended_at or attempt.ended_at,
+        )
+    replica = _replica(run_id, attempt.id, roles)
+    if replica is None:
+        return None
+    suffix = f"-{attempt.number}" if attempt.number > 1 else ""
+    name = f"{job.name}{suffix}" if run_id == attempt.id else f"{job.name}{suffix} {replica}"
+    return facts(
         replica=replica,
         name=(row.name if row is not None else "") or name,
         status=_status(attempt),
         started_at=attempt.started_at or attempt.created_at,
         ended_at=attempt.ended_at,
-        row=row,
     )
 
 
@@ -187,8 +182,8 @@ def lock_row(work: UnitOfWork, run: RunFacts) -> MlflowRun:
         "started_at": run.started_at,
     }
     if run.row is None:
-        insert = postgresql.insert if work.session.get_bind().dialect.name == "postgresql" else sqlite.insert
-        work.session.execute(insert(MlflowRun).values(**values).on_conflict_do_nothing(index_elements=["id"]))
+        insert = insert_into(work.session, MlflowRun).values(**values)
+        work.session.execute(insert.on_conflict_do_nothing(index_elements=["id"]))
     query = select(MlflowRun).where(MlflowRun.id == run.id).with_for_update()
     return work.session.execute(query.execution_options(populate_existing=True)).scalar_one()
 

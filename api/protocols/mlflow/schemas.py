@@ -161,11 +161,17 @@ class SearchRuns(MlflowRequest):
     page_token: Annotated[str, Field(max_length=100)] = ""
 
 
-class SearchExperiments(MlflowRequest):
+class SearchPage(MlflowRequest):
+    """A search of experiments, or of versions of registered models."""
+
     filter: str = ""
     max_results: Annotated[int, Field(ge=1, le=PAGE)] = 1_000
     order_by: Annotated[list[str], Field(max_length=20)] = []
     page_token: Annotated[str, Field(max_length=100)] = ""
+
+
+class SearchRegistered(SearchPage):
+    max_results: Annotated[int, Field(ge=1, le=PAGE)] = 100
 
 
 class CreateExperiment(MlflowRequest):

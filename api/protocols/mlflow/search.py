@@ -14,12 +14,21 @@ import orjson
 from sqlalchemy import case, exists, func, select
 from sqlalchemy.orm import Session
 
+from api.protocols.kit.json_values import milliseconds
 from api.protocols.mlflow.callers import ReadScope
-from api.protocols.mlflow.filters import Comparison, OrderTerm, ValueReader, in_order, parse_filter, parse_order
+from api.protocols.mlflow.filters import (
+    Comparison,
+    OrderTerm,
+    ValueReader,
+    in_order,
+    matching,
+    parse_filter,
+    parse_order,
+)
 from api.protocols.mlflow.metrics import last_values
 from api.protocols.mlflow.runs import RunFacts, at_ms, facts_of, run_query
-from api.protocols.mlflow.schemas import SearchExperiments, SearchRuns
-from api.protocols.mlflow.views import artifact_uri, experiment_view, ms, run_view
+from api.protocols.mlflow.schemas import SearchPage, SearchRuns
+from api.protocols.mlflow.views import artifact_uri, experiment_view, run_view
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
 from core.domain.metrics.limits import TIME_LIMIT_MS
@@ -51,28 +60,18 @@ def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[st
         metrics = last_values(session, runs, metric_keys)
         runs = [run for run in runs if _holds(filters, _reader_of(run, metrics[run.id]), is_metrics=True)]
     runs = in_order(runs, orders, lambda run: _reader_of(run, metrics.get(run.id, {})))
-    page = runs[start : start + sent.max_results]
-    shown = last_values(session, page)
-    end = start + len(page)
-    return {
-        "runs": [run_view(run, shown[run.id]) for run in page],
-        **({"next_page_token": str(end)} if end < len(runs) else {}),
-    }
+    page = page_of("runs", runs, start, sent.max_results)
+    shown = last_values(session, page["runs"])
+    return {**page, "runs": [run_view(run, shown[run.id]) for run in page["runs"]]}
 
 
-def search_experiments(session: Session, scope: ReadScope, sent: SearchExperiments) -> dict[str, Any]:
+def search_experiments(session: Session, scope: ReadScope, sent: SearchPage) -> dict[str, Any]:
     filters, orders = parse_filter(sent.filter, _EXPERIMENT_KEYS), parse_order(sent.order_by, _EXPERIMENT_KEYS)
     start = page_start(sent.page_token)
     query = select(Project).where(Project.id.in_(list(scope.projects)), Project.deleted_at.is_(None))
     projects = session.execute(query.order_by(Project.created_at.desc(), Project.id)).scalars().all()
-    found = [experiment_view(project) for project in projects]
-    found = [view for view in found if all(item.holds(attribute_reader(view)) for item in filters)]
-    found = in_order(found, orders, attribute_reader)
-    end = start + sent.max_results
-    return {
-        "experiments": found[start:end],
-        **({"next_page_token": str(end)} if end < len(found) else {}),
-    }
+    found = matching((experiment_view(project) for project in projects), filters, _attribute_reader)
+    return page_of("experiments", in_order(found, orders, _attribute_reader), start, sent.max_results)
 
 
 def page_start(token: str) -> int:
@@ -84,7 +83,13 @@ def page_start(token: str) -> int:
     return int(token)
 
 
-def attribute_reader(view: dict[str, Any]) -> ValueReader:
+def page_of(key: str, found: Sequence[Any], start: int, limit: int) -> dict[str, Any]:
+    """The page of ``found`` from index ``start`` on, as the field ``key`` of a response."""
+    end = start + limit
+    return {key: found[start:end], **({"next_page_token": str(end)} if end < len(found) else {})}
+
+
+def _attribute_reader(view: dict[str, Any]) -> ValueReader:
     """Reads attributes of items without metrics and parameters."""
     return lambda kind, key: view.get(key) if kind == "attributes" else None
 
@@ -161,7 +166,7 @@ def _parameter(item: Comparison) -> Any:
 
 
 def _times(column: Any, item: Comparison) -> Iterator[Any]:
-    """The column has microseconds; MLflow compares whole milliseconds, which ``ms`` may round down by one."""
+    """The column has microseconds; MLflow compares whole milliseconds, which ``milliseconds`` may round down by one."""
     value = item.value
     if not 0 <= value < TIME_LIMIT_MS or value != int(value):
         return  # outside the database's range, or fractional: evaluated only in Python
@@ -199,8 +204,8 @@ def _reader_of(run: RunFacts, metrics: dict[str, Any]) -> ValueReader:
         "run_name": lambda: run.name,
         "user_id": lambda: run.user,
         "status": lambda: run.status,
-        "start_time": lambda: ms(run.started_at),
-        "end_time": lambda: None if run.ended_at is None else ms(run.ended_at),
+        "start_time": lambda: milliseconds(run.started_at),
+        "end_time": lambda: None if run.ended_at is None else milliseconds(run.ended_at),
         "artifact_uri": lambda: artifact_uri("runs", run.id),
         "experiment_id": lambda: run.project_id,
     }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from api.protocols.kit.json_values import milliseconds
 from api.protocols.mlflow.runs import RunFacts
 from core.db.tables import Project
 
@@ -33,11 +33,11 @@ def run_info(run: RunFacts) -> dict[str, Any]:
         "experiment_id": run.project_id,
         "user_id": run.user,
         "status": run.status,
-        "start_time": ms(run.started_at),
+        "start_time": milliseconds(run.started_at),
         "artifact_uri": artifact_uri("runs", run.id),
         "lifecycle_stage": "deleted" if run.row is not None and run.row.is_deleted else "active",
     }
-    return info if run.ended_at is None else {**info, "end_time": ms(run.ended_at)}
+    return info if run.ended_at is None else {**info, "end_time": milliseconds(run.ended_at)}
 
 
 def experiment_view(project: Project, name: str | None = None) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def experiment_view(project: Project, name: str | None = None) -> dict[str, Any]
         "name": name or project.name,
         "artifact_location": artifact_uri("experiments", project.id),
         "lifecycle_stage": "active",
-        "creation_time": ms(project.created_at),
-        "last_update_time": ms(project.created_at),
+        "creation_time": milliseconds(project.created_at),
+        "last_update_time": milliseconds(project.created_at),
         "tags": [],
     }
 
@@ -60,7 +60,3 @@ def artifact_uri(kind: str, thing_id: str) -> str:
 
 def pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in sorted(values.items())]
-
-
-def ms(at: datetime) -> int:
-    return int(at.timestamp() * 1000)

@@ -17,21 +17,31 @@ from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import wait_reason_of
 from api.jobs.service import Submission, canonical, check_submission, submit
+from api.protocols.kit.json_values import milliseconds
 from api.protocols.ray.mapping import job_spec_of, translated_message
 from api.protocols.ray.packages import digest_of_package
-from api.protocols.ray.requests import JobRequest
-from api.protocols.ray.runtime_env import read_environment
-from api.protocols.ray.states import is_waiting, status_of
+from api.protocols.ray.requests import JobRequest, read_environment
 from core.db.repositories.jobs import view_rows
 from core.db.tables import Job, RayJob
 from core.domain.errors import InvalidRequest, InvalidSpec, NotFound
-from core.domain.jobs.states import JobState
+from core.domain.jobs.exits import ExitKind
+from core.domain.jobs.states import DesiredState, JobState
 
-LIST_LIMIT: Final = 1_000  # the newest; Ray's client has no pagination
-
-
-class SubmissionIdTaken(InvalidRequest):
-    """A submission id that is taken."""
+_LIST_LIMIT: Final = 1_000  # the newest; Ray's client has no pagination
+_STATES: Final = {
+    JobState.QUEUED: "PENDING",
+    JobState.STARTING: "PENDING",
+    JobState.PAUSED: "PENDING",
+    JobState.RUNNING: "RUNNING",
+    JobState.CANCELLING: "RUNNING",
+    JobState.SUCCEEDED: "SUCCEEDED",
+    JobState.FAILED: "FAILED",
+    JobState.EXPIRED: "FAILED",
+    JobState.CANCELLED: "STOPPED",
+}
+# Exits that are Ray's JOB_ENTRYPOINT_COMMAND_ERROR; the message has details.
+_OF_PROGRAM: Final = frozenset({ExitKind.USER_ERROR, ExitKind.OUT_OF_MEMORY})
+_PROGRAM_ERROR: Final = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,8 @@ def create(context: AppContext, caller: Caller, project: str, request: JobReques
     """The submission id of a new job.
 
     Raises:
-        AlreadyThere, InvalidRequest, InvalidSpec, NotServed, NotFound, Forbidden.
+        InvalidRequest: the id is taken, or the request is invalid or not served.
+        NotFound, Forbidden
     """
     submission_id = request.submission_id or f"raysubmit_{secrets.token_urlsafe(12).replace('-', 'x')}"
     environment = read_environment(request.runtime_env)
@@ -94,15 +105,15 @@ def _submit(work: UnitOfWork, caller: Caller, submission: Submission, submission
 
 
 def _demand_new(session: Session, project_id: str, submission_id: str) -> RayJob | None:
-    """The row of a deleted job of this id, if any. Raises ``AlreadyThere``."""
+    """The row of a deleted job of this id, if any. Raises ``InvalidRequest`` if it is taken."""
     row = session.get(RayJob, (project_id, submission_id))
     if row is not None and session.get_one(Job, row.job_id).deleted_at is None:
         raise _taken(submission_id)
     return row
 
 
-def _taken(submission_id: str) -> SubmissionIdTaken:
-    return SubmissionIdTaken(
+def _taken(submission_id: str) -> InvalidRequest:
+    return InvalidRequest(
         f"Job with submission_id {submission_id} already exists. Please use a different submission_id.",
         field="submission_id",
     )
@@ -134,14 +145,14 @@ def find(session: Session, caller: Caller, project: str, ref: str, role: Role) -
 
 
 def list_all(session: Session, caller: Caller, project: str) -> list[RayJobRow]:
-    """Newest first, at most ``LIST_LIMIT``."""
+    """Newest first, at most ``_LIST_LIMIT``."""
     member = caller.member_of(session, project)
     rows = session.execute(
         select(RayJob, Job)
         .join(Job, Job.id == RayJob.job_id)
         .where(RayJob.project_id == member.project_id, Job.deleted_at.is_(None))
         .order_by(RayJob.created_at.desc(), RayJob.submission_id.desc())
-        .limit(LIST_LIMIT)
+        .limit(_LIST_LIMIT)
     )
     return [RayJobRow(row, job) for row, job in rows]
 
@@ -155,7 +166,7 @@ def views(session: Session, found: Sequence[RayJobRow], now: datetime) -> list[d
 
 def _view(found: RayJobRow, waits: str) -> dict[str, Any]:
     row, job = found.row, found.job
-    status = status_of(job, waits)
+    status = _status_of(job, waits)
     return {
         "type": "SUBMISSION",
         "job_id": job.id,
@@ -165,18 +176,14 @@ def _view(found: RayJobRow, waits: str) -> dict[str, Any]:
         "entrypoint": row.body["entrypoint"],
         "message": status.message,
         "error_type": status.error_type,
-        "start_time": _ms(job.started_at or job.created_at),
-        "end_time": None if job.finished_at is None else _ms(job.finished_at),
+        "start_time": milliseconds(job.started_at or job.created_at),
+        "end_time": None if job.finished_at is None else milliseconds(job.finished_at),
         "metadata": row.body.get("metadata", {}),
         "runtime_env": row.body.get("runtime_env", {}),
         "driver_agent_http_address": None,
         "driver_node_id": None,
         "driver_exit_code": status.exit_code,
     }
-
-
-def _ms(at: datetime) -> int:
-    return int(at.timestamp() * 1000)
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------
@@ -203,6 +210,48 @@ def delete(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
         found.job,
         lambda: (
             f"Attempted to delete job '{found.row.submission_id}', but it is in a non-terminal state "
-            f"{status_of(found.job, '').status}; stop it first."
+            f"{_status_of(found.job, '').status}; stop it first."
         ),
     )
+
+
+# --- states, and exits as errors -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _RayStatus:
+    """``exit_code``: the driver's, once it has exited."""
+
+    status: str
+    message: str
+    error_type: str | None = None
+    exit_code: int | None = None
+
+
+def is_waiting(job: Job) -> bool:
+    return job.state in (JobState.QUEUED, JobState.STARTING)
+
+
+def _status_of(job: Job, waits: str) -> _RayStatus:
+    """``waits``: the planner's wait reason."""
+    state = JobState(job.state)
+    status = _STATES[state]
+    if not state.is_terminal:
+        return _RayStatus(status, _message(job, state, waits))
+    job_exit = job.exit or {}
+    code = job_exit.get("exit_code")
+    sentence = str(job_exit.get("sentence") or "")
+    if state is JobState.SUCCEEDED:
+        return _RayStatus(status, "Job finished successfully.", exit_code=code)
+    is_of_program = state is JobState.FAILED and job_exit.get("kind") in {kind.value for kind in _OF_PROGRAM}
+    return _RayStatus(status, sentence or f"The job is {state.value}.", _PROGRAM_ERROR if is_of_program else None, code)
+
+
+def _message(job: Job, state: JobState, waits: str) -> str:
+    if job.desired_state == DesiredState.CANCEL or state is JobState.CANCELLING:
+        return "Job is being stopped."
+    if state is JobState.RUNNING:
+        return "Job is currently running."
+    if state is JobState.PAUSED:
+        return "Job is paused; `trainmaster resume` lets it go on."
+    return f"Job has not started yet. {waits}".strip()

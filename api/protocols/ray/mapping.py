@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
-from api.protocols.ray.requests import JobRequest
-from api.protocols.ray.runtime_env import RuntimeEnv
-from core.domain.contracts.literal import past_placeholders
+from api.protocols.ray.requests import JobRequest, RuntimeEnv
+from core.domain.contracts.tf_config import past_placeholders
 from core.domain.errors import InvalidSpec
 
 ROLE: Final = "worker"

@@ -1,6 +1,7 @@
-"""A submission as Ray's client sends it, read strictly.
+"""A submission and its ``runtime_env`` as Ray's client sends them, read strictly: the rest of Ray is refused by name.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/openapi.html
+https://docs.ray.io/en/latest/ray-core/api/doc/ray.runtime_env.RuntimeEnv.html
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from api.protocols.kit.errors import NotServed
+from api.protocols.kit.errors import NotServed, refuse_unknown
 from api.protocols.kit.json_values import shortened
 from core.db.json import dump_json
 from core.domain.errors import InvalidRequest
 
+PROTOCOL: Final = "gcs"
+PACKAGE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.zip")
 # Characters that are safe in a URL path: the client does not escape the id.
 _SUBMISSION_ID: Final = re.compile(r"[^/?#%\\\s\x00-\x1f\x7f]{1,200}")
 _FIELDS: Final = frozenset(
@@ -32,7 +35,7 @@ _FIELDS: Final = frozenset(
         "entrypoint_label_selector",
     }
 )
-_ABSENT: Final = {"retry_policy": "is not served: a driver runs once; leave it out"}
+_ABSENT_FIELDS: Final = {"retry_policy": "is not served: a driver runs once; leave it out"}
 _STORED_LIMIT: Final = 64 * 1024  # bytes of JSON: lists of a project's jobs include each job's request
 ENTRYPOINT_LIMIT: Final = 100_000  # characters; Linux takes no longer argument than 128 KiB
 
@@ -72,7 +75,7 @@ def read_job(raw: Any) -> JobRequest:
     if not isinstance(raw, Mapping):
         raise InvalidRequest("The body must be a JSON object with an entrypoint.", field="body")
     raw = {name: value for name, value in raw.items() if value is not None}
-    demand_known(raw, _FIELDS, _ABSENT, "")
+    _demand_known(raw, _FIELDS, _ABSENT_FIELDS, "")
     entrypoint = raw.get("entrypoint", "")
     if not isinstance(entrypoint, str) or not entrypoint.strip():
         raise InvalidRequest(
@@ -83,7 +86,7 @@ def read_job(raw: Any) -> JobRequest:
             f"entrypoint has more than {ENTRYPOINT_LIMIT:,} characters; put it into a script in the working_dir.",
             field="entrypoint",
         )
-    memory = number_of(raw, "entrypoint_memory")
+    memory = _number_of(raw, "entrypoint_memory")
     if memory is not None and not memory.is_integer():
         raise InvalidRequest(f"entrypoint_memory must be whole bytes, got {memory}.", field="entrypoint_memory")
     runtime_env = raw.get("runtime_env", {})
@@ -98,29 +101,33 @@ def read_job(raw: Any) -> JobRequest:
         entrypoint=entrypoint,
         submission_id=_submission_id(raw),
         runtime_env=runtime_env,
-        metadata=texts_of(raw, "metadata"),
-        num_cpus=number_of(raw, "entrypoint_num_cpus"),
-        num_gpus=number_of(raw, "entrypoint_num_gpus"),
+        metadata=_texts_of(raw, "metadata"),
+        num_cpus=_number_of(raw, "entrypoint_num_cpus"),
+        num_gpus=_number_of(raw, "entrypoint_num_gpus"),
         memory=int(memory) if memory else None,
         resources=_amounts(raw),
-        label_selector=texts_of(raw, "entrypoint_label_selector"),
+        label_selector=_texts_of(raw, "entrypoint_label_selector"),
     )
 
 
-def demand_known(raw: Mapping[str, Any], served: Collection[str], absent: Mapping[str, str], where: str) -> None:
+def _demand_known(raw: Mapping[str, Any], served: Collection[str], absent: Mapping[str, str], where: str) -> None:
     """Refuse names that are not in ``served``. ``absent``: Ray's unsupported fields -> message."""
-    for name in raw:
-        if name in served:
-            continue
-        at = f"{where}{name}"[:200]
-        if name in absent:
-            raise NotServed(f"{at} {absent[name]}.", field=at)
-        raise InvalidRequest(
-            f"{at} is not known to this platform, which serves what Ray 2.60 sends; leave it out.", field=at
-        )
+
+    def at(name: str) -> str:
+        return f"{where}{name}"[:200]
+
+    refuse_unknown(
+        raw,
+        served,
+        absent,
+        not_served=lambda name, what: NotServed(f"{at(name)} {what}.", field=at(name)),
+        unknown=lambda name: InvalidRequest(
+            f"{at(name)} is not known to this platform, which serves what Ray 2.60 sends; leave it out.", field=at(name)
+        ),
+    )
 
 
-def texts_of(raw: Mapping[str, Any], name: str, where: str = "") -> dict[str, str]:
+def _texts_of(raw: Mapping[str, Any], name: str, where: str = "") -> dict[str, str]:
     """A dict of text to text; empty if omitted."""
     value = raw.get(name, {})
     at = f"{where}{name}"
@@ -132,7 +139,7 @@ def texts_of(raw: Mapping[str, Any], name: str, where: str = "") -> dict[str, st
     return dict(value)
 
 
-def number_of(raw: Mapping[str, Any], name: str) -> float | None:
+def _number_of(raw: Mapping[str, Any], name: str) -> float | None:
     """A finite number of at least 0; ``None`` if omitted."""
     value = raw.get(name)
     if value is None:
@@ -151,7 +158,7 @@ def _amounts(raw: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name in value:
         try:
-            found[name] = number_of(value, name) or 0.0
+            found[name] = _number_of(value, name) or 0.0
         except InvalidRequest as error:
             raise InvalidRequest(f"entrypoint_resources.{error.sentence}", field="entrypoint_resources") from error
     return found
@@ -169,3 +176,94 @@ def _submission_id(raw: Mapping[str, Any]) -> str:
             field=name,
         )
     return value
+
+
+# --- runtime_env -----------------------------------------------------------------------------------------------------
+
+# Ignored: `excludes` (applied when the client packed), `config` (time-outs of Ray's installer), `_ray_commit` (the Ray
+# that it would install).
+_SERVED_IN_ENV: Final = frozenset({"working_dir", "excludes", "pip", "env_vars", "image_uri", "config", "_ray_commit"})
+_USE_PIP: Final = "is not served; name the packages in pip"
+_USE_IMAGE: Final = "is not served; name an image that has it in image_uri, where the platform runs containers"
+_ABSENT_IN_ENV: Final = {
+    "conda": _USE_PIP,
+    "uv": _USE_PIP,
+    "py_modules": "is not served; put the modules into the working_dir",
+    "java_jars": "is not served",
+    "container": "is not served; image_uri is, where the platform runs containers",
+    "py_executable": "is not served; write the interpreter into the entrypoint",
+    "worker_process_setup_hook": "is not served; call it in the script",
+    "nsight": _USE_IMAGE,
+    "rocprof_sys": _USE_IMAGE,
+    "mpi": "is not served; jobs of the platform run MPI with several replicas",
+}
+_PIP_FIELDS: Final = frozenset({"packages", "pip_check", "pip_version", "pip_install_options"})
+# Ray's defaults, which are ours, too.
+_PIP_OPTIONS: Final = frozenset({"--disable-pip-version-check", "--no-cache-dir"})
+_LINES: Final = 1_000
+_LINE: Final = 1_000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeEnv:
+    """``package``: name of the uploaded zip; empty: none. ``requirements``: lines of a pip requirements file."""
+
+    package: str = ""
+    requirements: tuple[str, ...] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
+
+
+def read_environment(raw: Mapping[str, Any]) -> RuntimeEnv:
+    """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of Ray."""
+    fields = {name: value for name, value in raw.items() if value not in (None, {}, [], "")}
+    _demand_known(fields, _SERVED_IN_ENV, _ABSENT_IN_ENV, "runtime_env.")
+    image = fields.get("image_uri", "")
+    if not isinstance(image, str):
+        raise InvalidRequest("runtime_env.image_uri must be the name of an image.", field="runtime_env.image_uri")
+    return RuntimeEnv(
+        package=_package(fields.get("working_dir", "")),
+        requirements=_requirements(fields.get("pip", [])),
+        env_vars=_texts_of(fields, "env_vars", "runtime_env."),
+        image=image,
+    )
+
+
+def _package(uri: Any) -> str:
+    at = "runtime_env.working_dir"
+    if uri == "":
+        return ""
+    protocol, separator, name = uri.partition("://") if isinstance(uri, str) else ("", "", "")
+    if separator and protocol != PROTOCOL:
+        raise NotServed(
+            f"{at}: a package at {protocol[:20]}:// is not served; give a local folder, which the client uploads.",
+            field=at,
+        )
+    if not separator or not PACKAGE_NAME.fullmatch(name):
+        raise InvalidRequest(f"{at} must be a package that was uploaded: {PROTOCOL}://<name>.zip.", field=at)
+    return name
+
+
+def _requirements(value: Any) -> tuple[str, ...]:
+    at = "runtime_env.pip"
+    if isinstance(value, Mapping):
+        _demand_known(value, _PIP_FIELDS, {}, f"{at}.")
+        if value.get("pip_check"):
+            raise NotServed(f"{at}.pip_check is not served; leave it out, or run `pip check` in the entrypoint.")
+        if value.get("pip_version"):
+            raise NotServed(f"{at}.pip_version is not served: the image's own pip installs; leave it out.")
+        options = value.get("pip_install_options") or []
+        if not isinstance(options, list) or not set(map(str, options)) <= _PIP_OPTIONS:
+            raise NotServed(
+                f"{at}.pip_install_options is not served; options of a requirements file may stand in packages.",
+                field=f"{at}.pip_install_options",
+            )
+        value = value.get("packages", [])
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+        raise InvalidRequest(f"{at} must be a list of requirements.", field=at)
+    if len(value) > _LINES:
+        raise InvalidRequest(f"{at} has more than {_LINES} requirements.", field=at)
+    for line in value:
+        if len(line) > _LINE or "\n" in line or "\0" in line or line.strip() == "--" or line.startswith("/"):
+            raise InvalidRequest(f"{at}: {line[:60]!r} is no line of a requirements file that can be served.", field=at)
+    return tuple(line for line in value if line.strip())

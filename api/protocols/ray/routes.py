@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import anyio
-from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Depends, Path, Request, Response, WebSocket
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocketDisconnect
 
 from api.app.graceful_shutdown import GracefulShutdown
@@ -22,17 +22,47 @@ from api.app.unit_of_work import AppContext, AppContextDep, get_app_context
 from api.auth import Caller, Reader, Writer, bearer_caller
 from api.events.watch import watch_of
 from api.http.content_length import content_length
+from api.http.protocol_errors import ProtocolRoute
 from api.jobs.schemas import wait_reason_of
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.streams import limiter_of
 from api.protocols.ray import jobs, logs, packages
-from api.protocols.ray.answers import RayRoute, refusal
+from api.protocols.ray.jobs import is_waiting
 from api.protocols.ray.requests import read_job
-from api.protocols.ray.states import is_waiting
 from core.db.repositories.jobs import view_row
-from core.domain.errors import Conflict, Forbidden, NotFound, TrainmasterError
+from core.domain.errors import (
+    AttemptEnded,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    InvalidSpec,
+    NotFound,
+    TrainmasterError,
+)
 from core.domain.jobs.states import JobState
 from core.storage.logs.files import JobLogs
 from core.storage.outputs import job_output
+
+
+class RayRoute(ProtocolRoute):
+    """Answers errors as Ray's dashboard does: in plain text, with the platform's statuses but for a few.
+
+    Ray has no error codes: a client sees the status and the text, after ``Request failed with status code``.
+    """
+
+    codes = ((AttemptEnded, 403, ""), (InvalidRequest, 400, ""), (InvalidSpec, 400, ""))
+    otherwise = invalid = unreadable = ""
+    stale = (409, "")
+
+    @classmethod
+    def refusal(cls, status: int, code: str, message: str) -> Response:
+        del code
+        return _refusal(status, message)
+
+
+def _refusal(status: int, message: str) -> Response:
+    return PlainTextResponse(message.removesuffix("."), status)  # the client adds a full stop of its own
+
 
 router = APIRouter(route_class=RayRoute, include_in_schema=False)
 
@@ -150,7 +180,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         caller = await bearer_caller(websocket, context)
         found = await run_in_threadpool(_logs, context, caller, project, ref)
     except TrainmasterError as error:
-        await websocket.send_denial_response(refusal(error.status, error.sentence))
+        await websocket.send_denial_response(_refusal(error.status, error.sentence))
         return
 
     async def read_status() -> logs.DriverStatus:
@@ -161,11 +191,12 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
     await websocket.accept()
     watch = watch_of(websocket, context)
     shutdown: GracefulShutdown = websocket.app.state.shutdown
+    limiter = limiter_of(websocket.app.state, "ray_log_readers", _READERS)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
         try:
             async with watch.following():
-                lines = logs.follow(found, read_status, watch.wait, shutdown=shutdown, limiter=_limiter(websocket))
+                lines = logs.follow(found, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
                 async for text in lines:
                     await websocket.send_text(text)
             await websocket.close(_GOING_AWAY if shutdown.is_stopping else 1000)
@@ -192,14 +223,6 @@ def _read_status(context: AppContext, caller: Caller, project: str, ref: str) ->
         return logs.DriverStatus(
             JobState(job.state).is_terminal, reason.sentence if reason is not None and is_shown else ""
         )
-
-
-def _limiter(websocket: WebSocket) -> CapacityLimiter:
-    state = websocket.app.state
-    if not hasattr(state, "ray_log_readers"):
-        state.ray_log_readers = CapacityLimiter(_READERS)
-    limiter: CapacityLimiter = state.ray_log_readers
-    return limiter
 
 
 async def nothing_here(rest: str, caller: Reader) -> Response:

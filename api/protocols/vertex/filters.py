@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from api.protocols.vertex.proto import snake
+from api.protocols.vertex.proto import camel, snake
 from core.domain.errors import InvalidRequest
 
 _TOKEN: Final = re.compile(
@@ -247,6 +247,17 @@ def compare(own: Any, sign: str, value: Any) -> bool:
             return bool(own > value)
         case _:
             return bool(own >= value)
+
+
+def field_reader(item: Mapping[str, Any], **times: datetime | None) -> FieldReader:
+    """Reads the fields of a resource's view. ``times``: its times, which the view has as text."""
+
+    def read(name: str) -> Any:
+        if name in times:
+            return times[name]
+        return item.get("labels", {}) if name == "labels" else item.get(camel(name))
+
+    return read
 
 
 def bad_filter(what: str) -> InvalidRequest:

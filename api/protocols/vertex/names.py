@@ -1,18 +1,27 @@
-"""Resource names: ``projects/<ours>/locations/<a region of theirs>/<collection>/<id>``."""
+"""Resource names: ``projects/<ours>/locations/<a region of theirs>/<collection>/<id>``, and routes' parameters."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final
 
+from fastapi import Body, Depends, Path
 from sqlalchemy.orm import Session
 
+from api.app.unit_of_work import AppContextDep
 from api.auth import Caller, ProjectMembership, Role
+from api.protocols.vertex.table import table_of
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
 _LOCATION: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|-")
 ANY_LOCATION: Final = "-"
+TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"  # prefix of messages' ``@type``
+PARENT: Final = "/v1/projects/{project}/locations/{location}"
+# The SDK polls operations here over REST: it is the first of its address rules.
+PARENT_OF_PROGRESS: Final = PARENT.replace("/v1/", "/ui/", 1)
+ResourceId = Annotated[str, Path(max_length=128)]
+RawBody = Annotated[dict[str, Any], Body()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +38,6 @@ class Parent:
         return "/".join(("projects", self.project, "locations", self.location, *parts))
 
 
-def parent_of(project: str, location: str, own: str) -> Parent:
-    """Raises ``InvalidRequest`` for an invalid location."""
-    if not _LOCATION.fullmatch(location):
-        raise InvalidRequest(f"Location {location[:100]!r} is none; write one such as us-central1.", field="location")
-    return Parent(project, location, own)
-
-
 def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> ProjectMembership:
     """The caller's membership of the project. Raises ``Forbidden``, as Vertex AI does for unknown projects, too."""
     try:
@@ -47,3 +49,17 @@ def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, v
             f"Permission 'aiplatform.{verb}' denied on resource '//aiplatform.googleapis.com/"
             f"{parent.name_of()}' (or it may not exist).{hint}"
         ) from None
+
+
+def _parent(
+    project: Annotated[str, Path(max_length=100)],
+    location: Annotated[str, Path(max_length=64)],
+    context: AppContextDep,
+) -> Parent:
+    """Raises ``InvalidRequest`` for an invalid location."""
+    if not _LOCATION.fullmatch(location):
+        raise InvalidRequest(f"Location {location[:100]!r} is none; write one such as us-central1.", field="location")
+    return Parent(project, location, table_of(context).project(project))
+
+
+ParentDep = Annotated[Parent, Depends(_parent)]

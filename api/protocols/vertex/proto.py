@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from api.protocols.kit.errors import NotServed
+from api.protocols.kit.errors import NotServed, refuse_unknown
 from api.protocols.kit.json_values import shortened
 from core.domain.errors import InvalidRequest
 
@@ -46,18 +46,20 @@ class Message:
         Raises ``NotServed`` for non-empty fields in ``absent`` (name -> feature), else ``InvalidRequest`` worded as the
         real API's.
         """
-        for name, value in self._fields.items():
-            if name in served:
-                continue
-            if absent is not None and name in absent:
-                if value in (False, 0, "", [], {}):
-                    continue
-                raise NotServed(f"{self.path}.{snake(name)}: {absent[name]} not served by this platform; leave it out.")
-            raise InvalidRequest(
+        refuse_unknown(
+            self._fields,
+            served,
+            absent or {},
+            empty=(False, 0, "", [], {}),
+            not_served=lambda name, what: NotServed(
+                f"{self.at(name)}: {what} not served by this platform; leave it out."
+            ),
+            unknown=lambda name: InvalidRequest(
                 f"Invalid JSON payload received. Unknown name \"{snake(name)[:100]}\" at '{self.path}': Cannot find "
                 "field.",
-                field=f"{self.path}.{snake(name)}"[:200],
-            )
+                field=self.at(name)[:200],
+            ),
+        )
 
     def __contains__(self, name: str) -> bool:
         """Whether the field was sent, even if empty."""
@@ -71,6 +73,13 @@ class Message:
 
     def at(self, name: str) -> str:
         return f"{self.path}.{snake(name)}"
+
+    def fault(self, name: str, what: str) -> InvalidRequest:
+        """The error for a field. ``what``: the rest of its sentence, after the field's path."""
+        return InvalidRequest(f"{self.at(name)}: {what}", field=self.at(name))
+
+    def missing(self, name: str) -> InvalidRequest:
+        return self.fault(name, "Required field is not set.")
 
     def text(self, name: str, limit: int = 131_000) -> str:
         value = self._fields.get(name, "")

@@ -9,91 +9,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
-from api.protocols.vertex.collections import COLLECTIONS
+from api.protocols.vertex.collections import COLLECTIONS, Collection
 from api.protocols.vertex.metadata.routes import router as metadata
-from api.protocols.vertex.operations import routes, service
+from api.protocols.vertex.names import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
+from api.protocols.vertex.operations import router as operations
+from api.protocols.vertex.paging import ListQuery
 from api.protocols.vertex.registry import model_updates, models
-from api.protocols.vertex.request_types import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
-from api.protocols.vertex.resource_collection import Collection
-from api.protocols.vertex.serving import routes as serving_routes
+from api.protocols.vertex.serving import deploying, endpoints, predicting, uploads
 from api.protocols.vertex.tensorboards.routes import router as tensorboards
-from api.protocols.vertex.training import jobs
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.domain.errors import NotFound
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
-# Before the collections' routes, whose patterns match these, too.
-router.include_router(serving_routes.router)
-
-
-def _list_query(
-    filter: Annotated[str, Query()] = "",  # noqa: A002 (as Google names it)
-    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
-    pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
-    orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
-) -> jobs.ListQuery:
-    return jobs.ListQuery(filter, pageSize, pageToken, orderBy)
-
-
-def _add(collection: str, kind: Collection) -> None:
-    """The routes of one collection."""
-
-    def create(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-        resource_id = kind.create(context, caller, parent, body)
-        return answer(kind.get(context, caller, parent, resource_id))
-
-    def list_all(
-        parent: ParentDep,
-        caller: Reader,
-        context: AppContextDep,
-        query: Annotated[jobs.ListQuery, Depends(_list_query)],
-    ) -> Response:
-        return answer(kind.page(context, caller, parent, query))
-
-    def get(resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:
-        return answer(kind.get(context, caller, parent, resource))
-
-    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-        if action != "cancel":
-            raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
-        kind.cancel(context, caller, parent, resource)
-        return answer({})
-
-    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-        return answer(kind.delete(context, caller, parent, resource))
-
-    # Polling a deletion continues it, so this needs write access.
-    def operation(
-        resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep
-    ) -> Response:
-        path = f"{collection}/{resource}/operations/{operation}"
-        return answer(service.find_operation(context, caller, parent, path, COLLECTIONS))
-
-    def add(path: str, handler: Callable[..., Response], method: str) -> None:
-        router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")
-
-    one = f"{PARENT}/{collection}/{{resource}}"
-    add(f"{PARENT}/{collection}", create, "POST")
-    add(f"{PARENT}/{collection}", list_all, "GET")
-    add(f"{one}:{{action}}", verb, "POST")
-    add(one, get, "GET")
-    add(one, delete, "DELETE")
-    add(f"{one}/operations/{{operation}}", operation, "GET")
-    add(f"{PARENT_OF_PROGRESS}/{collection}/{{resource}}/operations/{{operation}}", operation, "GET")
-
-
 _SERVED: Final = (*COLLECTIONS, "metadataStores", "tensorboards", "operations")
 _MODEL: Final = f"{PARENT}/{models.COLLECTION}/{{resource}}"
+_UPLOAD: Final = f"/{models.COLLECTION}/{{resource}}/operations/{uploads.OPERATION}-{{number}}"
+_ENDPOINT: Final = f"{PARENT}/{endpoints.COLLECTION}/{{resource}}"
+_OPERATION: Final = f"/{endpoints.COLLECTION}/{{resource}}/operations/"
+_DeploymentId = Annotated[str, Path(max_length=100)]
+
+# The routes of models and endpoints come before the collections' routes, whose patterns match these, too.
+# --- models ----------------------------------------------------------------------------------------------------------
 
 
-# Before the collections' routes, whose `{action}` pattern matches these, too.
+@router.post(f"{PARENT}/{models.COLLECTION}:upload")
+def upload_model(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    return answer(uploads.upload(context, caller, parent, body))
+
+
+@router.get(f"{PARENT}{_UPLOAD}")
+@router.get(f"{PARENT_OF_PROGRESS}{_UPLOAD}")
+def look_at_upload(
+    resource: ResourceId,
+    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    parent: ParentDep,
+    caller: Reader,
+    context: AppContextDep,
+) -> Response:
+    return answer(uploads.poll_upload(context, caller, parent, resource, number))
+
+
 @router.get(f"{_MODEL}:listVersions")
 def list_model_versions(
     resource: ResourceId,
@@ -102,7 +64,7 @@ def list_model_versions(
     context: AppContextDep,
     filter: Annotated[str, Query()] = "",  # noqa: A002
 ) -> Response:
-    return answer(models.list_versions(context, caller, parent, resource, jobs.ListQuery(filter)))
+    return answer(models.list_versions(context, caller, parent, resource, ListQuery(filter)))
 
 
 @router.post(f"{_MODEL}:mergeVersionAliases")
@@ -129,11 +91,135 @@ def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer
     return answer(models.delete_version(context, caller, parent, resource))
 
 
+# --- endpoints -------------------------------------------------------------------------------------------------------
+
+
+@router.post(f"{PARENT}/{endpoints.COLLECTION}")
+def create_endpoint(
+    body: RawBody,
+    parent: ParentDep,
+    caller: Writer,
+    context: AppContextDep,
+    endpointId: Annotated[str, Query(max_length=100)] = "",  # noqa: N803 (as Google names it)
+) -> Response:
+    return answer(endpoints.create(context, caller, parent, body, endpointId))
+
+
+@router.patch(_ENDPOINT)
+def update_endpoint(
+    resource: ResourceId,
+    body: RawBody,
+    parent: ParentDep,
+    caller: Writer,
+    context: AppContextDep,
+    updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
+) -> Response:
+    return answer(endpoints.update(context, caller, parent, resource, body, updateMask))
+
+
+@router.post(f"{_ENDPOINT}:deployModel")
+def deploy_model(
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
+) -> Response:
+    return answer(deploying.deploy(context, caller, parent, resource, body))
+
+
+@router.post(f"{_ENDPOINT}:undeployModel")
+def undeploy_model(
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
+) -> Response:
+    return answer(deploying.undeploy(context, caller, parent, resource, body))
+
+
+@router.get(f"{PARENT}{_OPERATION}{deploying.DEPLOY}-{{deployment}}")
+@router.get(f"{PARENT_OF_PROGRESS}{_OPERATION}{deploying.DEPLOY}-{{deployment}}")
+def look_at_deployment(
+    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
+) -> Response:
+    return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.DEPLOY, deployment))
+
+
+@router.get(f"{PARENT}{_OPERATION}{deploying.UNDEPLOY}-{{deployment}}")
+@router.get(f"{PARENT_OF_PROGRESS}{_OPERATION}{deploying.UNDEPLOY}-{{deployment}}")
+def look_at_undeployment(
+    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
+) -> Response:
+    return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.UNDEPLOY, deployment))
+
+
+# A prediction needs only read access.
+@router.post(f"{_ENDPOINT}:predict")
+async def predict(
+    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep
+) -> Response:
+    return await predicting.predict(request, context, caller, parent, resource)
+
+
+@router.post(f"{_ENDPOINT}:rawPredict")
+async def raw_predict(
+    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep
+) -> Response:
+    return await predicting.raw_predict(request, context, caller, parent, resource)
+
+
+# --- collections -----------------------------------------------------------------------------------------------------
+
+
+def _list_query(
+    filter: Annotated[str, Query()] = "",  # noqa: A002 (as Google names it)
+    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
+    pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+    orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+) -> ListQuery:
+    return ListQuery(filter, pageSize, pageToken, orderBy)
+
+
+def _add(collection: str, kind: Collection) -> None:
+    """The routes of one collection."""
+
+    def create(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+        resource_id = kind.create(context, caller, parent, body)
+        return answer(kind.get(context, caller, parent, resource_id))
+
+    def list_all(
+        parent: ParentDep,
+        caller: Reader,
+        context: AppContextDep,
+        query: Annotated[ListQuery, Depends(_list_query)],
+    ) -> Response:
+        return answer(kind.page(context, caller, parent, query))
+
+    def get(resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:
+        return answer(kind.get(context, caller, parent, resource))
+
+    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+        if action != "cancel":
+            raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
+        kind.cancel(context, caller, parent, resource)
+        return answer({})
+
+    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+        return answer(kind.delete(context, caller, parent, resource))
+
+    def add(path: str, handler: Callable[..., Response], method: str) -> None:
+        router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")
+
+    one = f"{PARENT}/{collection}/{{resource}}"
+    add(f"{PARENT}/{collection}", create, "POST")
+    add(f"{PARENT}/{collection}", list_all, "GET")
+    add(f"{one}:{{action}}", verb, "POST")
+    add(one, get, "GET")
+    add(one, delete, "DELETE")
+
+
 for _name, _kind in COLLECTIONS.items():
     _add(_name, _kind)
 router.include_router(metadata)
 router.include_router(tensorboards)
-router.include_router(routes.router)
+router.include_router(operations)
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
 
 
 @router.api_route(f"{PARENT}/{{rest:path}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, aliased
 
 from core.db.leases import TICK_DONE
-from core.db.repositories.wait_reasons import reason_columns, with_reasons
+from core.db.repositories.planning import reason_columns, with_reasons
 from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Attempt, Job, JobLabel, Lease, Project, Replica, Trial, User, UtcDateTime
 from core.domain.errors import StaleWrite

@@ -1,4 +1,9 @@
-"""Planner settings of administrators (policy, bookings), start forecasts, and the recent usage of projects."""
+"""Planner settings of administrators (policy, bookings), start forecasts, the recent usage of projects, wait reasons.
+
+Why jobs wait is a row for each shape of gang, and one for a project's user if theirs differs: reasons of quotas and
+shares are equal for all jobs of one shape of one user in one project, and are stored under that key; the row of a shape
+alone applies to all submitters of such a gang.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, and_, bindparam, delete, insert, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Label, Table, and_, bindparam, delete, func, insert, select, true, update
+from sqlalchemy.orm import Session, aliased
 
-from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecastRow, Usage
+from core.db.rows import AnySelect
+from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecastRow, Usage, WaitReason
 from core.domain.errors import StaleWrite
 from core.domain.sharing.policy import Policy, parse_policy, readable_policy
 from core.domain.sharing.usage import DecayedUsage
@@ -165,3 +171,29 @@ def write_usage(session: Session, held: Mapping[UsageKey, DecayedUsage], *, know
     for kind, these in rows.items():
         if these:
             session.connection().execute(statements[kind], these)
+
+
+_OfUser: Final = aliased(WaitReason)
+
+
+def user_shape_key(shape: str, project_id: str, user_id: str) -> str:
+    """The key in ``wait_reasons.shape`` for one user's jobs of this shape in this project."""
+    return f"{shape}/{project_id}/{user_id}"
+
+
+def reason_columns() -> tuple[Label[Any], ...]:
+    """``shape_code``, ``shape_sentence`` and ``shape_numbers`` of a query that :func:`with_reasons` has joined."""
+    return (
+        func.coalesce(_OfUser.code, WaitReason.code).label("shape_code"),
+        func.coalesce(_OfUser.sentence, WaitReason.sentence).label("shape_sentence"),
+        func.coalesce(_OfUser.numbers, WaitReason.numbers).label("shape_numbers"),
+    )
+
+
+def with_reasons(query: AnySelect, where: ColumnElement[bool] | None = None) -> AnySelect:
+    """``query`` of jobs joined with the wait reason of each job's shape, if known. ``where``: only for these jobs."""
+    only = true() if where is None else where
+    of_user = Job.shape + "/" + Job.project_id + "/" + Job.user_id
+    return query.join(WaitReason, and_(WaitReason.shape == Job.shape, only), isouter=True).join(
+        _OfUser, and_(_OfUser.shape == of_user, only), isouter=True
+    )

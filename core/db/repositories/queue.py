@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
-from core.db.repositories.wait_reasons import reason_columns, with_reasons
+from core.db.repositories.planning import reason_columns, with_reasons
 from core.db.rows import AnyRow
 from core.db.tables import Job, Lease, Project, Replica, StartForecastRow, User, UtcDateTime
 from core.domain.jobs.states import JobState

@@ -1,5 +1,5 @@
-"""Writing a new job with its labels, its first event and its idempotency key: all of it, or none. Idempotency keys of
-other requests are here, too.
+"""From a spec to the rows of a queued job (the one factory for jobs of users and of studies), and their writing: the
+job, its labels, its first event and its idempotency key, all of it or none. Idempotency keys of other requests, too.
 
 On PostgreSQL it is one statement. The simple equivalent is the four inserts that SQLite gets (``_write_each``); each of
 them costs a round trip and, in Python, more than the database needs for it, while all clients of a busy platform queue
@@ -30,11 +30,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
+from trainmaster.spec import JobSpec
 
 from core.db.engine import insert_into
+from core.db.repositories.jobs import ROLE_KEY
 from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Event, IdempotencyKey, Job, JobLabel
 from core.domain.errors import IdempotencyMismatch
+from core.domain.jobs.states import DesiredState, JobState
+from core.domain.sharing.resources import gang_of
 
 _JOBS: Final = cast("Table", Job.__table__)
 _LABELS: Final = cast("Table", JobLabel.__table__)
@@ -79,6 +83,59 @@ class NewJob:
     job: Mapping[str, Any]
     labels: Sequence[tuple[str, str]]
     event: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmission:
+    """A job to be written. ``output_path``: ``None`` for a folder of its own. ``trial``: see ``Job.trial``."""
+
+    id: str
+    spec: JobSpec
+    project_id: str
+    project: str
+    user_id: str
+    output_volume: str
+    output_path: str | None = None
+    cloned_from: str | None = None
+    resume_from: str | None = None
+    trial: Mapping[str, Any] | None = None
+
+
+def new_job(order: JobSubmission, *, now: datetime, actor: str, reason: str = "") -> NewJob:
+    """The rows of a job that is queued at ``now``, for :func:`write_job`."""
+    spec, gang = order.spec, gang_of(order.spec)
+    row = {
+        "id": order.id,
+        "project_id": order.project_id,
+        "user_id": order.user_id,
+        "name": spec.name,
+        "spec": spec.model_dump(mode="json"),
+        "gang": gang.to_json(),
+        "shape": gang.shape(),
+        "gpu_milli": gang.gpu_milli,
+        "state": JobState.QUEUED.value,
+        "desired_state": DesiredState.RUN.value,
+        "priority": spec.priority,
+        "max_run_time_s": spec.max_run_time,
+        "output_volume": order.output_volume,
+        "output_path": f"{order.project}/{order.id}" if order.output_path is None else order.output_path,
+        "resume_from": order.resume_from,
+        "cloned_from": order.cloned_from,
+        "trial": None if order.trial is None else dict(order.trial),
+        "created_at": now,
+        "queued_at": now,
+        "updated_at": now,
+    }
+    event = {
+        "at": now,
+        "kind": "job.queued",
+        "actor": actor,
+        "project_id": order.project_id,
+        "job_id": order.id,
+        "reason": reason,
+    }
+    labels = [*spec.labels.items(), *((ROLE_KEY, role) for role in spec.roles)]
+    return NewJob(row, labels, event)
 
 
 def write_job(session: Session, new: NewJob, claim: KeyClaim | None) -> str | None:

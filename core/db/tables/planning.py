@@ -21,7 +21,7 @@ from core.db.tables.base import Base
 class WaitReason(Base):
     """Why jobs of one shape wait. Equal gangs wait for equal reasons, so a tick writes a few rows, not thousands.
 
-    ``shape`` may also be that of one user's jobs in one project (``core.db.repositories.wait_reasons``).
+    ``shape`` may also be that of one user's jobs in one project (``core.db.repositories.planning``).
     """
 
     __tablename__ = "wait_reasons"

@@ -23,8 +23,7 @@ from core.storage.logs.files import (
     time_offset,
     without_rank,
 )
-from core.storage.logs.levels import level_after
-from core.storage.logs.search import LineSearch
+from core.storage.logs.filters import LineSearch, level_after
 
 _MEMORY: Final = 4 * 2**20  # all blocks of one stream together
 _BLOCK: Final = (4 * 2**10, 256 * 2**10)
@@ -56,7 +55,7 @@ _RUNTIME: Final = Speaker()
 class Selection:
     """Which lines. ``ranks``: (role, index) -> first rank and number of processes, for ``rank``.
 
-    ``level``: minimum severity (see ``core.storage.logs.levels``). ``since``, ``until``: timestamps, both inclusive.
+    ``level``: minimum severity (see ``core.storage.logs.filters``). ``since``, ``until``: timestamps, both inclusive.
     """
 
     attempt: int | None = None

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, insert, null, select, tuple_, update
+from sqlalchemy import ColumnElement, Table, insert, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from core.db.repositories.events import append_events, event_row
 from core.db.repositories.nodes import is_holding, usage
+from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
@@ -213,18 +214,11 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
     Raises:
         StaleWrite: the attempt, a replica or a node has changed since the plan saw it; nothing is written.
     """
-    attempt = session.execute(
-        update(Attempt)
-        .where(
-            Attempt.job_id == grow_.job_id,
-            Attempt.state.in_([AttemptState.STARTING.value, AttemptState.RUNNING.value]),
-            Attempt.stop.is_(None),
-            Attempt.decided_at.is_(None),
-        )
-        .values(generation=Attempt.generation + 1)
-        .returning(Attempt.id, Attempt.number)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+    attempt = change_attempt(
+        session,
+        Attempt.job_id == grow_.job_id,
+        Attempt.state.in_([AttemptState.STARTING.value, AttemptState.RUNNING.value]),
+    )
     project_id = session.execute(
         select(Job.project_id).where(Job.id == grow_.job_id, Job.desired_state == DesiredState.RUN.value)
     ).scalar_one_or_none()
@@ -265,6 +259,17 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         data={"attempt": attempt.number, "replicas": names[:100], "count": len(names)},
     )
     return attempt_id
+
+
+def change_attempt(session: Session, *where: ColumnElement[bool], **values: object) -> AnyRow | None:
+    """Change the attempt, unless it is ending; its ``id`` and ``number``, or ``None`` where no such attempt matches."""
+    return session.execute(
+        update(Attempt)
+        .where(*where, Attempt.stop.is_(None), Attempt.decided_at.is_(None))
+        .values(generation=Attempt.generation + 1, **values)
+        .returning(Attempt.id, Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
 
 
 def _replicas_of(session: Session, attempt_id: AttemptId) -> dict[tuple[str, int], Any]:

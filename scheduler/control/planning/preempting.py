@@ -22,6 +22,7 @@ from core.domain.jobs.states import AttemptState, DesiredState, JobState, Replic
 from scheduler.control.attempts.attempt_snapshot import Stop, StopCause
 from scheduler.control.attempts.storage.statement_batch import lock_attempts
 from scheduler.control.journal import Journal
+from scheduler.control.planning.placing import change_attempt
 from scheduler.planning.model import Plan, Preempt, Shrink
 
 _LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
@@ -125,19 +126,13 @@ def _preempt(
         for_job=preempt.for_job,
     )
     project_id = _project(session, preempt.job_id)
-    hit = session.execute(
-        update(Attempt)
-        .where(
-            Attempt.id == attempt_id,
-            Attempt.job_id == preempt.job_id,
-            Attempt.state.in_(_LIVE),
-            Attempt.stop.is_(None),
-            Attempt.decided_at.is_(None),
-        )
-        .values(stop=stop.to_json(), generation=Attempt.generation + 1)
-        .returning(Attempt.number)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+    hit = change_attempt(
+        session,
+        Attempt.id == attempt_id,
+        Attempt.job_id == preempt.job_id,
+        Attempt.state.in_(_LIVE),
+        stop=stop.to_json(),
+    )
     if hit is None or project_id is None or attempt_id is None:
         raise StaleWrite(f"job {preempt.job_id} has moved since the plan was made")
     session.execute(
@@ -178,18 +173,7 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
     least = session.execute(select(Job.gang).where(Job.id == shrink.job_id)).scalar_one()
     if len(staying - wanted) < _least(least, shrink.role):
         raise StaleWrite(f"job {shrink.job_id} has too few replicas to give any")
-    hit = session.execute(
-        update(Attempt)
-        .where(
-            Attempt.id == attempt_id,
-            Attempt.state == AttemptState.RUNNING.value,
-            Attempt.stop.is_(None),
-            Attempt.decided_at.is_(None),
-        )
-        .values(generation=Attempt.generation + 1)
-        .returning(Attempt.number)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+    hit = change_attempt(session, Attempt.id == attempt_id, Attempt.state == AttemptState.RUNNING.value)
     if hit is None:
         raise StaleWrite(f"job {shrink.job_id} has moved since the plan was made")
     session.execute(

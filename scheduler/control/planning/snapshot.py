@@ -11,8 +11,7 @@ from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_holding, is_live
-from core.db.repositories.planning import UsageKey
-from core.db.repositories.wait_reasons import user_key
+from core.db.repositories.planning import UsageKey, user_shape_key
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.states import DesiredState, JobState
@@ -271,7 +270,7 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
             earlier_s=r.run_s,
         )  # fmt: skip
         preempted = "" if r.preemption is None else str(r.preemption["sentence"])
-        key = user_key(r.shape, r.project_id, r.user_id)
+        key = user_shape_key(r.shape, r.project_id, r.user_id)
         cache.jobs[JobId(r.id)] = _Waiting(
             r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.is_endless or r.id in own
         )

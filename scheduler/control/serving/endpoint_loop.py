@@ -20,9 +20,8 @@ from trainmaster.spec import parse_spec
 
 from core.db.engine import unit_of_work
 from core.db.repositories.events import append_event
-from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.serving import change_deployment, deployed_versions, live_deployments, live_endpoints
-from core.db.repositories.submission import write_job
+from core.db.repositories.submission import JobSubmission, new_job, write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
 from core.domain.serving.rollout import RolloutEvent, RolloutPlan, ServerStatus, plan

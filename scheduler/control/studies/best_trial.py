@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from core.db.repositories.new_jobs import JobSubmission, new_job
-from core.db.repositories.submission import write_job
+from core.db.repositories.submission import JobSubmission, new_job, write_job
 from core.db.tables import Archive, Job, ModelVersion, Trial, User
 from core.domain.model_versions import VersionState
 from core.domain.studies.results import TrialResult, best, values_of

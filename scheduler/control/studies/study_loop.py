@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from core.db.engine import unit_of_work
 from core.db.repositories import studies
-from core.db.repositories.wait_reasons import user_key
+from core.db.repositories.planning import user_shape_key
 from core.db.tables import Study, WaitReason
 from core.domain.jobs.states import JobState
 from core.domain.studies.budget import CHOSEN, PAUSED_AT, evaluate_budget
@@ -156,7 +156,7 @@ class StudyPass:
         shapes = {trial.shape for trial in facts.running if trial.job_state is JobState.QUEUED and trial.shape}
         note = ""
         if shapes:
-            shapes |= {user_key(shape, facts.project_id, facts.user_id) for shape in shapes}
+            shapes |= {user_shape_key(shape, facts.project_id, facts.user_id) for shape in shapes}
             with unit_of_work(context.control.sessions, read_only=True) as session:
                 query = select(WaitReason.sentence).where(
                     WaitReason.shape.in_(shapes), WaitReason.code.in_([code.value for code in INFEASIBLE_CODES])

@@ -10,8 +10,7 @@ from sqlalchemy import insert, update
 from trainmaster.studies import Algorithm, Space
 
 from core.db.repositories import studies
-from core.db.repositories.new_jobs import JobSubmission, new_job
-from core.db.repositories.submission import write_job
+from core.db.repositories.submission import JobSubmission, new_job, write_job
 from core.db.tables import Archive, Study, Trial
 from core.domain.errors import StaleWrite
 from core.domain.studies.states import StudyState, TrialState

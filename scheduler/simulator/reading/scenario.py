@@ -22,7 +22,7 @@ from core.domain.sharing.policy import Policy
 from core.domain.sharing.resources import Amounts
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account, Booking
-from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.errors import ScenarioError, check_keys
 from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
 from scheduler.simulator.reading.arrival import Arrival, gang_from
 from scheduler.simulator.reading.job_list import read_trace
@@ -113,7 +113,7 @@ def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -
     """``folder``: where a trace's file is looked up."""
     if not isinstance(data, Mapping):
         raise ScenarioError("a scenario is a mapping with nodes and jobs")
-    _only(data, _KEYS, "scenario")
+    check_keys(data, sorted(_KEYS), "scenario")
     seed = int(data.get("seed", 0))
     random = Random(seed)  # noqa: S311 (a workload, not a secret)
     nodes = read_nodes(data.get("nodes", []))
@@ -153,7 +153,7 @@ def read_nodes(listed: Sequence[Mapping[str, Any]]) -> tuple[NodeSnapshot, ...]:
     nodes: list[NodeSnapshot] = []
     for position, given in enumerate(listed):
         where = f"nodes[{position}]"
-        _only(given, _NODE_KEYS, where)
+        check_keys(given, sorted(_NODE_KEYS), where)
         count = int(given.get("count", 1))
         pattern = str(given.get("name", f"node{position}-{{}}" if count > 1 else f"node{position}"))
         if count > 1 and "{}" not in pattern:
@@ -244,12 +244,6 @@ def _moment(given: Any) -> datetime:
         return DEFAULT_START
     moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _only(given: Mapping[str, Any], known: frozenset[str], where: str) -> None:
-    for key in given:
-        if key not in known:
-            raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(sorted(known))}")
 
 
 def parse_expectations(lines: Any, jobs: frozenset[str], nodes: frozenset[str]) -> tuple[Expectation, ...]:

@@ -12,7 +12,7 @@ from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_durati
 from core.domain.ids import NodeId
 from core.domain.sharing.policy import Defragment, Policy, QueueOrder
 from scheduler.planning.model import Account, Booking, Quota
-from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.errors import ScenarioError, check_keys
 
 _POLICY_FIELDS: Final = {field.name: field for field in fields(Policy)}
 _ACCOUNT_KEYS: Final = (
@@ -77,7 +77,7 @@ def read_accounts(given: Any) -> tuple[Account, ...]:
         where = f"accounts.{project}"
         if not isinstance(settings, Mapping):
             raise ScenarioError(f"{where}: is a mapping such as {{weight: 2}}")
-        _only(settings, _ACCOUNT_KEYS, where)
+        check_keys(settings, _ACCOUNT_KEYS, where)
         weight = _number(settings.get("weight", 1), f"{where}.weight")
         if weight <= 0:
             raise ScenarioError(f"{where}.weight: is more than 0")
@@ -142,7 +142,7 @@ def read_bookings(given: Any, start: datetime, nodes: frozenset[str]) -> tuple[B
         where = f"bookings[{number}]"
         if not isinstance(settings, Mapping) or not {"project", "nodes", "from", "to"} <= settings.keys():
             raise ScenarioError(f"{where}: needs project, nodes, from and to")
-        _only(settings, _BOOKING_KEYS, where)
+        check_keys(settings, _BOOKING_KEYS, where)
         unknown = sorted(set(map(str, settings["nodes"])) - nodes)
         if unknown:
             raise ScenarioError(f"{where}.nodes: there is no node {', '.join(unknown)}")
@@ -169,9 +169,3 @@ def _number(given: Any, where: str) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise ScenarioError(f"{where}: {given!r} is not a number")
     return float(given)
-
-
-def _only(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in known:
-            raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(known)}")

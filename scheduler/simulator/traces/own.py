@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from core.domain.sharing.resources import Gang
-from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.errors import ScenarioError, check_keys
 from scheduler.simulator.reading.arrival import Arrival, gang_from
 from scheduler.simulator.traces.rows import read_text
 
@@ -90,9 +90,7 @@ def _job(line: str, number: int, where: str) -> FinishedJob:
         raise ScenarioError(f"{where}: is not JSON: {error}") from error
     if not isinstance(fields, Mapping):
         raise ScenarioError(f"{where}: is a JSON object, one job")
-    for key in fields:
-        if key not in _KEYS:
-            raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(sorted(_KEYS))}")
+    check_keys(fields, sorted(_KEYS), where)
     for key in _NEEDED:
         if key not in fields:
             raise ScenarioError(f"{where}: {key!r} is missing")

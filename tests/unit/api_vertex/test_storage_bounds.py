@@ -16,7 +16,7 @@ from api.protocols.gcs.buckets import Bucket
 from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter
 from core.domain.errors import InsufficientStorage, PayloadTooLarge
 from core.settings import Settings
-from core.storage import free_space
+from core.storage import volumes
 from core.storage.tree import Tree
 from tests.unit.api_vertex.one_database import database_url  # noqa: F401 (a fixture)
 from tests.unit.api_vertex.test_storage import UPLOAD, begin, error_of, multipart
@@ -49,7 +49,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     found = Disk()
-    monkeypatch.setattr(free_space, "os", SimpleNamespace(fstatvfs=found))
+    monkeypatch.setattr(volumes, "os", SimpleNamespace(fstatvfs=found))
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_session_keeps_to_the_length_that_began_it(client: TestClient, data: P
 def test_a_full_volume_says_so_before_it_is_written_to(client: TestClient, data: Path, disk: Disk) -> None:
     place = begin(client, "x")
     assert client.put(place, content=b"01234", headers={"content-range": "bytes 0-4/10"}).status_code == 308
-    disk.free = free_space.RESERVE_BYTES + 5
+    disk.free = volumes.RESERVE_BYTES + 5
     for answer in (
         client.post(f"{UPLOAD}/data/o?uploadType=media&name=x", content=b"x" * 10),
         client.post(

@@ -11,7 +11,7 @@ import pytest
 from trainmaster_runtime.record import StateFolder
 from trainmaster_runtime.worlds import WorldChanges, hold_s
 
-from executors.kubernetes.pods.world_updates import encode
+from executors.kubernetes.pods.pod_writer import encode
 from tests.orders import bare_order
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.storage.logs.files import JobLogs, parse_line, stamp_at, time_offset
-from core.storage.logs.levels import RANKS, level_after, level_of
+from core.storage.logs.filters import RANKS, LineSearch, level_after, level_of
 from core.storage.logs.merge import LogMerge, Selection, newest_position
-from core.storage.logs.search import LineSearch
 from core.storage.tree import Tree
 
 START = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from core.domain.errors import InvalidRequest, NotFound
 from core.storage.logs.files import JobLogs, line_starts_backwards, parse_line, tail_offset
+from core.storage.logs.filters import LineSearch, without_anchors
 from core.storage.logs.merge import LINE_LIMIT, LogMerge, LogPosition, MergedLine, Selection, newest_position
-from core.storage.logs.search import LineSearch, without_anchors
 from core.storage.tree import Tree
 
 

@@ -67,7 +67,7 @@ loader = DataLoader(data, batch_size=2, sampler=sampler)
 for epoch in range(2):
     sampler.set_epoch(epoch)
     for _ in distributed.batches(loader): pass
-before = dict(count=len(distributed.loading._warned))
+before = dict(count=len(distributed.ddp._given_warnings))
 for _ in distributed.batches(loader): pass
 wrong = DistributedSampler(data, num_replicas=3, rank=0)
 for _ in distributed.batches(DataLoader(data, sampler=wrong)): pass

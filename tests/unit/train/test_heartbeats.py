@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_train.distributed.heartbeats import Heartbeat, HeartbeatTable, parse_heartbeat
+from trainmaster_train.distributed.peer_monitor import Heartbeat, HeartbeatTable, parse_heartbeat
 
 
 def board(size: int = 3) -> HeartbeatTable:

@@ -12,12 +12,12 @@ from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
+from api.protocols.gcs.answers import StorageRoute
 from api.protocols.gcs.buckets import Bucket, open_bucket
 from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, StorageCaller, Uploader, find_bucket
 from api.protocols.gcs.checksums import Checksums, checksums_in_headers
 from api.protocols.gcs.objects import Preconditions, checksums_of_object, find_or_none, object_view
 from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain, total_bytes, url_of
-from api.protocols.gcs.route import StorageRoute
 from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter, limit_of_objects
 from api.protocols.gcs.uploads import sessions
 from api.protocols.gcs.uploads.multipart import Multipart

@@ -24,8 +24,8 @@ import orjson
 from api.protocols.gcs.answers import ConditionNotMet
 from api.protocols.gcs.buckets import UPLOADS, Bucket, object_path
 from api.protocols.gcs.checksums import Checksums, ExpectedChecksums, checksums_in_metadata, checksums_of
-from api.protocols.gcs.object_metadata import demand_served
 from api.protocols.gcs.objects import Preconditions, find_object, find_or_none
+from api.protocols.gcs.parameters import demand_served
 from api.protocols.gcs.upload_limits import UploadMeter
 from api.protocols.kit.streams import write_all
 from core.domain.errors import (

@@ -11,7 +11,7 @@ from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import RecordKind
 from api.protocols.vertex.records.principals import RecordTransaction
-from core.db.repositories.vertex import records as vertex_records
+from core.db.repositories import vertex_records
 from core.db.tables import VertexRecord
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 
@@ -71,7 +71,7 @@ def add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, 
         event.demand_known({"artifact", "type", "execution", "eventTime"}, absent={"labels": "labels of events are"})
         kind = event.enum("type", _EVENTS)
         if kind == _EVENTS[0]:
-            raise InvalidRequest(f"{event.at('type')}: is INPUT or OUTPUT.", field=event.at("type"))
+            raise event.fault("type", "is INPUT or OUTPUT.")
         (artifact,) = _find_all(tx, ARTIFACT, [event.text("artifact", 1_000)], event.at("artifact"))
         vertex_records.link(tx.session, execution, artifact, "input" if kind == "INPUT" else "output", tx.work.now)
     return {}
@@ -175,5 +175,4 @@ def _name(tx: RecordTransaction, record: VertexRecord) -> str:
     return tx.name_of(f"{record.collection}/{record.name}")
 
 
-Verb = Callable[[RecordTransaction, str, Message], dict[str, Any]]
 Query = Callable[[RecordTransaction, str], dict[str, Any]]

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.protocols.kit.errors import AlreadyExists
+from api.protocols.kit.json_values import milliseconds
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
-from api.protocols.vertex.records.in_jobs import copy_metrics, record_run_started
 from api.protocols.vertex.records.kinds import RecordKind
 from api.protocols.vertex.records.principals import RecordTransaction
-from core.db.repositories.vertex.records import find_record
+from core.db.repositories.events import append_event
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
+from core.db.repositories.vertex_records import find_record
 from core.db.tables import VertexRecord
 from core.domain.metrics.points import Points
 
@@ -41,7 +43,7 @@ def create_store(tx: RecordTransaction, kind: RecordKind, path: str, message: Me
 def create(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
     record = service.create(tx, kind, path, message)
     if record.schema_title == RUN:
-        record_run_started(tx, record.name)
+        _record_run_started(tx, record.name)
     return record
 
 
@@ -51,7 +53,7 @@ def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message,
     before = _metrics_of(service.find(tx, kind, path, locks=True))
     record = service.change(tx, kind, path, message, mask)
     if record.schema_title == RUN:
-        now_ms = int(tx.work.now.timestamp() * 1000)
+        now_ms = milliseconds(tx.work.now)
         new = {name: value for name, value in _metrics_of(record).items() if before.get(name) != value}
         # They belong to the run as a whole: all at step 0.
         copy_metrics(tx, record.name, {name: Points([0], [now_ms], [value]) for name, value in new.items()})
@@ -68,3 +70,32 @@ def _metrics_of(record: VertexRecord) -> dict[str, float]:
         for name, value in found.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+def _record_run_started(tx: RecordTransaction, run: str) -> None:
+    """Append an event to the job's history; nothing for runs that users create."""
+    if tx.attempt is None:
+        return
+    append_event(
+        tx.session,
+        at=tx.work.now,
+        kind="experiment.run_started",
+        actor="script",
+        project_id=tx.scope.project_id,
+        job_id=tx.attempt.job_id,
+        attempt_id=tx.attempt.attempt_id,
+        reason=f"The script logs to the run {run} of Vertex AI's experiments.",
+        data={"run": run, "location": tx.scope.location},
+    )
+
+
+def copy_metrics(tx: RecordTransaction, run: str, metrics: Mapping[str, Points]) -> None:
+    """Add points to the series ``<run>/<metric>`` of the job's main replica: the token does not identify a replica.
+
+    Points beyond a job's limits stay with the run alone.
+    """
+    if tx.attempt is None or not metrics:
+        return
+    role = next(iter(tx.attempt.roles))
+    key = StreamKey(tx.attempt.job_id, tx.attempt.number, role, 0)
+    add_metrics(tx.session, key, {f"{run}/{name}": points for name, points in metrics.items()}, now=tx.work.now)

@@ -101,7 +101,7 @@ def flag(message: Message, name: str) -> bool:
 def labels(message: Message, name: str) -> dict[str, str]:
     found = message.text_map(name)
     if len(found) > _LABELS or any(len(word) > 63 for pair in found.items() for word in pair):
-        raise InvalidRequest(f"{message.at(name)}: at most {_LABELS} labels of at most 63 characters.", field="labels")
+        raise message.fault(name, f"at most {_LABELS} labels of at most 63 characters.")
     return found
 
 
@@ -112,10 +112,8 @@ def struct(message: Message, name: str) -> dict[str, Any]:
         raise InvalidRequest(f"Invalid value at '{message.at(name)}': this is an object.", field=message.at(name))
     size = len(orjson.dumps(value))
     if size > _METADATA_LIMIT:
-        raise InvalidRequest(
-            f"{message.at(name)}: takes {size:,} bytes, and {_METADATA_LIMIT:,} at most are kept; keep files in a "
-            "bucket.",
-            field=message.at(name),
+        raise message.fault(
+            name, f"takes {size:,} bytes, and {_METADATA_LIMIT:,} at most are kept; keep files in a bucket."
         )
     return dict(value)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from sqlalchemy import exists, literal, tuple_
+from sqlalchemy import exists
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
@@ -27,17 +27,16 @@ from api.protocols.vertex.filters import (
     parse_filter,
     text_test,
 )
+from api.protocols.vertex.paging import Keyset, ListQuery, first_items
 from api.protocols.vertex.proto import snake
 from api.protocols.vertex.records.kinds import RecordKind, enum
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.records.service import fields_of
-from core.db.repositories.vertex import records
+from core.db.repositories import vertex_records
 from core.db.rows import AnySelect
-from core.db.tables import UtcDateTime, VertexLink, VertexRecord
+from core.db.tables import VertexLink, VertexRecord
 from core.domain.errors import InvalidRequest
 
-PAGE: Final = 100
-PAGE_LIMIT: Final = 1_000
 # Rows that one page may scan; the next page continues after them.
 _SCANNED: Final = 5_000
 # Rows times the filter's cost per row: with a long filter a page scans fewer rows.
@@ -54,19 +53,11 @@ _ORDERS: Final[dict[str, InstrumentedAttribute[Any]]] = {
     "name": VertexRecord.name,
 }
 # Filter field -> (kind of link, whether the other record is the parent).
-_LINKS: Final[dict[str, tuple[records.LinkKind, bool]]] = {
+_LINKS: Final[dict[str, tuple[vertex_records.LinkKind, bool]]] = {
     "parent_contexts": ("child", True),
     "child_contexts": ("child", False),
     "in_context": ("member", True),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RecordQuery:
-    filter: str = ""
-    page_size: int = PAGE
-    page_token: str = ""
-    order_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +109,7 @@ def vocabulary(kind: RecordKind) -> FilterVocabulary:
 
 
 def list_records(
-    tx: RecordTransaction, kind: RecordKind, collection: str, query: RecordQuery
+    tx: RecordTransaction, kind: RecordKind, collection: str, query: ListQuery
 ) -> tuple[list[VertexRecord], dict[str, str]]:
     """A page, and ``nextPageToken`` if there is another one. By default the oldest first.
 
@@ -126,28 +117,27 @@ def list_records(
     """
     test = parse_filter(query.filter, vocabulary(kind))
     order, is_down = _order(query.order_by)
-    limit = min(query.page_size or PAGE, PAGE_LIMIT)
-    statement = records.records_in(tx.scope, collection)
+    statement = vertex_records.records_in(tx.scope, collection)
     for term in itertools.islice(_database_terms(test), _DATABASE_TERMS):
         statement = _filtered(tx, statement, term)
-    column = _ORDERS[order]
-    sort = (column.desc(), VertexRecord.id.desc()) if is_down else (column, VertexRecord.id)
-    statement = statement.order_by(*sort)
+    keyset = Keyset(_ORDERS[order], VertexRecord.id, is_down)
     if query.page_token:
-        statement = _after(statement, column, *_read_token(query.page_token, order, is_down), is_down=is_down)
-    found: list[VertexRecord] = []
-    last: VertexRecord | None = None
+        statement = keyset.after(statement, *_read_token(query.page_token, order, is_down))
     scanned = max(_LEAST, min(_SCANNED, _COMPARED // count_terms(query.filter)))
-    for number, (row, batch) in enumerate(
-        _in_batches(tx, statement, column, min(max(limit, _LEAST), scanned), is_down=is_down)
-    ):
-        if len(found) == limit or number == scanned:
-            assert last is not None  # noqa: S101 (there was one before)
-            return found, {"nextPageToken": _token(last, order, is_down)}
-        if test(batch.read(row)):
-            found.append(row)
-        last = row
-    return found, {}
+
+    def read_rows() -> Iterator[tuple[VertexRecord, _Batch]]:
+        for rows in keyset.batches(tx.session, statement, min(max(query.limit, _LEAST), scanned)):
+            batch = _Batch(tx, [row for (row,) in rows])
+            yield from ((row, batch) for row in batch.rows)
+
+    found, token = first_items(
+        read_rows(),
+        lambda pair: pair[0] if test(pair[1].read(pair[0])) else None,
+        lambda pair: _token(pair[0], order, is_down),
+        query.limit,
+        scanned=scanned,
+    )
+    return found, {"nextPageToken": token} if token else {}
 
 
 class _Batch:
@@ -182,47 +172,21 @@ class _Batch:
 
     @cached_property
     def parents(self) -> dict[str, frozenset[str]]:
-        return self._names(records.above(self.tx.session, self.rows, "child"))
+        return self._names(vertex_records.above(self.tx.session, self.rows, "child"))
 
     @cached_property
     def children(self) -> dict[str, frozenset[str]]:
-        return self._names(records.below(self.tx.session, self.rows, "child"))
+        return self._names(vertex_records.below(self.tx.session, self.rows, "child"))
 
     @cached_property
     def contexts(self) -> dict[str, frozenset[str]]:
-        return self._names(records.above(self.tx.session, self.rows, "member"))
+        return self._names(vertex_records.above(self.tx.session, self.rows, "member"))
 
     def _names(self, linked: dict[str, list[VertexRecord]]) -> dict[str, frozenset[str]]:
         return {
             row_id: frozenset(self.tx.name_of(f"{other.collection}/{other.name}") for other in others)
             for row_id, others in linked.items()
         }
-
-
-def _in_batches(
-    tx: RecordTransaction, statement: AnySelect, column: InstrumentedAttribute[Any], limit: int, *, is_down: bool
-) -> Iterator[tuple[VertexRecord, _Batch]]:
-    last: VertexRecord | None = None
-    while True:
-        query = (
-            statement
-            if last is None
-            else _after(statement, column, getattr(last, column.key), last.id, is_down=is_down)
-        )
-        rows = tx.session.scalars(query.limit(limit + 1)).all()
-        batch = _Batch(tx, rows)
-        yield from ((row, batch) for row in rows)
-        if len(rows) <= limit:
-            return
-        last = rows[-1]
-
-
-def _after(
-    statement: AnySelect, column: InstrumentedAttribute[Any], value: Any, row_id: str, *, is_down: bool
-) -> AnySelect:
-    own = tuple_(column, VertexRecord.id)
-    scope = tuple_(literal(value, UtcDateTime) if isinstance(value, datetime) else literal(value), literal(row_id))
-    return statement.where(own < scope if is_down else own > scope)
 
 
 def _token(row: VertexRecord, order: str, is_down: bool) -> str:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
+from api.auth import Role
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
-from api.protocols.vertex.operations.deletions import deletion_view
+from api.protocols.vertex.deletions import deletion_view
+from api.protocols.vertex.names import PARENT, TYPES, ParentDep, RawBody
+from api.protocols.vertex.paging import ListQuery
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service
 from api.protocols.vertex.records.kinds import RecordKind, check_id
 from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
-from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest
 
-_TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
 Show = Callable[[RecordTransaction, list[VertexRecord]], list[dict[str, Any]]]
 Make = Callable[[RecordTransaction, RecordKind, str, Message], VertexRecord]
+Action = Callable[[RecordTransaction, str, Message], dict[str, Any]]
 Change = Callable[[RecordTransaction, RecordKind, str, Message, str], VertexRecord]
 
 
@@ -31,8 +33,8 @@ def _list_query(
     pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
     pageToken: Annotated[str, Query(max_length=2_000)] = "",  # noqa: N803
     orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
-) -> lists.RecordQuery:
-    return lists.RecordQuery(filter, pageSize, pageToken, orderBy)
+) -> ListQuery:
+    return ListQuery(filter, pageSize, pageToken, orderBy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,29 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
     add(routes.template, get, "GET")
     add(routes.template, patch, "PATCH")
     add(routes.template, delete, "DELETE")
+
+
+def add_action(
+    router: APIRouter,
+    template: str,
+    action: str,
+    apply: Action,
+    *,
+    permission: str,
+    below: str = "",
+    reads: bool = False,
+) -> None:
+    """The route of an action on a resource. ``below``: the part of the address that follows the resource's ``template``."""
+    role: Role = "viewer" if reads else "member"
+
+    def post(
+        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
+    ) -> Response:
+        with context.read() if reads else context.write() as work:
+            tx = principal.open(work, parent, role, verb=permission)
+            return answer(apply(tx, record_path(request, template), Message(body, action)))
+
+    router.add_api_route(f"{PARENT}/{template}{below}:{action}", post, methods=["POST"], name=f"vertex_{permission}")
 
 
 Handler = Callable[..., Response]
@@ -153,7 +178,7 @@ def _reading_handlers(routes: ResourceRoutes) -> tuple[Handler, Handler]:
         parent: ParentDep,
         principal: PrincipalDep,
         context: AppContextDep,
-        query: Annotated[lists.RecordQuery, Depends(_list_query)],
+        query: Annotated[ListQuery, Depends(_list_query)],
     ) -> Response:
         path = record_path(request, routes.path)
         with context.read() as work:
@@ -189,5 +214,5 @@ def _operation(kind: RecordKind, shown: dict[str, Any], what: str) -> dict[str, 
     return {
         "name": f"{shown['name']}/operations/{what}",
         "done": True,
-        "response": {"@type": f"{_TYPES}.{kind.message}", **shown},
+        "response": {"@type": f"{TYPES}.{kind.message}", **shown},
     }

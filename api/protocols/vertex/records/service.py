@@ -10,7 +10,7 @@ from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records.kinds import RecordKind, labels, new_name, read_fields, struct
 from api.protocols.vertex.records.principals import RecordTransaction
-from core.db.repositories.vertex.records import RecordExists, add_record, count_records, find_record, remove_record
+from core.db.repositories.vertex_records import RecordExists, add_record, count_records, find_record, remove_record
 from core.db.tables import VertexRecord
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 
@@ -72,7 +72,7 @@ def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message,
     known = fields_of(record)
     for name in kind.fixed & sent.keys():
         if sent[name] not in (*_UNCHANGED, known.get(name)):
-            raise InvalidRequest(f"{message.at(name)}: of {tx.name_of(path)} it is {known.get(name)!r} for good.")
+            raise message.fault(name, f"of {tx.name_of(path)} it is {known.get(name)!r} for good.")
     if "metadata" in sent and not sees_newest and only is None:
         whole = _merged(known.get("metadata", {}), sent["metadata"])
         sent["metadata"] = _reread(kind, message, "metadata", whole)

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from api.http.cursors import make_cursor
 from api.protocols.kit.errors import NotServed
-from api.protocols.vertex.error_translation import token_parts
+from api.protocols.vertex.paging import Keyset, token_parts
 from api.protocols.vertex.proto import snake
 from core.db.rows import AnySelect
-from core.db.tables import Model, UtcDateTime
+from core.db.tables import Model
 from core.domain.errors import InvalidRequest
 
-_TIMES: Final[dict[str, InstrumentedAttribute[datetime]]] = {
+_TIMES: Final[dict[str, InstrumentedAttribute[Any]]] = {
     "create_time": Model.created_at,
     "update_time": Model.updated_at,
 }
@@ -38,18 +37,15 @@ class ModelOrder:
         """``statement`` in this order, after the page token, limited to ``limit`` + 1 rows. Raises
         ``InvalidRequest``.
         """
-        column: Any = _TIMES.get(self.field, Model.name)
+        keyset = Keyset(_TIMES.get(self.field, Model.name), Model.id, self.is_down)
         if token:
             mark, value, model_id = token_parts(token, (str, str, str))
             if mark != self._mark:
                 raise InvalidRequest(
                     "page_token: it belongs to a list in another order; start again without it.", field="page_token"
                 )
-            place = tuple_(literal(_time(value), UtcDateTime) if self.field else literal(value), literal(model_id))
-            own = tuple_(column, Model.id)
-            statement = statement.where(own < place if self.is_down else own > place)
-        keys = (column.desc(), Model.id.desc()) if self.is_down else (column, Model.id)
-        return statement.order_by(*keys).limit(limit + 1)
+            statement = keyset.after(statement, _time(value) if self.field else value, model_id)
+        return keyset.ordered(statement).limit(limit + 1)
 
     def token(self, last: Model) -> str:
         """The page token after ``last``."""

@@ -25,9 +25,10 @@ from api.models.access import ModelAccess, by_of
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.filters import parse_filter
+from api.protocols.vertex.deletions import deletion_view
+from api.protocols.vertex.filters import FieldReader, field_reader, parse_filter
 from api.protocols.vertex.names import Parent, member_of
-from api.protocols.vertex.operations.deletions import deletion_view
+from api.protocols.vertex.paging import ListQuery, first_items, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry.model_orders import read_order
 from api.protocols.vertex.serving.containers import read_container
@@ -216,7 +217,7 @@ def of_pipeline(found: jobs.JobResource) -> ModelVersion | None:
 
 
 class Models:
-    """See :class:`api.protocols.vertex.resource_collection.Collection`."""
+    """See :class:`api.protocols.vertex.collections.Collection`."""
 
     def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
         del context, caller, parent, raw
@@ -227,23 +228,21 @@ class Models:
             model, version = find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
             return view(work.session, parent, model, version, is_version="@" in resource_id)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
         """Models whose first version is not ready yet are not listed."""
         test, order = parse_filter(query.filter), read_order(query.order_by)
-        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
             statement = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
-            rows = work.session.scalars(order.page(statement, query.page_token, limit)).all()
-            items = []
-            for row in rows[:limit]:
+            rows = work.session.scalars(order.page(statement, query.page_token, query.limit)).all()
+
+            def item_of(row: Model) -> dict[str, Any] | None:
                 version = _default(work.session, row)
-                if version is not None:
-                    item = view(work.session, parent, row, version)
-                    if test(lambda name, item=item, row=row: _field(name, item, row)):  # type: ignore[misc]
-                        items.append(item)
-        more = {"nextPageToken": order.token(rows[limit - 1])} if len(rows) > limit else {}
-        return {**({COLLECTION: items} if items else {}), **more}
+                item = {} if version is None else view(work.session, parent, row, version)
+                return item if item and test(_reader_of(item, row)) else None
+
+            items, token = first_items(rows, item_of, order.token, query.limit, scanned=query.limit)
+        return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         del context, caller, parent, resource_id
@@ -269,7 +268,7 @@ class Models:
 
 
 def list_versions(
-    context: AppContext, caller: Caller, parent: Parent, resource_id: str, query: jobs.ListQuery
+    context: AppContext, caller: Caller, parent: Parent, resource_id: str, query: ListQuery
 ) -> dict[str, Any]:
     """All ready versions that match the filter, newest first, in one page."""
     test = parse_filter(query.filter)
@@ -278,7 +277,7 @@ def list_versions(
         ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
         rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
         items = [view(work.session, parent, model, row, is_version=True) for row in rows]
-        return {COLLECTION: [item for item in items if test(lambda name, item=item: _field(name, item, model))]}  # type: ignore[misc]
+        return {COLLECTION: [item for item in items if test(_reader_of(item, model))]}
 
 
 def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
@@ -337,8 +336,7 @@ def find_named(
     name = message.text(field, 1_000)
     found = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
     if found is None:
-        where = message.at(field)
-        raise InvalidRequest(f"{where}: '{name[:200]}' is no name of a model.", field=where)
+        raise message.fault(field, f"'{name[:200]}' is no name of a model.")
     return find(session, caller, parent, found["id"], "member", verb="models.get")
 
 
@@ -391,15 +389,5 @@ def view(
     }
 
 
-def _field(name: str, item: dict[str, Any], row: Model) -> Any:
-    match name:
-        case "labels":
-            return item.get("labels", {})
-        case "create_time":
-            return row.created_at
-        case "update_time":
-            return row.updated_at
-        case "display_name":
-            return item["displayName"]
-        case _:
-            return item.get(name)
+def _reader_of(item: dict[str, Any], row: Model) -> FieldReader:
+    return field_reader(item, create_time=row.created_at, update_time=row.updated_at)

@@ -25,7 +25,7 @@ from api.protocols.vertex.serving.containers import read_container, server_of
 from api.protocols.vertex.serving.resources import read_batch
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import custom_jobs, jobs
-from api.protocols.vertex.training.placement_check import check_placement
+from api.protocols.vertex.training.jobs import check_placement
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.jobs.states import JobState
 from core.storage.tree import split_path
@@ -160,7 +160,7 @@ class _Source:
 def _read_source(context: AppContext, caller: Caller, message: Message) -> _Source:
     config = message.message("inputConfig")
     if config is None:
-        raise InvalidRequest(f"{message.at('inputConfig')}: Required field is not set.", field="input_config")
+        raise message.missing("inputConfig")
     config.demand_known({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
     kind = _format(config, "instancesFormat", ("jsonl", "csv"))
     bucket = config.message("gcsSource")
@@ -182,7 +182,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
     if instance is not None:
         instance.demand_known({"instanceType"}, absent=_NO_FIELDS)
         if instance.text("instanceType", 20) not in ("", "array", "object"):
-            raise InvalidRequest(f"{instance.at('instanceType')}: must be array or object.", field="instance_type")
+            raise instance.fault("instanceType", "must be array or object.")
         rows = "object" if instance.text("instanceType") == "object" else rows
     return _Source(_location(context, caller, uri, where), kind, rows)
 
@@ -191,7 +191,7 @@ def _read_destination(message: Message) -> str:
     """The URI below which the job creates its output folder."""
     config = message.message("outputConfig")
     if config is None:
-        raise InvalidRequest(f"{message.at('outputConfig')}: Required field is not set.", field="output_config")
+        raise message.missing("outputConfig")
     config.demand_known({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
     _format(config, "predictionsFormat", ("jsonl",))
     bucket = config.message("gcsDestination")
@@ -207,7 +207,7 @@ def _read_destination(message: Message) -> str:
 def _format(config: Message, name: str, served: tuple[_Format, ...]) -> _Format:
     value = config.text(name, 100)
     if not value:
-        raise InvalidRequest(f"{config.at(name)}: Required field is not set.", field=config.at(name))
+        raise config.missing(name)
     found: _Format | None = next((known for known in served if known == value), None)
     if found is None:
         raise NotServed(

@@ -75,7 +75,7 @@ def read_container(model: Message) -> ModelContainer | None:
     spec.demand_known(_SERVED, absent=_ABSENT)
     image = spec.text("imageUri", 1024).strip()
     if not image:
-        raise InvalidRequest(f"{spec.at('imageUri')}: Required field is not set.", field=spec.at("imageUri"))
+        raise spec.missing("imageUri")
     return ModelContainer(
         image,
         spec.texts("command"),
@@ -126,17 +126,14 @@ def _port(spec: Message) -> int:
     for port in ports:
         port.demand_known({"containerPort"})
         if not 1 <= port.whole("containerPort") <= 65535:
-            where = port.at("containerPort")
-            raise InvalidRequest(f"{where}: must be a port from 1 to 65535.", field=where)
+            raise port.fault("containerPort", "must be a port from 1 to 65535.")
     return ports[0].whole("containerPort") if ports else 0
 
 
 def _route(spec: Message, name: str) -> str:
     route = spec.text(name)
     if route and not _ROUTE.fullmatch(route):
-        raise InvalidRequest(
-            f"{spec.at(name)}: must begin with a slash, and have no blanks and at most 500 characters, not "
-            f"'{route[:100]}'.",
-            field=spec.at(name),
+        raise spec.fault(
+            name, f"must begin with a slash, and have no blanks and at most 500 characters, not '{route[:100]}'."
         )
     return route

@@ -19,15 +19,16 @@ from api.endpoints import service
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import TYPES, Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
 from api.protocols.vertex.serving.containers import ModelContainer, ServerChoice, read_container, server_of
-from api.protocols.vertex.serving.endpoints import COLLECTION, TYPES, read_split
+from api.protocols.vertex.serving.endpoints import COLLECTION, read_split
 from api.protocols.vertex.serving.resources import ReplicaResources, read_dedicated
 from api.protocols.vertex.table import table_of
-from api.protocols.vertex.training.placement_check import check_placement
+from api.protocols.vertex.training.jobs import check_placement
+from api.protocols.vertex.training.states import CANCELLED, FAILED_PRECONDITION
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -36,7 +37,6 @@ from core.domain.serving.states import DeploymentState
 DEPLOY: Final = "deploy"
 UNDEPLOY: Final = "undeploy"
 ITSELF: Final = "0"  # in a traffic split: the model that is being deployed
-_CANCELLED, _FAILED_PRECONDITION = 1, 9  # google.rpc.Code
 _SERVED: Final = {
     "id",
     "model",
@@ -81,7 +81,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
     message.demand_known({"endpoint", "deployedModel", "trafficSplit"})
     model_message = message.message("deployedModel")
     if model_message is None:
-        raise InvalidRequest(f"{message.at('deployedModel')}: Required field is not set.", field="deployed_model")
+        raise message.missing("deployedModel")
     model_message.demand_known(_SERVED, absent=_ABSENT)
     table = table_of(context)
     resources = read_dedicated(model_message.message("dedicatedResources"), table, parent.location)
@@ -119,7 +119,7 @@ def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: s
     message.demand_known({"endpoint", "deployedModelId", "trafficSplit"})
     name = message.text("deployedModelId", _ID)
     if not name:
-        raise InvalidRequest(f"{message.at('deployedModelId')}: Required field is not set.", field="deployed_model_id")
+        raise message.missing("deployedModelId")
     with context.write() as work:
         row, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.undeploy")
         access = endpoints.access_to(caller, parent, row, "member")
@@ -188,11 +188,11 @@ def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployme
     match DeploymentState(row.state):
         case DeploymentState.FAILED:
             error = {
-                "code": _FAILED_PRECONDITION,
+                "code": FAILED_PRECONDITION,
                 "message": f"Model server never became ready. {first.failure_reason}",
             }
         case DeploymentState.UNDEPLOYING | DeploymentState.ENDED:
-            error = {"code": _CANCELLED, "message": "The model was undeployed before it was ready."}
+            error = {"code": CANCELLED, "message": "The model was undeployed before it was ready."}
         case DeploymentState.ACTIVE:
             return operation
     return {**operation, "done": True, "error": error}
@@ -206,10 +206,7 @@ def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wante
     taken = {one.name for one in serving.live_deployments(session, [endpoint.id])}
     own = model_message.text("id", _ID)
     if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == ITSELF):
-        where = model_message.at("id")
-        raise InvalidRequest(
-            f"{where}: '{own}' is none: lower-case letters, digits and dashes, and not 0.", field=where
-        )
+        raise model_message.fault("id", f"'{own}' is none: lower-case letters, digits and dashes, and not 0.")
     if own in taken:
         raise Conflict(f"Endpoint {endpoint.name!r} has a deployed model {own!r} already; undeploy it first.")
     if own:

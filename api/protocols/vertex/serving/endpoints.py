@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import or_, select, tuple_
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import EndpointCreate
@@ -22,24 +22,23 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess
-from api.http.cursors import make_cursor
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.error_translation import list_position
-from api.protocols.vertex.filters import parse_filter
-from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.operations.deletions import DELETION, deletion_view
+from api.protocols.vertex.deletions import DELETION, deletion_view
+from api.protocols.vertex.filters import field_reader, parse_filter
+from api.protocols.vertex.names import ANY_LOCATION, TYPES, Parent, member_of
+from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
 from core.db.repositories import serving
+from core.db.rows import AnyRow
 from core.db.tables import Deployment, Endpoint, Model, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.serving.states import DeploymentState
 
 COLLECTION: Final = "endpoints"
-TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
 _ABSENT: Final = {
     "encryptionSpec": "encryption by keys of one's own is",
     "network": "private endpoints (VPC networks) are",
@@ -64,6 +63,7 @@ _OUTPUT_ONLY: Final = frozenset(
     }
 )
 _CHANGED: Final = ("displayName", "description", "labels", "trafficSplit")
+_NEWEST: Final = Keyset(Endpoint.created_at, Endpoint.id)
 _NAME: Final = 63
 _CHANCE: Final = 6
 _DESCRIPTION: Final = 1_000
@@ -78,8 +78,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
     )
     for name in ("deployedModels", "trafficSplit"):
         if message.has(name):
-            where = message.at(name)
-            raise InvalidRequest(f"{where}: a new endpoint has none; deploy a model to it.", field=where)
+            raise message.fault(name, "a new endpoint has none; deploy a model to it.")
     common = jobs.read_common(message)
     if endpoint_id and not re.fullmatch(NAME_PATTERN[1:-1], endpoint_id):
         raise InvalidRequest(
@@ -160,7 +159,7 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
 
 
 class Endpoints:
-    """See :class:`api.protocols.vertex.resource_collection.Collection`."""
+    """See :class:`api.protocols.vertex.collections.Collection`."""
 
     def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
         return str(create(context, caller, parent, raw, "")["response"]["name"]).rpartition("/")[2]
@@ -170,11 +169,10 @@ class Endpoints:
             row, about = find(work.session, caller, parent, resource_id, "viewer", verb="endpoints.get")
             return view(work.session, parent, row, about)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
         """Newest first. With a selective filter a page may be short and still have a next page."""
-        jobs.demand_newest_first(query.order_by)
+        query.demand_newest_first()
         test = parse_filter(query.filter)
-        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="endpoints.list")
             statement = (
@@ -186,15 +184,19 @@ class Endpoints:
                 here = VertexEndpoint.location == parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
             if query.page_token:
-                statement = statement.where(tuple_(Endpoint.created_at, Endpoint.id) < list_position(query.page_token))
-            rows = work.session.execute(
-                statement.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(limit + 1)
-            ).all()
-            items = [(row, view(work.session, _at(parent, about), row, about)) for row, about in rows[:limit]]
-        shown = [item for row, item in items if test(lambda name, item=item, row=row: _field(name, item, row))]  # type: ignore[misc]
-        last = rows[limit - 1][0] if len(rows) > limit else None
-        more = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
-        return {**({COLLECTION: shown} if shown else {}), **more}
+                statement = _NEWEST.after(statement, *list_position(query.page_token))
+            rows = work.session.execute(_NEWEST.ordered(statement).limit(query.limit + 1)).all()
+
+            def item_of(found: AnyRow) -> dict[str, Any] | None:
+                row, about = found
+                item = view(work.session, _at(parent, about), row, about)
+                read = field_reader(item, create_time=row.created_at, update_time=row.updated_at)
+                return item if test(read) else None
+
+            items, token = first_items(
+                rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=query.limit
+            )
+        return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         del context, caller, parent, resource_id
@@ -304,17 +306,3 @@ def _free_name(session: Session, project_id: str, wanted: str) -> str:
     if session.execute(query).first() is None:
         return wanted
     return f"{wanted[: _NAME - _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE // 2)}"
-
-
-def _field(name: str, item: dict[str, Any], row: Endpoint) -> Any:
-    match name:
-        case "labels":
-            return item.get("labels", {})
-        case "create_time":
-            return row.created_at
-        case "update_time":
-            return row.updated_at
-        case "display_name":
-            return item["displayName"]
-        case _:
-            return item.get(name)

@@ -19,10 +19,10 @@ from api.auth import Caller
 from api.endpoints.access import EndpointAccess
 from api.endpoints.proxy import DEPLOYMENT_HEADER, REPLICA_HEADER, Proxy
 from api.endpoints.upstream import ProxiedResponse
-from api.protocols.vertex.answers import refusal
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.registry.models import COLLECTION as MODELS
 from api.protocols.vertex.registry.models import display_name_of
+from api.protocols.vertex.vertex_route import refusal
 from core.db.repositories import serving
 from core.db.tables import Deployment, Model, ModelVersion, ServingReplica
 

@@ -46,8 +46,7 @@ def read_dedicated(message: Message | None, table: Table, location: str) -> Repl
     _demand_no_scaling(message, "minReplicaCount", replicas)
     required = message.whole("requiredReplicaCount")
     if not 0 <= required <= replicas:
-        where = message.at("requiredReplicaCount")
-        raise InvalidRequest(f"{where}: must be from 0 to min_replica_count, not {required}.", field=where)
+        raise message.fault("requiredReplicaCount", f"must be from 0 to min_replica_count, not {required}.")
     requested, selector = _machine(message, table, location)
     return ReplicaResources(requested, selector, replicas, _LOW if message.flag("spot") else _NORMAL)
 
@@ -62,8 +61,7 @@ def read_batch(message: Message | None, table: Table, location: str) -> ReplicaR
     # maxReplicaCount is ignored: the SDK always sends one (10 by default), and there is no autoscaling here.
     replicas = message.whole("startingReplicaCount") or 1
     if not 1 <= replicas <= MAX_SERVING_REPLICAS:
-        where = message.at("startingReplicaCount")
-        raise InvalidRequest(f"{where}: must be from 1 to {MAX_SERVING_REPLICAS}, not {replicas}.", field=where)
+        raise message.fault("startingReplicaCount", f"must be from 1 to {MAX_SERVING_REPLICAS}, not {replicas}.")
     requested, selector = _machine(message, table, location)
     return ReplicaResources(requested, selector, replicas, _LOW if message.flag("spot") else _NORMAL)
 
@@ -71,7 +69,7 @@ def read_batch(message: Message | None, table: Table, location: str) -> ReplicaR
 def _demand_no_scaling(message: Message, name: str, replicas: int) -> None:
     most, where = message.whole("maxReplicaCount"), message.at("maxReplicaCount")
     if replicas < 1:
-        raise InvalidRequest(f"{message.at(name)}: must be at least 1, not {replicas}.", field=message.at(name))
+        raise message.fault(name, f"must be at least 1, not {replicas}.")
     if most and most != replicas:
         message.demand_known(
             {"machineSpec", "minReplicaCount", "requiredReplicaCount", "spot"},

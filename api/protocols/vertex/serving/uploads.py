@@ -15,10 +15,11 @@ from api.models.access import by_of
 from api.protocols.gcs.buckets import UPLOADS, find_bucket
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import TYPES, Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
+from api.protocols.vertex.training.states import CANCELLED, FAILED_PRECONDITION
 from core.db.repositories import models as rows
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -31,8 +32,6 @@ from core.storage.volumes import tree_of
 from core.wakeups import TOPIC_MODELS
 
 OPERATION: Final = "upload"
-_CANCELLED, _FAILED_PRECONDITION = 1, 9  # google.rpc.Code
-_TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
 _NAME: Final = 63
 
 
@@ -51,7 +50,7 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     )
     model_message = message.message("model")
     if model_message is None:
-        raise InvalidRequest(f"{message.at('model')}: Required field is not set.", field="model")
+        raise message.missing("model")
     requested = models.read_upload(
         model_message,
         model_id=message.text("modelId", _NAME),
@@ -59,8 +58,7 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
         where=message.path,
     )
     if not model_message.has("containerSpec"):
-        where = model_message.at("containerSpec")
-        raise InvalidRequest(f"{where}: Required field is not set: what is to serve the model.", field=where)
+        raise model_message.fault("containerSpec", "Required field is not set: what is to serve the model.")
     uploaded = _find_files(context, caller, model_message)
     with context.write() as work:
         member = member_of(work.session, caller, parent, "member", verb="models.upload")
@@ -105,7 +103,7 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "name": f"{name}/operations/{OPERATION}-{version.number}",
         "metadata": {
-            "@type": f"{_TYPES}.UploadModelOperationMetadata",
+            "@type": f"{TYPES}.UploadModelOperationMetadata",
             "genericMetadata": {
                 "createTime": timestamp(version.created_at),
                 "updateTime": timestamp(version.updated_at),
@@ -113,14 +111,14 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
         },
     }
     if version.ready_at is not None:  # even if it was deleted since
-        done = {"@type": f"{_TYPES}.UploadModelResponse", "model": name, "modelVersionId": str(version.number)}
+        done = {"@type": f"{TYPES}.UploadModelResponse", "model": name, "modelVersionId": str(version.number)}
         return {**operation, "done": True, "response": done}
     match version.state:
         case VersionState.FAILED:
-            error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
+            error = {"code": FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
         case VersionState.DELETING:
             error = {
-                "code": _CANCELLED,
+                "code": CANCELLED,
                 "message": "The upload was cancelled: the version was deleted before it was registered.",
             }
         case _:

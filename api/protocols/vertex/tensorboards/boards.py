@@ -16,7 +16,7 @@ from api.protocols.vertex.records.kinds import RecordKind, check_id, read_fields
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.tensorboards import points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
-from core.db.repositories.vertex import records as vertex_records
+from core.db.repositories import vertex_records
 from core.db.tables import Project, VertexRecord
 from core.domain.errors import InvalidRequest, NotFound
 
@@ -90,7 +90,7 @@ def create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: M
             write to that.
     """
     if not message.has("valueType"):
-        raise InvalidRequest(f"{message.at('valueType')}: Required field is not set.", field=message.at("valueType"))
+        raise message.missing("valueType")
     fields = read_fields(kind, message)
     if fields.get("displayName"):
         collection = path.rpartition("/")[0]
@@ -221,14 +221,12 @@ def _below(tx: RecordTransaction, message: Message, field: str, collection: str)
     name = message.text(field, 2_000)
     path = tx.path_of(name)
     if path is None or path.rpartition("/")[0] != collection:
-        raise InvalidRequest(
-            f"{message.at(field)}: '{name[:300]}' is not below {tx.name_of(collection)}.", field=message.at(field)
-        )
+        raise message.fault(field, f"'{name[:300]}' is not below {tx.name_of(collection)}.")
     return path
 
 
 def _bounded(message: Message, field: str) -> list[tuple[str, Any]]:
     items = message.items(field)
     if len(items) > _AT_ONCE:
-        raise InvalidRequest(f"{message.at(field)}: at most {_AT_ONCE:,} at once.", field=message.at(field))
+        raise message.fault(field, f"at most {_AT_ONCE:,} at once.")
     return items

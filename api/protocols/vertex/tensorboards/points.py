@@ -17,15 +17,15 @@ from typing import Any, Final
 import orjson
 from sqlalchemy.orm import Session
 
-from api.protocols.kit.json_values import json_double, timestamp
+from api.protocols.kit.json_values import json_double, milliseconds, timestamp
+from api.protocols.vertex.metadata.runs import copy_metrics
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
-from api.protocols.vertex.records.in_jobs import copy_metrics
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.tensorboards.kinds import RUN, SCALAR, SERIES, TENSOR, VALUE_TYPES
+from core.db.repositories import vertex_records
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, list_objects, read_points
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
-from core.db.repositories.vertex import records as vertex_records
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.metrics.limits import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS
@@ -89,9 +89,7 @@ def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]])
             raise NotFound(f"{message.path}: The tensorboard time series {tx.name_of(path)} is not found.")
         kind = series[name].body.get("valueType", VALUE_TYPES[0])
         if message.has("valueType") and message.enum("valueType", VALUE_TYPES) != kind:
-            raise InvalidRequest(
-                f"{message.at('valueType')}: the time series {name} is of type {kind}.", field="value_type"
-            )
+            raise message.fault("valueType", f"the time series {name} is of type {kind}.")
         for at, item in message.items("values"):
             point = Message(item, at)
             point.demand_known({"wallTime", "step", "scalar", "tensor", "blobs"})
@@ -226,12 +224,9 @@ def _tensor(point: Message, name: str, now: datetime) -> NewMetricObject:
     try:
         data = base64.b64decode(tensor.text("value", 4 * OBJECT_BYTES), altchars=None, validate=False)
     except binascii.Error as error:
-        raise InvalidRequest(f"{tensor.at('value')}: is no base64.", field=tensor.at("value")) from error
+        raise tensor.fault("value", "is no base64.") from error
     if len(data) > OBJECT_BYTES:
-        raise InvalidRequest(
-            f"{tensor.at('value')}: takes {len(data):,} bytes, and {OBJECT_BYTES:,} at most are kept.",
-            field=tensor.at("value"),
-        )
+        raise tensor.fault("value", f"takes {len(data):,} bytes, and {OBJECT_BYTES:,} at most are kept.")
     version = tensor.whole("versionNumber")
     return NewMetricObject(name, _TENSORS, _step(point), _ms(point, now), f"{_MEDIA_TYPE}{version}", data)
 
@@ -251,36 +246,30 @@ def _blobs(point: Message, name: str, now: datetime) -> NewMetricObject:
             ids.append(blob.text("id", 128))
     data = orjson.dumps(ids)
     if len(data) > OBJECT_BYTES:
-        raise InvalidRequest(f"{point.at('blobs')}: {len(ids):,} blobs are too many.", field=point.at("blobs"))
+        raise point.fault("blobs", f"{len(ids):,} blobs are too many.")
     return NewMetricObject(name, _TENSORS, _step(point), _ms(point, now), _BLOBS_TYPE, data)
 
 
 def _step(point: Message) -> int:
     step = point.whole("step")
     if abs(step) > STEP_LIMIT:
-        raise InvalidRequest(f"{point.at('step')}: is at most 2**53.", field=point.at("step"))
+        raise point.fault("step", "is at most 2**53.")
     return step
 
 
 def _ms(point: Message, now: datetime) -> int:
     text = point.text("wallTime", 60)
     if not text:
-        return int(now.timestamp() * 1000)
+        return milliseconds(now)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise InvalidRequest(
-            f"{point.at('wallTime')}: {text[:60]!r} is no time; write it like 2026-01-31T12:00:00Z.",
-            field=point.at("wallTime"),
-        )
+        raise point.fault("wallTime", f"{text[:60]!r} is no time; write it like 2026-01-31T12:00:00Z.")
     ms = math.floor(at.timestamp() * 1000)
     if not 0 <= ms < TIME_LIMIT_MS:
-        raise InvalidRequest(
-            f"{point.at('wallTime')}: {text[:60]!r} is out of range; a time is from 1970 to 9999, in UTC.",
-            field=point.at("wallTime"),
-        )
+        raise point.fault("wallTime", f"{text[:60]!r} is out of range; a time is from 1970 to 9999, in UTC.")
     return ms
 
 

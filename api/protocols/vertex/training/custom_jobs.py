@@ -4,6 +4,7 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.cus
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from api.app.unit_of_work import AppContext
@@ -11,10 +12,10 @@ from api.auth import Caller
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import jobs, tracking
-from api.protocols.vertex.training.mapping import JobOrder
+from api.protocols.vertex.training.mapping import ROLES, JobOrder
 from api.protocols.vertex.training.specs import read_spec
-from api.protocols.vertex.web_links import has_web_access, web_access_uris
 from core.domain.jobs.states import JobState
+from core.settings import Settings
 
 COLLECTION: Final = "customJobs"
 # Output-only fields; a client may send them back.
@@ -58,3 +59,18 @@ def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:
     if JobState(found.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
         shown["webAccessUris"] = web_access_uris(context.settings, found.job.id, found.job.spec["roles"])
     return shown
+
+
+def has_web_access(spec: Mapping[str, Any]) -> bool:
+    """Whether the client wants links to our web pages. ``spec``: a CustomJobSpec, in camelCase or snake_case."""
+    return bool(spec.get("enableWebAccess") or spec.get("enable_web_access"))
+
+
+def web_access_uris(settings: Settings, job_id: str, roles: Mapping[str, Any]) -> dict[str, str]:
+    """The job's page for each replica of each pool. ``roles``: of the job's spec."""
+    page = f"{settings.api_url.rstrip('/')}/jobs/{job_id}"
+    return {
+        f"workerpool{pool}-{index}": page
+        for pool, role in enumerate(ROLES)
+        for index in range(int(roles[role]["replicas"]) if role in roles else 0)
+    }

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, literal, select, tuple_
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
-from api.http.cursors import make_cursor
+from api.forecasts.service import why_never
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
-from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.error_translation import list_position, translated_errors
-from api.protocols.vertex.filters import job_vocabulary, parse_filter
+from api.protocols.kit.json_values import timestamps
+from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
 from api.protocols.vertex.proto import Message
+from api.protocols.vertex.records.kinds import labels
 from api.protocols.vertex.table import table_of
-from api.protocols.vertex.training.mapping import JobOrder, job_spec_of
-from api.protocols.vertex.training.placement_check import check_placement
+from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
 from api.protocols.vertex.training.states import JOB_STATES, PIPELINE_STATES, error_of, state_of
-from core.db.rows import AnySelect
-from core.db.tables import Job, Study, Trial, UtcDateTime, VertexResource
+from api.protocols.vertex.vertex_route import NoCapacity
+from core.db.rows import AnyRow
+from core.db.tables import Job, Study, Trial, VertexResource
 from core.domain.errors import InvalidRequest, NotFound
 
-PAGE: Final = 100
-PAGE_LIMIT: Final = 1_000
+_NEWEST: Final = Keyset(VertexResource.created_at, VertexResource.id)
 # Rows that one page may scan; the next page continues after them.
 _SCANNED: Final = 5_000
-_LABELS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +62,8 @@ def read_common(message: Message) -> CommonFields:
     """Raises ``InvalidRequest``."""
     name = message.text("displayName", 128)
     if not name:
-        raise InvalidRequest(f"{message.at('displayName')}: Required field is not set.", field="display_name")
-    labels = message.text_map("labels")
-    if len(labels) > _LABELS or any(len(text) > 63 for pair in labels.items() for text in pair):
-        raise InvalidRequest(
-            f"{message.at('labels')}: at most {_LABELS} labels of at most 63 characters.", field="labels"
-        )
-    return CommonFields(name, labels)
+        raise message.missing("displayName")
+    return CommonFields(name, labels(message, "labels"))
 
 
 def create(
@@ -123,6 +116,20 @@ def submit_resources(
         if also is not None:
             also(work, submitted.job_id)
     return submitted.job_id
+
+
+def check_placement(context: AppContext, caller: Caller, submission: Submission) -> None:
+    """Raise ``NoCapacity`` if the planner finds the job infeasible, else as ``why_never``.
+
+    The client would poll an infeasible job for ever without showing a reason. Vertex AI refuses jobs beyond a quota at
+    submission; here, jobs that no node could ever run are refused as well.
+    """
+    reason = why_never(context, caller, submission)
+    if reason is not None:
+        raise NoCapacity(
+            f"The job can never start here: {reason.sentence} (scheduling.max_wait_duration lets it wait for such a "
+            "node.)"
+        )
 
 
 def demand_member(context: AppContext, caller: Caller, parent: Parent, role: Role, *, verb: str) -> None:
@@ -187,16 +194,6 @@ def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) 
     return JobResource(resource, job, parent, is_trial=True)
 
 
-def times_of(job: Job, created_at: datetime) -> dict[str, str]:
-    times = {
-        "createTime": created_at,
-        "startTime": job.started_at,
-        "endTime": job.finished_at,
-        "updateTime": job.updated_at,
-    }
-    return {name: timestamp(at) for name, at in times.items() if at is not None}
-
-
 def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
     """State, error, times and labels."""
     error = error_of(found.job)
@@ -205,20 +202,17 @@ def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
         "displayName": found.row.display_name,
         "state": f"{prefix}{state_of(found.job)}",
         **({} if error is None else {"error": error}),
-        **times_of(found.job, found.row.created_at),
+        **timestamps(
+            createTime=found.row.created_at,
+            startTime=found.job.started_at,
+            endTime=found.job.finished_at,
+            updateTime=found.job.updated_at,
+        ),
         **({"labels": found.row.labels} if found.row.labels else {}),
     }
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ListQuery:
-    filter: str = ""
-    page_size: int = PAGE
-    page_token: str = ""
-    order_by: str = ""
 
 
 def list_page(
@@ -230,11 +224,10 @@ def list_page(
     view: Callable[[JobResource], dict[str, Any]],
 ) -> dict[str, Any]:
     """Newest first. With a selective filter a page may be short and still have a next page."""
-    demand_newest_first(query.order_by)
+    query.demand_newest_first()
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
     states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
     test = parse_filter(query.filter, job_vocabulary(states))
-    limit = min(query.page_size or PAGE, PAGE_LIMIT)
     statement = (
         select(VertexResource, Job)
         .join(Job, Job.id == VertexResource.job_id)
@@ -243,73 +236,27 @@ def list_page(
             VertexResource.project_id == member.project_id,
             Job.deleted_at.is_(None),
         )
-        .order_by(VertexResource.created_at.desc(), VertexResource.id.desc())
     )
     if parent.location != ANY_LOCATION:
         statement = statement.where(VertexResource.location == parent.location)
     if query.page_token:
-        statement = statement.where(_after(*list_position(query.page_token)))
-    items: list[dict[str, Any]] = []
-    last: VertexResource | None = None  # the last row that was looked at
-    for number, (row, job) in enumerate(_in_batches(work.session, statement, limit)):
-        if len(items) == limit or number == _SCANNED:
-            return _page(collection, items, last)
-        found = JobResource(row, job, Parent(parent.project, row.location, parent.own))
-        item = view(found)
-        if test(partial(_field, found, item)):
-            items.append(item)
-        last = row
-    return _page(collection, items, None)
+        statement = _NEWEST.after(statement, *list_position(query.page_token))
 
-
-def demand_newest_first(order_by: str) -> None:
-    """Raises ``InvalidRequest`` for another order; the SDK sorts lists itself."""
-    if order_by.strip() not in ("", "create_time desc", "createTime desc"):
-        raise InvalidRequest(
-            'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
+    def item_of(found: AnyRow) -> dict[str, Any] | None:
+        row, job = found
+        item = view(JobResource(row, job, Parent(parent.project, row.location, parent.own)))
+        read = field_reader(
+            item,
+            create_time=row.created_at,
+            start_time=job.started_at,
+            end_time=job.finished_at,
+            update_time=job.updated_at,
         )
+        return item if test(read) else None
 
-
-def _page(collection: str, items: list[dict[str, Any]], last: VertexResource | None) -> dict[str, Any]:
-    token = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
-    return {**({collection: items} if items else {}), **token}
-
-
-def _in_batches(session: Session, statement: AnySelect, limit: int) -> Iterator[tuple[VertexResource, Job]]:
-    """All rows, in batches of the page size."""
-    place = None
-    while True:
-        query = statement if place is None else statement.where(_after(*place))
-        batch = session.execute(query.limit(limit + 1)).all()
-        yield from ((row, job) for row, job in batch)
-        if len(batch) <= limit:
-            return
-        place = batch[-1][0].created_at, batch[-1][0].id
-
-
-def _after(created_at: datetime, resource_id: str) -> ColumnElement[bool]:
-    own = tuple_(VertexResource.created_at, VertexResource.id)
-    return own < tuple_(literal(created_at, UtcDateTime), literal(resource_id))
-
-
-def _field(found: JobResource, item: dict[str, Any], name: str) -> Any:
-    match name:
-        case "labels":
-            return found.row.labels
-        case "create_time":
-            return found.row.created_at
-        case "start_time":
-            return found.job.started_at
-        case "end_time":
-            return found.job.finished_at
-        case "update_time":
-            return found.job.updated_at
-        case "display_name":
-            return found.row.display_name
-        case "training_task_definition":
-            return item.get("trainingTaskDefinition")
-        case _:
-            return item.get(name)
+    rows = itertools.chain.from_iterable(_NEWEST.batches(work.session, statement, query.limit))
+    items, token = first_items(rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=_SCANNED)
+    return page_of(collection, items, token)
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import custom_jobs, jobs, tracking
 from api.protocols.vertex.training.mapping import JobOrder
 from api.protocols.vertex.training.specs import in_camel_case, read_spec
+from api.protocols.vertex.training.states import FAILED_PRECONDITION
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionState
 
 COLLECTION: Final = "trainingPipelines"
-_FAILED_PRECONDITION: Final = 9  # google.rpc.Code
 _CUSTOM_TASK: Final = "schema/trainingjob/definition/custom_task_1.0.0.yaml"
 _OUTPUT_ONLY: Final = frozenset({*custom_jobs.OUTPUT_ONLY, "trainingTaskMetadata"})
 _NO_PIPELINE: Final = {
@@ -101,7 +101,7 @@ def _model_of(found: jobs.JobResource) -> dict[str, Any]:
             name = found.parent.name_of(models.COLLECTION, version.model_id)
             return {"modelToUpload": {**registered, "name": name, "versionId": str(version.number)}}
         case VersionState.FAILED:
-            error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
+            error = {"code": FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
             return {"modelToUpload": registered, "state": "PIPELINE_STATE_FAILED", "error": error}
         case VersionState.DELETING:
             return {"modelToUpload": registered}

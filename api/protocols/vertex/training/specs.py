@@ -184,7 +184,7 @@ def _pool(message: Message) -> Pool | None:
     if (container is None) == (package is None):
         raise InvalidRequest(f"{message.path}: exactly one of container_spec and python_package_spec is needed.")
     if not 0 <= replicas <= _REPLICAS:
-        raise InvalidRequest(f"{message.at('replicaCount')}: is from 1 to {_REPLICAS}, not {replicas}.")
+        raise message.fault("replicaCount", f"is from 1 to {_REPLICAS}, not {replicas}.")
     program = _container(container) if container is not None else _package(package)
     machine = message.message("machineSpec")
     if machine is None:
@@ -203,17 +203,15 @@ def _check_disk(message: Message | None) -> None:
     message.demand_known({"bootDiskType", "bootDiskSizeGb"})
     kind, size = message.text("bootDiskType", 100), message.whole("bootDiskSizeGb")
     if kind not in _DISKS:
-        where = message.at("bootDiskType")
-        raise InvalidRequest(f"{where}: is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.", field=where)
+        raise message.fault("bootDiskType", f"is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.")
     if size and not _DISK_GB[0] <= size <= _DISK_GB[1]:
-        where = message.at("bootDiskSizeGb")
-        raise InvalidRequest(f"{where}: is from {_DISK_GB[0]} to {_DISK_GB[1]}, not {size}.", field=where)
+        raise message.fault("bootDiskSizeGb", f"is from {_DISK_GB[0]} to {_DISK_GB[1]}, not {size}.")
 
 
 def _container(message: Message) -> Program:
     message.demand_known({"imageUri", "command", "args", "env"})
     if not message.text("imageUri").strip():
-        raise InvalidRequest(f"{message.at('imageUri')}: Required field is not set.", field=message.at("imageUri"))
+        raise message.missing("imageUri")
     return Program(message.text("imageUri").strip(), message.texts("command"), _args(message), read_env(message))
 
 
@@ -222,10 +220,10 @@ def _package(message: Message | None) -> Program:
     message.demand_known({"executorImageUri", "packageUris", "pythonModule", "args", "env"})
     for name in ("executorImageUri", "pythonModule", "packageUris"):
         if not message.has(name):
-            raise InvalidRequest(f"{message.at(name)}: Required field is not set.", field=message.at(name))
+            raise message.missing(name)
     packages = message.texts("packageUris")
     if wrong := next((uri for uri in packages if not uri.startswith("gs://")), None):
-        raise InvalidRequest(f"{message.at('packageUris')}: '{wrong[:200]}' is no Cloud Storage URI.")
+        raise message.fault("packageUris", f"'{wrong[:200]}' is no Cloud Storage URI.")
     return Program(
         message.text("executorImageUri").strip(),
         args=_args(message),

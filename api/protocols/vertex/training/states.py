@@ -21,39 +21,21 @@ _STATES: Final = {
     JobState.EXPIRED: "FAILED",
 }
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState and PipelineState.
-JOB_STATES: Final = tuple(
-    f"JOB_STATE_{name}"
-    for name in (
-        "UNSPECIFIED",
-        "QUEUED",
-        "PENDING",
-        "RUNNING",
-        "SUCCEEDED",
-        "FAILED",
-        "CANCELLING",
-        "CANCELLED",
-        "PAUSED",
-        "EXPIRED",
-        "UPDATING",
-        "PARTIALLY_SUCCEEDED",
-    )
+_NAMES: Final = (
+    "UNSPECIFIED",
+    "QUEUED",
+    "PENDING",
+    "RUNNING",
+    "SUCCEEDED",
+    "FAILED",
+    "CANCELLING",
+    "CANCELLED",
+    "PAUSED",
 )
-PIPELINE_STATES: Final = tuple(
-    f"PIPELINE_STATE_{name}"
-    for name in (
-        "UNSPECIFIED",
-        "QUEUED",
-        "PENDING",
-        "RUNNING",
-        "SUCCEEDED",
-        "FAILED",
-        "CANCELLING",
-        "CANCELLED",
-        "PAUSED",
-    )
-)
+PIPELINE_STATES: Final = tuple(f"PIPELINE_STATE_{name}" for name in _NAMES)
+JOB_STATES: Final = tuple(f"JOB_STATE_{name}" for name in (*_NAMES, "EXPIRED", "UPDATING", "PARTIALLY_SUCCEEDED"))
 # google.rpc.Code
-CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 4, 8, 13
+CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 1, 3, 4, 8, 9, 13
 _CODES: Final = {
     ExitKind.CANCELLED: CANCELLED,
     ExitKind.USER_ERROR: INVALID_ARGUMENT,

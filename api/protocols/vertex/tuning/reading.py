@@ -72,7 +72,7 @@ def read_tuning(message: Message) -> TuningRequest:
     common = read_common(message)
     spec = message.message("studySpec")
     if spec is None:
-        raise _missing(message.at("studySpec"))
+        raise message.missing("studySpec")
     tuning = TuningRequest(common, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
     if tuning.job.experiment:
         raise NotServed(
@@ -85,7 +85,7 @@ def read_tuning(message: Message) -> TuningRequest:
     }
     failed = message.whole("maxFailedTrialCount")
     if failed < 0:
-        raise InvalidRequest(f"{message.at('maxFailedTrialCount')}: must not be negative, and is {failed}.")
+        raise message.fault("maxFailedTrialCount", f"must not be negative, and is {failed}.")
     if failed:  # Vertex AI fails the job at the n-th failed trial, we at the one after the allowed number
         tuning.study["budget"]["failed_trials"] = failed - 1
     _read_study(spec, tuning)
@@ -130,7 +130,7 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
     served = {"metrics", "parameters", "algorithm", "measurementSelectionType", "observationNoise", *_RULES}
     message.demand_known(served, absent=_NO_STUDY)
     if message.raw("observationNoise") not in (None, 0, "OBSERVATION_NOISE_UNSPECIFIED"):
-        raise InvalidRequest(f"{message.at('observationNoise')}: {_VIZIER}.", field=message.at("observationNoise"))
+        raise message.fault("observationNoise", f"{_VIZIER}.")
     algorithm = message.enum("algorithm", ALGORITHMS)
     study = tuning.study
     study["algorithm"] = _OURS[algorithm]
@@ -140,18 +140,17 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
     )
     study["metrics"] = [_metric(Message(item, path)) for path, item in message.items("metrics")]
     if not study["metrics"]:
-        raise _missing(message.at("metrics"))
+        raise message.missing("metrics")
     study["parameters"] = {}
     for path, item in message.items("parameters"):
         _read_parameter(Message(item, path), tuning, {}, 0)
     if not study["parameters"]:
-        raise _missing(message.at("parameters"))
+        raise message.missing("parameters")
     endless = next((name for name, one in study["parameters"].items() if one["type"] == "float"), None)
     if algorithm == "GRID_SEARCH" and endless is not None:
-        raise InvalidRequest(
-            f"{message.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and "
-            f"{endless} is DOUBLE.",
-            field=message.at("algorithm"),
+        raise message.fault(
+            "algorithm",
+            f"for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and {endless} is DOUBLE.",
         )
     _read_stopping(message, tuning)
 
@@ -159,11 +158,11 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
 def _metric(message: Message) -> dict[str, str]:
     message.demand_known({"metricId", "goal", "safetyConfig"})
     if message.raw("safetyConfig") is not None:
-        raise InvalidRequest(f"{message.at('safetyConfig')}: {_VIZIER}.", field=message.at("safetyConfig"))
+        raise message.fault("safetyConfig", f"{_VIZIER}.")
     goal = message.enum("goal", _GOALS)
     for name, is_there in (("metricId", bool(message.text("metricId", 200))), ("goal", goal != _GOALS[0])):
         if not is_there:
-            raise _missing(message.at(name))
+            raise message.missing(name)
     return {"name": message.text("metricId"), "goal": goal.lower()}
 
 
@@ -172,7 +171,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
     if not given:
         return
     if len(given) > 1:
-        raise InvalidRequest(f"{message.at(given[1])}: conflicts with {message.at(given[0])}; give one of the two.")
+        raise message.fault(given[1], f"conflicts with {message.at(given[0])}; give one of the two.")
     rule = Message(message.raw(given[0]), message.at(given[0]))
     tuning.rule = rule.path.removeprefix(f"{PATH}.")
     absent = {
@@ -204,7 +203,7 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
     message.demand_known({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
     name = message.text("parameterId", 100)
     if not name:
-        raise _missing(message.at("parameterId"))
+        raise message.missing("parameterId")
     given = [kind for kind in _KINDS if message.raw(kind) is not None]
     if len(given) != 1:
         raise InvalidRequest(
@@ -215,12 +214,9 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
     own = _values(Message(message.raw(given[0]), message.at(given[0])), given[0])
     scale = message.enum("scaleType", _SCALES)
     if own["type"] == "categorical" and scale != _SCALES[0]:
-        raise InvalidRequest(f"{message.at('scaleType')}: leave it unset for the CATEGORICAL parameter {name}.")
+        raise message.fault("scaleType", f"leave it unset for the CATEGORICAL parameter {name}.")
     if own["type"] == "discrete" and scale in _OUR_SCALES and any(value <= 0 for value in own["values"]):
-        raise InvalidRequest(
-            f"{message.at('scaleType')}: {scale} needs values above 0, and {name} has {min(own['values'])}.",
-            field=message.at("scaleType"),
-        )
+        raise message.fault("scaleType", f"{scale} needs values above 0, and {name} has {min(own['values'])}.")
     if own["type"] in ("float", "integer") and scale in _OUR_SCALES:
         own["scale"] = _OUR_SCALES[scale]
     if when:
@@ -257,7 +253,7 @@ def _values(message: Message, kind: str) -> dict[str, Any]:
     known = {"values"} if kind in ("categoricalValueSpec", "discreteValueSpec") else {"minValue", "maxValue"}
     message.demand_known({*known, "defaultValue"})
     if message.raw("defaultValue") is not None:
-        raise InvalidRequest(f"{message.at('defaultValue')}: {_VIZIER}.", field=message.at("defaultValue"))
+        raise message.fault("defaultValue", f"{_VIZIER}.")
     # proto3 omits a bound of zero, so one may be missing; without both the parameter has a single value.
     if "minValue" in known and not any(name in message for name in known):
         raise InvalidRequest(f"{message.path}: min_value and max_value are needed.", field=message.path)
@@ -270,7 +266,7 @@ def _values(message: Message, kind: str) -> dict[str, Any]:
             return {"type": "categorical", "values": list(message.texts("values"))}
     values = [_plain(value) for value in message.numbers("values")]
     if values != sorted(values):
-        raise InvalidRequest(f"{message.at('values')}: must be in increasing order.", field=message.at("values"))
+        raise message.fault("values", "must be in increasing order.")
     return {"type": "discrete", "values": values}
 
 
@@ -297,10 +293,10 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
     else:
         values = [_plain(value) for value in condition.numbers("values")]
     if not values:
-        raise _missing(condition.at("values"))
+        raise condition.missing("values")
     spec = message.message("parameterSpec")
     if spec is None:
-        raise _missing(message.at("parameterSpec"))
+        raise message.missing("parameterSpec")
     _read_parameter(spec, tuning, {name: values}, depth + 1)
 
 
@@ -312,9 +308,5 @@ def _plain(value: float) -> int | float:
 def _count(message: Message, name: str) -> int:
     found = message.whole(name)
     if found <= 0:
-        raise InvalidRequest(f"{message.at(name)}: must be above 0, and is {found}.", field=message.at(name))
+        raise message.fault(name, f"must be above 0, and is {found}.")
     return found
-
-
-def _missing(path: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: Required field is not set.", field=path)

@@ -1,48 +1,59 @@
-"""The collection of tuning jobs: studies with the client's fields stored in the study's spec."""
+"""The collection of tuning jobs: studies with the client's fields stored in the study's spec; and their JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, literal, select, tuple_, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role
-from api.http.cursors import make_cursor
 from api.jobs.service import canonical
 from api.protocols.kit.job_fields import slug
-from api.protocols.vertex.error_translation import list_position, translated_errors
-from api.protocols.vertex.filters import job_vocabulary, parse_filter
+from api.protocols.kit.json_values import timestamp, timestamps
+from api.protocols.vertex.deletions import deletion_view
+from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.operations.deletions import deletion_view
+from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.mapping import JobOrder, job_spec_of
-from api.protocols.vertex.training.placement_check import check_placement
-from api.protocols.vertex.training.states import JOB_STATES
+from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
+from api.protocols.vertex.training.jobs import check_placement
+from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
+from api.protocols.vertex.training.states import CANCELLED, INVALID_ARGUMENT, JOB_STATES, RESOURCE_EXHAUSTED
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
-from api.protocols.vertex.tuning.views import view
 from api.studies import service
 from api.studies.access import StudyAccess
-from core.db.rows import AnySelect
-from core.db.tables import Study, UtcDateTime
+from core.db.rows import AnyRow, AnySelect
+from core.db.tables import Job, Study, Trial
 from core.domain.errors import Conflict, NotFound
-from core.domain.studies.states import StudyEvent, StudyState
+from core.domain.jobs.states import JobState
+from core.domain.studies.results import values_of
+from core.domain.studies.states import StudyEvent, StudyState, TrialState
+from core.settings import Settings
 
+_STATES: Final = {
+    StudyState.RUNNING: "RUNNING",
+    StudyState.PAUSED: "RUNNING",  # Google's client would take PAUSED for completed
+    StudyState.STOPPING: "CANCELLING",
+    StudyState.SUCCEEDED: "SUCCEEDED",
+    StudyState.FAILED: "FAILED",
+    StudyState.CANCELLED: "CANCELLED",
+}
 COLLECTION: Final = "hyperparameterTuningJobs"
 KEY: Final = "vertex"  # in a study's spec
 _STORED_FIELDS: Final = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec")
+_NEWEST: Final = Keyset(Study.created_at, Study.id)
 _SCANNED: Final = 2_000  # rows that one page may scan
 _TRIALS: Final = 10_000  # of all tuning jobs of a page; with more the next page begins
 
 
 class TuningJobs:
-    """See :class:`api.protocols.vertex.resource_collection.Collection`."""
+    """See :class:`api.protocols.vertex.collections.Collection`."""
 
     def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
         jobs.demand_member(context, caller, parent, "member", verb=f"{COLLECTION}.create")
@@ -74,32 +85,37 @@ class TuningJobs:
     def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with context.read() as work:
             study = _find(work.session, caller, parent, resource_id, "viewer", "get")
-            return view(work.session, [study], parent, context.settings)[0]
+            return _view(work.session, study, parent, context.settings)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
         """Newest first. With a selective filter a page may be short and still have a next page."""
-        jobs.demand_newest_first(query.order_by)
+        query.demand_newest_first()
         test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
-        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with context.read() as work:
-            statement = _studies(work.session, caller, parent, "list").order_by(
-                Study.created_at.desc(), Study.id.desc()
-            )
+            statement = _studies(work.session, caller, parent, "list")
             if query.page_token:
-                statement = statement.where(_after(*list_position(query.page_token)))
-            items: list[dict[str, Any]] = []
-            last: Study | None = None
+                statement = _NEWEST.after(statement, *list_position(query.page_token))
             trials = 0
-            for number, study in enumerate(_in_batches(work.session, statement, limit)):
-                if len(items) == limit or number == _SCANNED or trials >= _TRIALS:
-                    assert last is not None  # noqa: S101 (there was one before)
-                    return _page(items, make_cursor(last.created_at.isoformat(), last.id))
-                item = view(work.session, [study], _parent_of(parent, study), context.settings)[0]
+
+            def item_of(study: Study) -> dict[str, Any] | None:
+                nonlocal trials
+                item = _view(work.session, study, _parent_of(parent, study), context.settings)
                 trials += len(item.get("trials", ()))
-                if test(partial(_field, study, item)):
-                    items.append(item)
-                last = study
-        return _page(items, "")
+                started = item.get("startTime")
+                read = field_reader(
+                    item,
+                    create_time=study.created_at,
+                    start_time=None if started is None else datetime.fromisoformat(started),
+                    end_time=study.finished_at,
+                    update_time=study.updated_at,
+                )
+                return item if test(read) else None
+
+            rows = (row[0] for rows in _NEWEST.batches(work.session, statement, query.limit) for row in rows)
+            items, token = first_items(
+                rows, item_of, newest_token, query.limit, scanned=_SCANNED, is_full=lambda: trials >= _TRIALS
+            )
+        return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         with context.write() as work:
@@ -166,38 +182,110 @@ def _parent_of(parent: Parent, study: Study) -> Parent:
     return Parent(parent.project, study.spec[KEY]["location"], parent.own)
 
 
-def _page(items: list[dict[str, Any]], token: str) -> dict[str, Any]:
-    return {**({COLLECTION: items} if items else {}), **({"nextPageToken": token} if token else {})}
+# --- views -----------------------------------------------------------------------------------------------------------
 
 
-def _in_batches(session: Session, statement: AnySelect, limit: int) -> Iterator[Study]:
-    place: tuple[datetime, str] | None = None
-    while True:
-        query = statement if place is None else statement.where(_after(*place))
-        batch = session.scalars(query.limit(limit + 1)).all()
-        yield from batch
-        if len(batch) <= limit:
-            return
-        place = batch[-1].created_at, batch[-1].id
+def _view(session: Session, study: Study, parent: Parent, settings: Settings) -> dict[str, Any]:
+    """The tuning job with its trials."""
+    rows = _trials(session, study.id)
+    client_fields: Mapping[str, Any] = study.spec[KEY]
+    metrics = [metric["name"] for metric in study.spec["metrics"]]
+    started = min((row.started_at for row in rows if row.started_at is not None), default=None)
+    error = _error_of(study)
+    roles = (study.spec.get("template") or {}).get("roles", {})
+    pools = roles if has_web_access(client_fields["body"].get("trialJobSpec") or {}) else None
+    trials = [_trial(row, metrics, pools, parent, settings) for row in rows]
+    return {
+        "name": _name(parent, study),
+        "displayName": client_fields["displayName"],
+        **client_fields["body"],
+        "state": f"JOB_STATE_{_state_of(study, rows)}",
+        **({"trials": trials} if trials else {}),
+        **({} if error is None else {"error": error}),
+        **timestamps(
+            createTime=study.created_at, startTime=started, endTime=study.finished_at, updateTime=study.updated_at
+        ),
+        **({"labels": client_fields["labels"]} if client_fields["labels"] else {}),
+    }
 
 
-def _after(created_at: datetime, study_id: str) -> ColumnElement[bool]:
-    return tuple_(Study.created_at, Study.id) < tuple_(literal(created_at, UtcDateTime), literal(study_id))
+def _trials(session: Session, study_id: str) -> Sequence[AnyRow]:
+    """In order of their numbers."""
+    query = (
+        select(
+            Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.reason, Trial.stop,
+            # Only this field of the curve: studies have thousands of curves of hundreds of points.
+            Trial.curve["counted"].as_integer().label("counted"),
+            Trial.job_id, Trial.created_at, Trial.ended_at, Job.state.label("job_state"), Job.started_at,
+        )
+        .outerjoin(Job, Job.id == Trial.job_id)
+        .where(Trial.study_id == study_id)
+        .order_by(Trial.number)
+    )  # fmt: skip
+    return session.execute(query).all()
 
 
-def _field(study: Study, item: dict[str, Any], name: str) -> Any:
-    match name:
-        case "labels":
-            return study.spec[KEY]["labels"]
-        case "create_time":
-            return study.created_at
-        case "end_time":
-            return study.finished_at
-        case "update_time":
-            return study.updated_at
-        case "start_time":
-            return None if "startTime" not in item else datetime.fromisoformat(item["startTime"])
-        case "display_name":
-            return item["displayName"]
-        case _:
-            return item.get(name)
+def _state_of(study: Study, rows: Sequence[AnyRow]) -> str:
+    """Until a trial has started, the tuning job is pending or queued."""
+    state = StudyState(study.state)
+    if state in (StudyState.RUNNING, StudyState.PAUSED) and all(
+        row.started_at is None and row.ended_at is None for row in rows
+    ):
+        return "PENDING" if rows else "QUEUED"
+    return _STATES[state]
+
+
+def _error_of(study: Study) -> dict[str, Any] | None:
+    """Why it ended without success; while it runs, why none of its trials can ever start."""
+    match StudyState(study.state):
+        case StudyState.FAILED:
+            return {"code": INVALID_ARGUMENT, "message": study.reason}
+        case StudyState.CANCELLED:
+            return {"code": CANCELLED, "message": study.reason or "The study was stopped."}
+        case StudyState.RUNNING if study.note:
+            return {"code": RESOURCE_EXHAUSTED, "message": study.note}
+    return None
+
+
+def _trial(
+    row: AnyRow, metrics: Sequence[str], pools: Mapping[str, Any] | None, parent: Parent, settings: Settings
+) -> dict[str, Any]:
+    """``pools``: roles whose replicas get web links; ``None``: no links."""
+    state, is_over = TrialState(row.state), TrialState(row.state).is_terminal
+    shown: dict[str, Any] = {
+        "id": str(row.number),
+        "state": _trial_state(row),
+        "parameters": [{"parameterId": name, "value": value} for name, value in row.parameters.items()],
+    }
+    if state.has_result and (measurement := _final(row, metrics)) is not None:
+        shown["finalMeasurement"] = measurement
+    # A job may end before it was observed running.
+    if (started := row.started_at or (row.created_at if state.has_result else None)) is not None:
+        shown["startTime"] = timestamp(started)
+    if row.ended_at is not None:
+        shown["endTime"] = timestamp(row.ended_at)
+    if row.job_id is not None:
+        shown["customJob"] = parent.name_of("customJobs", row.job_id)
+        if pools is not None and not is_over and row.job_state == JobState.RUNNING:
+            shown["webAccessUris"] = web_access_uris(settings, row.job_id, pools)
+    if is_over and not state.has_result:
+        shown["infeasibleReason"] = row.reason or f"The trial is {state.value}."
+    return shown
+
+
+def _trial_state(row: AnyRow) -> str:
+    state = TrialState(row.state)
+    if state.is_terminal:
+        return "SUCCEEDED" if state.has_result else "INFEASIBLE"
+    if row.stop is not None:
+        return "STOPPING"
+    waits = row.job_state in (JobState.QUEUED, JobState.STARTING)
+    return "REQUESTED" if waits else "ACTIVE"
+
+
+def _final(row: AnyRow, names: Sequence[str]) -> dict[str, Any] | None:
+    values = values_of(row.result, names)
+    if values is None:
+        return None
+    metrics = [{"metricId": name, "value": value} for name, value in zip(names, values, strict=True)]
+    return {**({"stepCount": str(row.counted)} if row.counted else {}), "metrics": metrics}

@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.context import Context  # noqa: E402
 from trainmaster_train.ps import DeadlineError, Options  # noqa: E402
-from trainmaster_train.ps.roles import StopSignal  # noqa: E402
-from trainmaster_train.ps.worker.evaluator import evaluate_checkpoints  # noqa: E402
+from trainmaster_train.ps.roles import StopSignal, evaluate_checkpoints  # noqa: E402
 
 from tests.unit.train.ps.loopback import KEY, Cluster, flip_a_bit, make_model, step, together, values_of  # noqa: E402
 

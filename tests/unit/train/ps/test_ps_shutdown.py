@@ -21,7 +21,6 @@ from trainmaster_train.ps import Options, roles  # noqa: E402
 from trainmaster_train.ps.checkpoint import shard_checkpoint  # noqa: E402
 from trainmaster_train.ps.checkpoint.shard_writer import ShardWriter  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
-from trainmaster_train.ps.server import shutdown  # noqa: E402
 from trainmaster_train.ps.server.sessions import WorkerRequest, WorkerSession  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
@@ -77,10 +76,10 @@ def test_a_ps_goes_on_from_the_one_before_a_damaged_checkpoint(
     out = capsys.readouterr().out
     assert f"ps 0: {file}" in out
     assert "; trying the one before it." in out
-    shutdown.save_shard(shard_of(version=25, value=2.5), context)
+    shard_checkpoint.save_shard(shard_of(version=25, value=2.5), context)
     assert roles._restore(shard, context, Options())
     assert (shard.version, value_of(shard)) == (25, 2.5), "newer than all that is whole"
-    shutdown.remove_saved_shard(shard, context)
+    shard_checkpoint.remove_saved_shard(shard, context)
     for path in older.glob("shard-*"):
         path.unlink()
     with pytest.raises(tm.CheckpointError, match=re.escape(str(file))):
@@ -90,16 +89,18 @@ def test_a_ps_goes_on_from_the_one_before_a_damaged_checkpoint(
 def test_what_is_left_is_taken_up_with_the_optimizers_state(context: Context) -> None:
     before = shard_of(version=7)
     before.apply([torch.ones_like(block) for block in before.values], {})
-    shutdown.save_shard(before, context)
+    shard_checkpoint.save_shard(before, context)
 
     after = shard_of()
-    assert shutdown.restore_saved_shard(after, context, mode="async", start=None)
+    assert shard_checkpoint.restore_saved_shard(after, context, mode="async", start=None)
 
     assert after.version == 8
     for one in (before, after):
         one.apply([torch.ones_like(block) for block in one.values], {})
     assert value_of(after) == value_of(before), "with its momentum"
-    assert [path.name for path in (context.checkpoint_dir / shutdown.FOLDER).iterdir()] == ["shard-00000-of-00001.pt"]
+    assert [path.name for path in (context.checkpoint_dir / shard_checkpoint.STOPPED_FOLDER).iterdir()] == [
+        "shard-00000-of-00001.pt"
+    ]
 
 
 @pytest.mark.parametrize("has_rates", [True, False])
@@ -109,7 +110,7 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
     before.set_learning_rates([0.025])
     after = shard_of()
     if where == "left":
-        path = shutdown.save_shard(before, context)
+        path = shard_checkpoint.save_shard(before, context)
     else:
         folder = tm.stage_checkpoint(7)
         is_written = threading.Event()
@@ -125,7 +126,7 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
         shard_checkpoint.save_file(retained, path)
 
     if where == "left":
-        assert shutdown.restore_saved_shard(after, context, mode="async", start=None)
+        assert shard_checkpoint.restore_saved_shard(after, context, mode="async", start=None)
     else:
         shard_checkpoint.restore_shard(after, path.parent)
 
@@ -138,20 +139,20 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
 @pytest.mark.parametrize("left_at", [9, 10, 11])
 def test_only_what_is_newer_than_the_checkpoint_is_taken_up(context: Context, left_at: int) -> None:
     path = checkpoint(10, value=1.0)
-    shutdown.save_shard(shard_of(version=left_at, value=2.0), context)
+    shard_checkpoint.save_shard(shard_of(version=left_at, value=2.0), context)
     shard = shard_of()
     shard_checkpoint.restore_shard(shard, path)
 
-    assert shutdown.restore_saved_shard(shard, context, mode="async", start=path) is (left_at > 10)
+    assert shard_checkpoint.restore_saved_shard(shard, context, mode="async", start=path) is (left_at > 10)
     assert value_of(shard) == (2.0 if left_at > 10 else 1.0)
 
 
 def test_a_chosen_older_checkpoint_is_used(context: Context) -> None:
     older = checkpoint(10, value=1.0)
     checkpoint(20, value=1.5)
-    shutdown.save_shard(shard_of(version=30, value=2.0), context)
+    shard_checkpoint.save_shard(shard_of(version=30, value=2.0), context)
 
-    assert not shutdown.restore_saved_shard(shard_of(), context, mode="async", start=older)
+    assert not shard_checkpoint.restore_saved_shard(shard_of(), context, mode="async", start=older)
 
 
 @pytest.mark.parametrize(
@@ -178,31 +179,36 @@ def test_all_take_up_what_they_left_or_none_does(
     path = checkpoint(10, 10, value=1.0)
     for ps, version in enumerate(versions):
         if version is not None:
-            shutdown.save_shard(shard_of(ps, 2, version=version, value=2.0), replace(context, attempt=attempts[ps]))
+            shard_checkpoint.save_shard(
+                shard_of(ps, 2, version=version, value=2.0), replace(context, attempt=attempts[ps])
+            )
     shard = shard_of(0, 2)
     shard_checkpoint.restore_shard(shard, path)
 
-    assert shutdown.restore_saved_shard(shard, replace(context, attempt=own_attempt), mode=mode, start=path) is is_taken
+    assert (
+        shard_checkpoint.restore_saved_shard(shard, replace(context, attempt=own_attempt), mode=mode, start=path)
+        is is_taken
+    )
     assert shard.version == (30 if is_taken else 10)
 
 
 def test_what_another_model_left_and_what_is_damaged_is_passed_over(
     context: Context, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = shutdown.save_shard(shard_of(version=5), context)
+    path = shard_checkpoint.save_shard(shard_of(version=5), context)
     wide = torch.nn.Linear(8, 60)
     other = Shard(layout_of(wide, sgd(wide)), sgd(wide), 0, 1)
 
-    assert not shutdown.restore_saved_shard(other, context, mode="async", start=None)
+    assert not shard_checkpoint.restore_saved_shard(other, context, mode="async", start=None)
     path.write_bytes(path.read_bytes()[:100])
-    assert not shutdown.restore_saved_shard(shard_of(), context, mode="async", start=None)
+    assert not shard_checkpoint.restore_saved_shard(shard_of(), context, mode="async", start=None)
     assert "cannot be read as a shard" in capsys.readouterr().out
 
 
 def test_a_full_volume_leaves_what_was_there(
     context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutdown.save_shard(shard_of(version=5, value=5.0), context)
+    shard_checkpoint.save_shard(shard_of(version=5, value=5.0), context)
 
     monkeypatch.setattr(os, "write", full_disk)
     roles._save_for_successor(shard_of(version=6), context)
@@ -210,9 +216,9 @@ def test_a_full_volume_leaves_what_was_there(
 
     assert "ps 0 cannot keep its shard (No space left on device)" in capsys.readouterr().out
     shard = shard_of()
-    assert shutdown.restore_saved_shard(shard, context, mode="async", start=None)
+    assert shard_checkpoint.restore_saved_shard(shard, context, mode="async", start=None)
     assert (shard.version, value_of(shard)) == (5, 5.0)
-    assert len(list((context.checkpoint_dir / shutdown.FOLDER).iterdir())) == 1
+    assert len(list((context.checkpoint_dir / shard_checkpoint.STOPPED_FOLDER).iterdir())) == 1
 
 
 def test_a_checkpoint_that_makes_room_while_it_is_read_is_replaced_by_the_newer_one(
@@ -253,5 +259,5 @@ def test_a_stopped_ps_goes_on_where_it_was_and_leaves_nothing_when_the_training_
     assert job.ended("worker-0") == 0
     assert job.send("ps-0", signal.SIGTERM) == 0
 
-    assert not (job.folder / "checkpoints" / shutdown.FOLDER).exists()
+    assert not (job.folder / "checkpoints" / shard_checkpoint.STOPPED_FOLDER).exists()
     assert "Traceback" not in job.log("ps-0") + job.log("worker-0")

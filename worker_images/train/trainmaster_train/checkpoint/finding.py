@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, TypeVar, Union
 
 from trainmaster_train import report
 from trainmaster_train.checkpoint import formats, manifest, sharded
@@ -13,6 +13,8 @@ from trainmaster_train.checkpoint.folder import STATE_FILE, newer_than, read_met
 from trainmaster_train.checkpoint.formats import FoundCheckpoint
 from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint
 from trainmaster_train.context import current
+
+T = TypeVar("T")
 
 
 def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[FoundCheckpoint]:
@@ -52,22 +54,10 @@ def resume(
     """
     if into is not None:
         return sharded.on_all_ranks(
-            lambda: _newest_undamaged(directory, verify=verify), lambda found: _load_into(found, into)
+            lambda: _newest_undamaged(directory, lambda found: found, verify=verify),
+            lambda found: _load_into(found, into),
         )
-    problem: Optional[CheckpointError] = None
-    for found in _candidates(directory):
-        try:
-            _verify(found, verify=verify)
-            checkpoint = _open(found, map_location)
-        except _DamagedError as error:
-            problem = problem or CheckpointError(str(error))
-            _warn(f"{error}; trying the one before it")
-            continue
-        _report_resume(found)
-        return checkpoint
-    if problem is not None:
-        raise problem
-    return None
+    return _newest_undamaged(directory, lambda found: _open(found, map_location), verify=verify)
 
 
 class _DamagedError(CheckpointError):
@@ -106,9 +96,24 @@ def _verify(found: FoundCheckpoint, *, verify: bool) -> None:
             raise _DamagedError(str(error)) from error
 
 
+def _newest_undamaged(
+    directory: Optional[Union[str, Path]], use: Callable[[FoundCheckpoint], T], *, verify: bool
+) -> Optional[T]:
+    """The result of ``use`` for the newest checkpoint that is undamaged, also according to ``use``."""
+    problem: Optional[CheckpointError] = None
+    for found in _candidates(directory):
+        try:
+            _verify(found, verify=verify)
+            return use(found)
+        except _DamagedError as error:
+            problem = problem or CheckpointError(str(error))
+            _warn(f"{error}; trying the one before it")
+    if problem is not None:
+        raise problem
+    return None
+
+
 def _open(found: FoundCheckpoint, map_location: Any) -> Checkpoint:
-    meta = read_meta(found.path) if found.format == "trainmaster" else {}
-    step, metrics = int(meta.get("step") or found.step or 0), meta.get("metrics", {})
     state = None
     if found.format == "torch" or (found.path / STATE_FILE).is_file():
         try:
@@ -117,35 +122,22 @@ def _open(found: FoundCheckpoint, map_location: Any) -> Checkpoint:
             if formats.is_proven(found.path):
                 raise  # the file is intact: an older one would be rejected as well
             raise _DamagedError(str(error)) from error
-    return Checkpoint(found.path, step, metrics, state, found.format)
-
-
-def _newest_undamaged(directory: Optional[Union[str, Path]], *, verify: bool) -> Optional[FoundCheckpoint]:
-    problem: Optional[CheckpointError] = None
-    for found in _candidates(directory):
-        try:
-            _verify(found, verify=verify)
-        except _DamagedError as error:
-            problem = problem or CheckpointError(str(error))
-            _warn(f"{error}; trying the one before it")
-            continue
-        return found
-    if problem is not None:
-        raise problem
-    return None
+    return _resumed(found, state)
 
 
 def _load_into(found: FoundCheckpoint, into: Dict[str, Any]) -> Checkpoint:
     sharded.load_sharded(into, found.path)
+    return _resumed(found, into)
+
+
+def _resumed(found: FoundCheckpoint, state: Any) -> Checkpoint:
+    """The checkpoint with its description; the job's history gets an event."""
     meta = read_meta(found.path) if found.format == "trainmaster" else {}
-    _report_resume(found)
-    return Checkpoint(found.path, int(meta.get("step") or found.step or 0), meta.get("metrics", {}), into, found.format)
-
-
-def _report_resume(found: FoundCheckpoint) -> None:
     if current().is_writer:
         at_step = "" if found.step is None else f" at step {found.step}"
         report.append({"kind": "event", "reason": f"goes on from {found.path.name}{at_step} ({found.format})"})
+    step = int(meta.get("step") or found.step or 0)
+    return Checkpoint(found.path, step, meta.get("metrics", {}), state, found.format)
 
 
 def _warn(sentence: str) -> None:

@@ -1,7 +1,8 @@
 """Detection of complete checkpoints of any format: files and folders from which training can be resumed.
 
 Nothing is loaded and no code of a file is run: each format has a mark that only a finished writer leaves, such as the
-directory at the end of a zip file, or the length in a header.
+directory at the end of a zip file, or the length in a header. The pickled metadata of ``torch.distributed.checkpoint``
+is read without executing its code.
 
 ===========  ===========================================================================================================
 trainmaster  a folder with a ``.complete`` file, and every file of its manifest with its size
@@ -20,15 +21,16 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import struct
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from trainmaster_train.checkpoint import dcp_metadata, manifest
+from trainmaster_train.checkpoint import manifest
 from trainmaster_train.checkpoint.errors import CheckpointError
 from trainmaster_train.checkpoint.folder import COMPLETE, complete_checkpoints, read_meta
 
@@ -56,6 +58,20 @@ _SHARD = re.compile(r"^(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})$")
 _TABLE_FOOTER = struct.pack("<Q", 0xDB4775248B80FB57)  # the magic number of LevelDB's tables, which an .index is
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HEADER_LIMIT = 100 * 2**20  # safetensors' own limit
+
+_FORMAT_OF = {
+    ".pt": "torch",
+    ".pth": "torch",
+    ".bin": "torch",
+    ".ckpt": "lightning",
+    ".safetensors": "safetensors",
+    ".keras": "keras",
+    ".npz": "numpy",
+    ".h5": "keras",
+    ".weights.h5": "keras",
+}
+
+DCP_METADATA_FILE = ".metadata"
 
 
 @dataclass(frozen=True)
@@ -131,8 +147,8 @@ def _detect_folder(path: Path) -> Optional[FoundCheckpoint]:
         return FoundCheckpoint(
             path, "trainmaster", step if isinstance(step, int) else _number_in(path.name), modified_at
         )
-    if (path / dcp_metadata.METADATA_FILE).is_file():
-        return FoundCheckpoint(path, "dcp", _number_in(path.name), modified_at) if dcp_metadata.is_whole(path) else None
+    if (path / DCP_METADATA_FILE).is_file():
+        return FoundCheckpoint(path, "dcp", _number_in(path.name), modified_at) if _is_whole_dcp(path) else None
     if any((path / name).is_file() for name in _HUGGINGFACE):
         step = _huggingface_step(path)
         return None if step is None else FoundCheckpoint(path, "huggingface", step[0], modified_at)
@@ -271,6 +287,57 @@ def _ends_with(path: Path, end: bytes) -> bool:
         return file.read() == end
 
 
+class _PassiveRecord:
+    """A passive stand-in for any object of torch: its arguments and its state."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state if isinstance(state, dict) else {"state": state})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Ignore entries of torch's own mappings; they are not needed."""
+
+    def append(self, value: Any) -> None:
+        """Ignore items of lists, too."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class _PassiveUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        del module, name
+        return _PassiveRecord
+
+
+def _is_whole_dcp(folder: Path) -> bool:
+    """Whether the files have all bytes that the metadata lists. The metadata itself is written last."""
+    try:
+        ends = _stored_ends(folder / DCP_METADATA_FILE)
+        return all((folder / name).stat().st_size >= end for name, end in ends.items())
+    except OSError:
+        return False
+    except Exception:  # noqa: BLE001 (a damaged pickle may raise anything)
+        return False
+
+
+def _stored_ends(path: Path) -> Dict[str, int]:
+    """The end of the stored data in each file."""
+    with open(path, "rb") as file:
+        metadata = _PassiveUnpickler(file).load()
+    ends: Dict[str, int] = {}
+    for info in metadata.storage_data.values():
+        name, begin, length = _stored_extent(info)
+        ends[name] = max(ends.get(name, 0), begin + length)
+    return ends
+
+
+def _stored_extent(info: Any) -> Tuple[str, int, int]:
+    return str(info.relative_path), int(info.offset), int(info.length)
+
+
 _WHOLE: Dict[str, Callable[[Path], bool]] = {
     ".pt": _is_whole_torch,
     ".pth": _is_whole_torch,
@@ -281,15 +348,4 @@ _WHOLE: Dict[str, Callable[[Path], bool]] = {
     ".npz": _is_whole_zip,
     ".h5": _is_whole_hdf5,
     ".weights.h5": _is_whole_hdf5,
-}
-_FORMAT_OF = {
-    ".pt": "torch",
-    ".pth": "torch",
-    ".bin": "torch",
-    ".ckpt": "lightning",
-    ".safetensors": "safetensors",
-    ".keras": "keras",
-    ".npz": "numpy",
-    ".h5": "keras",
-    ".weights.h5": "keras",
 }

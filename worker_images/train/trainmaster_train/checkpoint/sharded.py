@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from trainmaster_train import steps
-from trainmaster_train.checkpoint import dcp_metadata, manifest
+from trainmaster_train.checkpoint import formats, manifest
 from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError, explain_torch_error
 from trainmaster_train.checkpoint.folder import Keep, seal_checkpoint, stage_checkpoint
 
@@ -108,7 +108,7 @@ def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group
     from torch.distributed.checkpoint.state_dict_loader import load
 
     path = Path(path)
-    if not (path / dcp_metadata.METADATA_FILE).is_file():
+    if not (path / formats.DCP_METADATA_FILE).is_file():
         raise CheckpointError(f"{path}: is not a sharded checkpoint; read it with load_checkpoint")
     _barrier(f"{path}: was not read", process_group, _BARRIER_S)
     try:

@@ -4,9 +4,8 @@ shutdown.
 
 from __future__ import annotations
 
-from trainmaster_train.distributed.ddp import COMPRESSIONS, accumulate, watch, wrap
+from trainmaster_train.distributed.ddp import COMPRESSIONS, accumulate, batches, watch, wrap
 from trainmaster_train.distributed.group import DistributedError, RankInfo, init, shutdown
-from trainmaster_train.distributed.loading import batches
 from trainmaster_train.distributed.rank_discovery import RankAssignment, discover_ranks
 
 __all__ = [

@@ -1,13 +1,31 @@
-"""DistributedDataParallel with configurable compression, gradient accumulation and the step timer; timing of FSDP."""
+"""DistributedDataParallel with configurable compression, gradient accumulation and the step timer; timing of FSDP;
+batches, with a warning if all processes would read the same data.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from trainmaster_train import steps
+
+T = TypeVar("T")
+
+COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
+_VARIABLE = "TRAINMASTER_COMPRESSION"
+# PowerSGD (Vogels et al., 2019) works badly on the first, large gradients; torch's own default is 1000 steps.
+_POWERSGD_BEGINS = 100
+# With CUDA, reading torch's measurements waits for the device; at this interval the cost is negligible.
+_READ_EVERY_ON_GPU = 100
+# Optimizers whose steps end the timer's steps: a script may wrap several models in turn with one optimizer.
+_step_optimizers: Any = weakref.WeakSet()
+
+_given_warnings: Set[str] = set()
+_last_epoch: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()  # of each DistributedSampler
 
 
 def watch_sharded(model: Any) -> bool:
@@ -50,18 +68,6 @@ class _TimedCollective:
         # As a ring: each process sends all shares but one.
         timer.add_bytes_sent(whole.numel() * whole.element_size() * (group.size() - 1) // group.size())
         return work
-
-
-T = TypeVar("T")
-
-COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
-_VARIABLE = "TRAINMASTER_COMPRESSION"
-# PowerSGD (Vogels et al., 2019) works badly on the first, large gradients; torch's own default is 1000 steps.
-_POWERSGD_BEGINS = 100
-# With CUDA, reading torch's measurements waits for the device; at this interval the cost is negligible.
-_READ_EVERY_ON_GPU = 100
-# Optimizers whose steps end the timer's steps: a script may wrap several models in turn with one optimizer.
-_step_optimizers: Any = weakref.WeakSet()
 
 
 def wrap(
@@ -265,3 +271,52 @@ def _as_bf16(group: Any, bucket: Any) -> Any:
     small = gradients.to(torch.bfloat16).div_(dist.get_world_size(group))
     work: Any = dist.all_reduce(small, group=group, async_op=True)
     return work.get_future().then(lambda future: gradients.copy_(future.value()[0]))
+
+
+def batches(loader: Any) -> Iterator[Any]:
+    """The batches of a ``DataLoader``; the step timer measures the time waiting for them.
+
+    Warns once on stderr if the processes would train on the same data: a loader without a ``DistributedSampler``, one
+    whose sampler is of another number of processes, or a shuffling sampler whose ``set_epoch`` is never called. The
+    loader is not changed.
+    """
+    sentence = _sampling_problem(loader)
+    if sentence is not None and sentence not in _given_warnings:
+        _given_warnings.add(sentence)
+        print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)
+    return steps.timer().data(loader)
+
+
+def _sampling_problem(loader: Any) -> Optional[str]:
+    import torch.distributed as dist
+    from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return None  # it may partition the data itself
+    sampler = getattr(loader, "sampler", None)
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    if isinstance(batch_sampler, BatchSampler):
+        sampler = batch_sampler.sampler
+    world_size = dist.get_world_size()
+    if isinstance(sampler, (RandomSampler, SequentialSampler)):
+        return (
+            f"each of the {world_size} processes reads all of the data: give the DataLoader "
+            "`sampler=DistributedSampler(dataset)`"
+        )
+    if not isinstance(sampler, DistributedSampler):
+        return None  # a sampler of the user
+    if sampler.num_replicas != world_size or sampler.rank != dist.get_rank():
+        return (
+            f"the DistributedSampler is of process {sampler.rank} of {sampler.num_replicas}, and this is process "
+            f"{dist.get_rank()} of {world_size}: create it after init()"
+        )
+    before = _last_epoch.get(sampler)
+    _last_epoch[sampler] = sampler.epoch
+    if sampler.shuffle and before == sampler.epoch:
+        return (
+            "two epochs in the same order: call `sampler.set_epoch(epoch)` at the start of each, or the "
+            "DistributedSampler repeats the same shuffle"
+        )
+    return None

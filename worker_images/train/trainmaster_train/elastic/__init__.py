@@ -19,8 +19,7 @@ A script that does not use this module is restarted in place for each world, and
 from __future__ import annotations
 
 from trainmaster_train.elastic.group import Group, PeerLost, WorldChanged, is_peer_loss
-from trainmaster_train.elastic.running import run, world
-from trainmaster_train.elastic.state import State
+from trainmaster_train.elastic.running import State, run, world
 from trainmaster_train.elastic.worlds import (
     ElasticWorld,
     WorldError,

@@ -28,11 +28,11 @@ from trainmaster_train.horovod.controller.messages import (
     CollectiveRequest,
     CollectiveResponse,
 )
-from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import ProcessGang, rendezvous
 from trainmaster_train.horovod.mesh import Mesh
 from trainmaster_train.horovod.reduction import AVERAGE, adasum, split_rows
+from trainmaster_train.horovod.session import RENDEZVOUS_S
 from trainmaster_train.horovod.settings import HorovodSettings
 
 REDUCERS: Dict[str, Any] = {

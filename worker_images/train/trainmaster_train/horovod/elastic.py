@@ -137,16 +137,21 @@ def run_elastic(
     init: Callable[[], None],
     shutdown: Callable[[], None],
     barrier: Callable[[], None],
+    follow: Callable[[], None],
 ) -> Callable[..., Any]:
     """``function(state, …)``, called again after each change of the gang and each loss of a member until it returns.
 
     A loss takes the state back to the last commit; a change keeps it. Without :func:`register_rejoin` the first
     failure is raised. Otherwise a rank that is done waits for all: if one is lost in its last step, all repeat that
     step.
+
+    Args:
+        follow: lets this process go from world to world, instead of being restarted for each.
     """
 
     @functools.wraps(function)
     def run(state: State, *args: Any, **kwargs: Any) -> Any:
+        follow()
         must_sync, is_new = True, False
         done: List[Any] = []
         while True:

@@ -9,7 +9,6 @@ import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.controller.engine import CollectiveEngine
-from trainmaster_train.horovod.controller.handles import Backend, Handle
 from trainmaster_train.horovod.controller.handshake import KEY_BYTES, mac, own_key
 from trainmaster_train.horovod.controller.link import ControlLink, accept_all, connect, listen
 from trainmaster_train.horovod.controller.messages import (
@@ -19,7 +18,9 @@ from trainmaster_train.horovod.controller.messages import (
     JOIN,
     REMOVE_SET,
     UNNAMED,
+    Backend,
     CollectiveRequest,
+    Handle,
 )
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.ranks import HorovodRanks
@@ -50,6 +51,12 @@ class ProcessGang:
     def return_name(self, kind: str) -> None:
         """Take back the last generated name of an operation of all ranks: it was not used."""
         self._counts[kind] -= 1
+
+    def check_root(self, root: int, process_set: int) -> None:
+        """Raises ``ValueError`` for a root that is not in the process set."""
+        members = self.engine.members(process_set)
+        if root not in members:
+            raise ValueError(f"root_rank={root} is not among the ranks {list(members)[:16]} of the process set.")
 
     def run(self, request: CollectiveRequest, entry: Any = None) -> Handle:
         """Submit one operation and wait for it."""

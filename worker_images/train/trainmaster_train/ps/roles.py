@@ -1,30 +1,44 @@
-"""Entry point of every role: worker, chief, ps and evaluator."""
+"""Entry point of every role: worker, chief, ps, and evaluator, which evaluates checkpoints while the others train."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
 
 import torch
+import zmq
 
 from trainmaster_train import report
-from trainmaster_train.checkpoint import CheckpointError, latest
+from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, latest, read_meta
 from trainmaster_train.context import Context, ContextError, current
-from trainmaster_train.ps.checkpoint.shard_checkpoint import newest_undamaged, restore_shard
-from trainmaster_train.ps.errors import ParameterServerError
+from trainmaster_train.ps.checkpoint.shard_checkpoint import (
+    DamagedError,
+    check_files,
+    load_model,
+    newest_undamaged,
+    remove_saved_shard,
+    restore_saved_shard,
+    restore_shard,
+    save_shard,
+)
+from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError
 from trainmaster_train.ps.layout import layout_of
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server import shutdown
 from trainmaster_train.ps.server.server import ParameterServer
 from trainmaster_train.ps.server.shard import Shard, check_optimizer
 from trainmaster_train.ps.wire.messages import job_key
-from trainmaster_train.ps.worker.evaluator import evaluate_checkpoints
+from trainmaster_train.ps.worker.connection import Connection
 from trainmaster_train.ps.worker.servers import Servers
 
 Evaluate = Callable[[], Mapping[str, Any]]
+
+_EVALUATOR_POLL_S = 1.0
+_STATUS_TIMEOUT_S = 10.0
 
 
 def run(
@@ -118,7 +132,7 @@ def serve(
         server.serve()
         print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
         if server.is_done:
-            shutdown.remove_saved_shard(shard, context)
+            remove_saved_shard(shard, context)
         elif server.is_initialised and server.version:  # at update 0 there is nothing to save
             _save_for_successor(shard, context)
 
@@ -142,7 +156,7 @@ def _restore(shard: Shard, context: Context, options: Options) -> bool:
                 raise
             # It was just pruned in favour of a newer one.
             wanted = latest()
-    if shutdown.restore_saved_shard(shard, context, mode=options.mode, start=wanted):
+    if restore_saved_shard(shard, context, mode=options.mode, start=wanted):
         print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
         return True
     if start is not None:
@@ -153,7 +167,7 @@ def _restore(shard: Shard, context: Context, options: Options) -> bool:
 def _save_for_successor(shard: Shard, context: Context) -> None:
     """Save the shard for a successor. The platform waits for that within its grace period."""
     try:
-        path = shutdown.save_shard(shard, context)
+        path = save_shard(shard, context)
     except (MemoryError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         print(
@@ -185,6 +199,98 @@ def work(
         servers.close(is_done=False, why=str(error) or type(error).__name__)
         raise
     servers.close()
+
+
+def evaluate_checkpoints(
+    model: torch.nn.Module,
+    evaluate: Callable[[], Mapping[str, Any]],
+    *,
+    context: Context,
+    key: bytes,
+    options: Options,
+    stopped: StopSignal,
+) -> None:
+    """Load each newest checkpoint into ``model``, call ``evaluate`` and report its metrics as ``eval_…``; also the
+    last one, when the training is done or ``stopped`` is set.
+
+    Raises:
+        DeadlineError: the first ps was unreachable for ``options.idle_timeout_s``: the training is not running.
+    """
+    training = _TrainingStatus(context, key, options)
+    evaluated: Optional[Path] = None
+    damaged: Set[Path] = set()
+    try:
+        while True:
+            # Checked before the listing: a checkpoint that is sealed before the end is listed after it.
+            is_over = bool(stopped) or training.is_done()
+            newest = next((path for path in reversed(complete_checkpoints()) if path not in damaged), None)
+            if newest is not None and newest != evaluated:
+                try:
+                    check_files(newest)
+                    _evaluate(model, evaluate, newest)
+                    evaluated = newest
+                except DamagedError as error:
+                    if newest.exists():  # and was not pruned in favour of a newer one
+                        damaged.add(newest)
+                        print(f"{error}; it is not evaluated.", flush=True)
+            elif is_over:
+                return
+            else:
+                stopped.wait(_EVALUATOR_POLL_S)
+    finally:
+        training.close()
+
+
+def _evaluate(model: torch.nn.Module, evaluate: Callable[[], Mapping[str, Any]], path: Path) -> None:
+    try:
+        load_model(model, path)
+        step = int(read_meta(path).get("step") or 0)
+    except CheckpointError:
+        if path.exists():
+            raise
+        return  # pruned meanwhile
+    model.eval()
+    with torch.no_grad():
+        metrics = {f"eval_{name}": value for name, value in evaluate().items()}
+    words = ", ".join(f"{name} {float(value):.4f}" for name, value in metrics.items())
+    print(f"evaluated step {step}: {words}.", flush=True)
+    report.progress(step, **metrics)
+
+
+class _TrainingStatus:
+    """The status of the training, according to the first ps."""
+
+    def __init__(self, context: Context, key: bytes, options: Options) -> None:
+        self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context()
+        self._options = options
+        self._connection = Connection(self._context, 0, context.peers["ps"][0], key)
+        self._is_open = False
+        self._away_since = time.monotonic()
+
+    def is_done(self) -> bool:
+        try:
+            if not self._is_open:
+                self._connection.open(_STATUS_TIMEOUT_S)
+                # The evaluator neither pushes nor pulls: it needs no model.
+                self._connection.ask({"op": "watch"}, timeout_s=_STATUS_TIMEOUT_S, what="the evaluator's greeting")
+                self._is_open = True
+            header, _ = self._connection.ask({"op": "status"}, timeout_s=_STATUS_TIMEOUT_S, what="for its status")
+        except (LostError, DeadlineError) as error:
+            self._is_open = False
+            if time.monotonic() - self._away_since > self._options.idle_timeout_s:
+                raise DeadlineError(f"the training is not running: {error}") from error
+            return False
+        self._away_since = time.monotonic()
+        return bool(header["is_done"])
+
+    def close(self) -> None:
+        if self._is_open:
+            try:
+                self._connection.ask({"op": "bye", "why": "done"}, timeout_s=_STATUS_TIMEOUT_S, what="the good-bye")
+            except ParameterServerError:
+                pass  # it is gone
+        self._connection.close()
+        self._context.term()
 
 
 class StopSignal:

@@ -1,33 +1,36 @@
 """A rank's controller: it exchanges requests and responses with rank 0, and starts or fails the operations.
 
-One thread at a time drives it; the engine decides which one.
+One thread at a time drives it; the engine decides which one. The stall inspector warns of operations that wait too
+long, names the missing ranks, and ends the wait at last.
 """
 
 from __future__ import annotations
 
 import select
+import sys
 import threading
 import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.controller.coordinator import Coordinator
-from trainmaster_train.horovod.controller.handles import Backend, Handle, InFlightOperation, StartedBatch
-from trainmaster_train.horovod.controller.link import ControlLink
+from trainmaster_train.horovod.controller.link import ControlLink, WakeupPipe, wait_for_event
 from trainmaster_train.horovod.controller.messages import (
     ADD_SET,
     ALLREDUCE,
     FAST_PATH,
     GLOBAL_SET,
     REMOVE_SET,
+    Backend,
     CollectiveRequest,
     CollectiveResponse,
+    Handle,
+    InFlightOperation,
+    StartedBatch,
     request_of,
     response_of,
 )
 from trainmaster_train.horovod.controller.response_cache import FastPath, PendingOperation
-from trainmaster_train.horovod.controller.stall_inspector import StallInspector
-from trainmaster_train.horovod.controller.wakeup_pipe import WakeupPipe, wait_for
 from trainmaster_train.horovod.errors import first_line
 from trainmaster_train.horovod.settings import HorovodSettings
 
@@ -37,6 +40,47 @@ _BUSY_S = 0.2
 # How long a farewell may take: a peer must not delay the end of this process.
 _FAREWELL_S = 1.0
 CLOSED = "hvd.shutdown() was called; call hvd.init() first."
+
+
+class StallInspector:
+    """``coordinator``: only on rank 0, which alone knows the missing ranks; ``None`` on the others."""
+
+    def __init__(self, coordinator: Optional[Coordinator], settings: HorovodSettings) -> None:
+        self._coordinator = coordinator
+        self._settings = settings
+        self._next_check_s = 0.0
+        self._warned_at: Dict[str, float] = {}
+
+    def is_time(self, now_s: float) -> bool:
+        """Whether the next :meth:`inspect` is due."""
+        return now_s >= self._next_check_s
+
+    def inspect(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
+        """Why the gang has to fail, or ``None``. Warns of long waits, at most once in ``stall_warn_s`` each.
+
+        Args:
+            waiting: this process's operations that are not answered yet.
+        """
+        settings = self._settings
+        self._next_check_s = now_s + min(1.0, settings.stall_end_s / 4, settings.stall_warn_s / 4)
+        if self._coordinator is None:
+            return self._inspect_rank_0(waiting, now_s)
+        for stall in self._coordinator.stalls(now_s):
+            if stall.waited_s >= settings.stall_end_s:
+                return f"{stall.sentence()}; that is the end (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
+            name = stall.request.name
+            if stall.waited_s >= settings.stall_warn_s and now_s >= self._warned_at.get(name, 0.0):
+                self._warned_at[name] = now_s + settings.stall_warn_s
+                print(f"trainmaster.horovod: {stall.sentence()}.", file=sys.stderr, flush=True)
+        return None
+
+    def _inspect_rank_0(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
+        """Rank 0 ends a stall, unless it hangs itself: then this rank does, a little later."""
+        patience_s = self._settings.stall_end_s * 1.5 + 5.0
+        if all(now_s - handle.submitted_s <= patience_s for handle in waiting):
+            return None
+        shown = ", ".join(repr(handle.request.name) for handle in waiting[:3])
+        return f"no answer from rank 0, which coordinates, for {patience_s:.0f} s ({shown})."
 
 
 class Controller:
@@ -111,7 +155,7 @@ class Controller:
 
     def poll_links(self, links: Mapping[int, ControlLink], event: int, timeout_s: float) -> Tuple[List[int], bool]:
         """The ranks of ``links`` with ``event`` (of poll), and whether this process was woken."""
-        found, is_woken = wait_for(links, event, self.wakeup, timeout_s)
+        found, is_woken = wait_for_event(links, event, self.wakeup, timeout_s)
         if is_woken:
             with self.state:
                 self.wakeup.clear()

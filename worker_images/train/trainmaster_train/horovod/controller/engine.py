@@ -14,9 +14,8 @@ import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.controller.controller import CLOSED, Controller
-from trainmaster_train.horovod.controller.handles import Backend, Handle, InFlightOperation
 from trainmaster_train.horovod.controller.link import ControlLink
-from trainmaster_train.horovod.controller.messages import CollectiveRequest
+from trainmaster_train.horovod.controller.messages import Backend, CollectiveRequest, Handle, InFlightOperation
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.settings import HorovodSettings
 

@@ -22,8 +22,14 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from trainmaster_train.horovod.controller.handles import Handle
-from trainmaster_train.horovod.controller.messages import ADASUM, ALLREDUCE, GLOBAL_SET, UNNAMED, CollectiveRequest
+from trainmaster_train.horovod.controller.messages import (
+    ADASUM,
+    ALLREDUCE,
+    GLOBAL_SET,
+    UNNAMED,
+    CollectiveRequest,
+    Handle,
+)
 
 # How often a cycle must repeat before it is announced, and how many operations it has at most.
 _REPEATS = 3

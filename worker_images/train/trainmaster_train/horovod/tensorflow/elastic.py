@@ -45,14 +45,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise HorovodInternalError(_sentence_of(error)) from error
 
-    run_again = run_elastic(in_single_gang, session.init, session.shutdown, session.barrier)
-
-    @functools.wraps(function)
-    def run_here(*args: Any, **kwargs: Any) -> Any:
-        session.membership.follow()
-        return run_again(*args, **kwargs)
-
-    return run_here
+    return run_elastic(in_single_gang, session.init, session.shutdown, session.barrier, session.membership.follow)
 
 
 class TensorFlowState(ObjectState):

@@ -10,15 +10,14 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
 from trainmaster_train.horovod.controller.messages import ALLGATHER, BROADCAST
 from trainmaster_train.horovod.session import ProcessSet, set_number
-from trainmaster_train.horovod.tensorflow.bridge import run, through_numpy
-from trainmaster_train.horovod.tensorflow.ops import check_root
+from trainmaster_train.horovod.tensorflow.ops import run, through_numpy
 from trainmaster_train.horovod.tensorflow.session import gang, global_process_set, rank
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Broadcast ``variables`` from ``root_rank``, eagerly or when the graph runs. Use one order on all ranks."""
     number = set_number(process_set)
-    check_root(root_rank, number)
+    gang().check_root(root_rank, number)
     given = list(variables)
     label = gang().next_name("variables", number)
     names = [f"{label}.{i}" for i in range(len(given))]
@@ -37,7 +36,7 @@ def broadcast_object(
 ) -> Any:
     """``obj`` of ``root_rank``, on every rank. It must be picklable."""
     number = set_number(process_set)
-    check_root(root_rank, number)
+    gang().check_root(root_rank, number)
     is_root = rank() == root_rank
     data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
     label = name or gang().next_name("object", number)

@@ -1,13 +1,21 @@
-"""Operations on TensorFlow's tensors, eager or in a ``tf.function``."""
+"""Operations on TensorFlow's tensors, eager or in a ``tf.function``: values pass through numpy on the CPU."""
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
+from trainmaster_train.horovod.arrays import ArrayEntry
+from trainmaster_train.horovod.controller.messages import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BROADCAST,
+    REDUCESCATTER,
+    CollectiveRequest,
+)
 from trainmaster_train.horovod.reduction import (
     Adasum,
     Average,
@@ -19,12 +27,49 @@ from trainmaster_train.horovod.reduction import (
     resolve_op,
 )
 from trainmaster_train.horovod.session import ProcessSet, set_number
-from trainmaster_train.horovod.tensorflow.bridge import run, submit, through_numpy
 from trainmaster_train.horovod.tensorflow.compression import Compression
 from trainmaster_train.horovod.tensorflow.session import gang, global_process_set
 
+Function = Callable[..., Sequence[Any]]
+
 # Horovod pins an operation to a device by these; here all data pass through the host's memory.
 Device = str
+
+
+def through_numpy(function: Function, tensors: Sequence[Any], dtypes: Sequence[Any]) -> List[Any]:
+    """``function`` of the tensors' values, as tensors of ``dtypes``: eagerly, or each time that the graph runs."""
+    if not dtypes:
+        return []
+    if tf.executing_eagerly():
+        # Not as an operation, which would wrap the exception in one of TensorFlow's.
+        results = function(*(tensor.numpy() for tensor in tensors))
+        return [tf.convert_to_tensor(result, dtype) for result, dtype in zip(results, dtypes)]
+    found = tf.numpy_function(function, list(tensors), list(dtypes))
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def run(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[Any]:
+    return [entry.output for entry in submit(arrays, names, kind, **fields)]
+
+
+def submit(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[ArrayEntry]:
+    """Run operations that may be fused, and wait for all."""
+    entries = []
+    for name, value in zip(names, arrays):
+        array = np.asarray(value)
+        request = CollectiveRequest(
+            name=f"{kind}.{name}",
+            kind=kind,
+            dtype=array.dtype.name,
+            shape=tuple(array.shape),
+            item_bytes=array.dtype.itemsize,
+            **fields,
+        )
+        entries.append(ArrayEntry(request, array))
+    engine = gang().engine
+    for handle in engine.submit([entry.request for entry in entries], entries, will_wait=True):
+        engine.wait(handle)
+    return entries
 
 
 def allreduce(
@@ -98,7 +143,7 @@ def broadcast(
 ) -> Any:
     """The tensor of ``root_rank`` (its global rank, also in a process set) on each rank."""
     number = set_number(process_set)
-    check_root(root_rank, number)
+    gang().check_root(root_rank, number)
     tensor = tf.convert_to_tensor(tensor)
     label = name or gang().next_name(BROADCAST, number)
     (result,) = through_numpy(
@@ -214,13 +259,6 @@ def reduce(tensors: Sequence[Any], names: Sequence[str], reduction: Reduction) -
     for result, tensor in zip(results, tensors):
         result.set_shape(tensor.shape)
     return results
-
-
-def check_root(root: int, number: int) -> None:
-    """Raises ``ValueError`` for a root that is not in the process set ``number``."""
-    members = gang().engine.members(number)
-    if root not in members:
-        raise ValueError(f"root_rank={root} is not among the ranks {list(members)[:16]} of the process set.")
 
 
 def _allreduce_sparse(slices: Any, op: ReduceOp, name: Optional[str], process_set: ProcessSet) -> Any:

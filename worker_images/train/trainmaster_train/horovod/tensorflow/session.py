@@ -5,9 +5,8 @@ from __future__ import annotations
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
 from trainmaster_train.horovod.arrays import join_gang
-from trainmaster_train.horovod.elastic_membership import ElasticMembership
 from trainmaster_train.horovod.gang import ProcessGang
-from trainmaster_train.horovod.session import HorovodSession
+from trainmaster_train.horovod.session import ElasticMembership, HorovodSession
 from trainmaster_train.horovod.settings import HorovodSettings
 
 

@@ -14,10 +14,9 @@ import torch.distributed as dist
 
 from trainmaster_train import elastic
 from trainmaster_train.horovod import ranks
-from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S, ElasticMembership
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.gang import ProcessGang, rendezvous
-from trainmaster_train.horovod.session import HorovodSession
+from trainmaster_train.horovod.session import RENDEZVOUS_S, ElasticMembership, HorovodSession
 from trainmaster_train.horovod.settings import HorovodSettings
 from trainmaster_train.horovod.torch.backend import TorchBackend, new_group
 
@@ -165,10 +164,9 @@ def _init_default(rank: int, size: int, settings: HorovodSettings) -> None:
         else:
             dist.init_process_group("gloo", timeout=timeout, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [""])[0]
         raise HorovodInternalError(
             f"hvd.init: rank {rank} did not meet all {size} ranks at {os.environ['MASTER_ADDR']}:"
-            f"{os.environ['MASTER_PORT']} within {settings.start_s:g} s ({first})."
+            f"{os.environ['MASTER_PORT']} within {settings.start_s:g} s ({first_line(error)})."
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sized
 
@@ -13,7 +12,6 @@ from trainmaster_train.horovod.elastic import ObjectState, State, register_rejoi
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from trainmaster_train.horovod.reduction import Max
 from trainmaster_train.horovod.torch import basics
-from trainmaster_train.horovod.torch.basics import membership
 from trainmaster_train.horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -39,14 +37,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 
     In an elastic job of the platform the gangs are its worlds; elsewhere see :func:`register_rejoin`.
     """
-    run_again = run_elastic(function, basics.init, basics.leave, basics.barrier)
-
-    @functools.wraps(function)
-    def run_here(*args: Any, **kwargs: Any) -> Any:
-        membership.follow()
-        return run_again(*args, **kwargs)
-
-    return run_here
+    return run_elastic(function, basics.init, basics.leave, basics.barrier, basics.membership.follow)
 
 
 class TorchState(ObjectState):
@@ -90,11 +81,10 @@ class TorchState(ObjectState):
                 part.merge(allgather_object(part.state_dict()), source)
             else:
                 part.load_state_dict(broadcast_object(part.state_dict(), source))
-        # Not restore(): that would undo the synchronization.
+        # Not self.restore(): that would undo the synchronization.
         self._saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
         self.sync_values(source)
-        for name, value in copy.deepcopy(self._values).items():
-            setattr(self, name, value)
+        super().restore()
 
     def reset(self) -> None:
         for part in self._parts.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union, cast
 
@@ -102,9 +101,7 @@ def _suffixed(name: Optional[str], what: str) -> Optional[str]:
 
 
 def _pickled(obj: Any) -> bytes:
-    buffer = io.BytesIO()
-    pickle.dump(obj, buffer, protocol=pickle.HIGHEST_PROTOCOL)
-    return buffer.getvalue()
+    return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _unpickled(data: torch.Tensor) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence, Union
 import torch
 
 from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLTOALL
-from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, check_scatter_op
+from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, check_scatter_op, resolve_op
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.torch import gradients
 from trainmaster_train.horovod.torch.basics import gang, global_process_set
@@ -18,7 +18,6 @@ from trainmaster_train.horovod.torch.submit import (
     SparseHandle,
     blocking_allreduce,
     check_rows,
-    make_reduction,
     splits_of,
     submit,
     submit_allgather,
@@ -69,7 +68,7 @@ def allreduce(
 ) -> Tensor:
     """Reduce the tensors of all ranks into a new tensor; by default their average. Differentiable."""
     small, context = compression.compress(tensor)
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     # Without a gradient, autograd would only cost.
     result = (
         gradients.Allreduce.apply(small, name, reduction)
@@ -89,7 +88,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     return submit_allreduce([tensor], name, reduction)
 
 
@@ -103,7 +102,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """:func:`allreduce` in place."""
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     blocking_allreduce(tensor, name, reduction, is_in_place=True)
     return tensor
 
@@ -117,7 +116,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     return submit_allreduce([tensor], name, reduction, is_in_place=True)
 
 
@@ -133,7 +132,7 @@ def grouped_allreduce(
 ) -> List[Tensor]:
     """:func:`allreduce` of several tensors that go together."""
     small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     results = gradients.GroupedAllreduce.apply(name, reduction, *small)
     return [compression.decompress(result, context) for result, context in zip(results, contexts)]
 
@@ -147,7 +146,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     return submit_allreduce(tensors, name, reduction, is_group=True)
 
 
@@ -161,7 +160,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> List[Tensor]:
     """:func:`grouped_allreduce` in place."""
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     submit_allreduce(tensors, name, reduction, is_in_place=True, is_group=True, will_wait=True).result()
     return list(tensors)
 
@@ -175,7 +174,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     return submit_allreduce(tensors, name, reduction, is_in_place=True, is_group=True)
 
 

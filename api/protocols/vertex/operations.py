@@ -8,39 +8,45 @@ running, or whose result exists.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from sqlalchemy import or_, select, tuple_
+from fastapi import APIRouter, Depends, Query, Request, Response
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import AppContext
-from api.auth import Caller
-from api.http.cursors import make_cursor
+from api.app.unit_of_work import AppContext, AppContextDep
+from api.auth import Caller, Reader, Writer
 from api.protocols.kit.errors import NotServed
-from api.protocols.vertex.error_translation import list_position
-from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.operations.deletions import DELETION
+from api.protocols.kit.json_values import answer
+from api.protocols.vertex.collections import COLLECTIONS
+from api.protocols.vertex.deletions import DELETION
+from api.protocols.vertex.names import ANY_LOCATION, PARENT, PARENT_OF_PROGRESS, TYPES, Parent, ParentDep, member_of
+from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of
+from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
-from api.protocols.vertex.resource_collection import Collection
 from api.protocols.vertex.serving import deploying, endpoints, uploads
 from api.protocols.vertex.training import jobs
-from core.db.repositories.vertex.records import RecordScope, find_record
+from api.protocols.vertex.vertex_route import VertexRoute
+from core.db.repositories.vertex_records import RecordScope, find_record
 from core.db.rows import AnySelect
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import NotFound
 from core.domain.serving.states import DeploymentState
 from core.registry.sources import UploadedSource
 
+router = APIRouter(route_class=VertexRoute, include_in_schema=False)
+# The real API may end a wait early; this limit keeps waits below proxies' time-outs.
+_LONGEST_WAIT_S: Final = 20.0
+_LOOK_EVERY_S: Final = 0.5
 _TYPES: Final = {"metadataStores": "MetadataStore", "tensorboards": "Tensorboard"}
 _UPLOAD: Final = re.compile(rf"{uploads.OPERATION}-(?P<number>[1-9][0-9]{{0,8}})")
 _DEPLOYMENT: Final = re.compile(rf"(?P<kind>{deploying.DEPLOY}|{deploying.UNDEPLOY})-(?P<id>.+)")
 
 
-def find_operation(
-    context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
-) -> dict[str, Any]:
+def _find_operation(context: AppContext, caller: Caller, parent: Parent, path: str) -> dict[str, Any]:
     """The operation at ``path``, such as ``models/<id>/operations/upload-1``. Polling a deletion continues it.
 
     Raises:
@@ -49,22 +55,22 @@ def find_operation(
     """
     resource, _, operation = path.rpartition("/operations/")
     collection, _, resource_id = resource.partition("/")
-    if collection in collections and "/" not in resource_id:
+    if collection in COLLECTIONS and "/" not in resource_id:
         if operation == DELETION:
-            return collections[collection].poll_deletion(context, caller, parent, resource_id)
+            return COLLECTIONS[collection].poll_deletion(context, caller, parent, resource_id)
         if collection == models.COLLECTION and (found := _UPLOAD.fullmatch(operation)):
             return uploads.poll_upload(context, caller, parent, resource_id, int(found["number"]))
         if collection == endpoints.COLLECTION and (found := _DEPLOYMENT.fullmatch(operation)):
             return deploying.poll_deployment(context, caller, parent, resource_id, found["kind"], found["id"])
         if collection == endpoints.COLLECTION and operation == "create":
-            shown = collections[collection].get(context, caller, parent, resource_id)
-            return _done(parent, path, {"@type": f"{endpoints.TYPES}.Endpoint", **shown})
+            shown = COLLECTIONS[collection].get(context, caller, parent, resource_id)
+            return _done(parent, path, {"@type": f"{TYPES}.Endpoint", **shown})
     if collection in _TYPES and "/" not in resource_id and operation in ("create", "update"):
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.get")
             record = find_record(work.session, RecordScope(member.project_id, parent.location), resource)
         if record is not None:
-            kind = f"{endpoints.TYPES}.{_TYPES[collection]}"
+            kind = f"{TYPES}.{_TYPES[collection]}"
             return _done(parent, path, {"@type": kind, "name": parent.name_of(resource)})
     with context.read() as work:
         member_of(work.session, caller, parent, "viewer", verb="operations.get")
@@ -75,9 +81,7 @@ def _done(parent: Parent, path: str, response: dict[str, Any]) -> dict[str, Any]
     return {"name": parent.name_of(path), "done": True, "response": response}
 
 
-def cancel(
-    context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
-) -> None:
+def _cancel(context: AppContext, caller: Caller, parent: Parent, path: str) -> None:
     """Cancel an operation, with the code CANCELLED; no effect once it is done.
 
     Raises:
@@ -88,7 +92,7 @@ def cancel(
     resource_id = resource.partition("/")[2]
     jobs.demand_member(context, caller, parent, "member", verb="operations.cancel")
     uploaded, deployed = _UPLOAD.fullmatch(operation), _DEPLOYMENT.fullmatch(operation)
-    if operation != DELETION and find_operation(context, caller, parent, path, collections).get("done"):
+    if operation != DELETION and _find_operation(context, caller, parent, path).get("done"):
         return
     if uploaded is not None:
         models.delete_version(context, caller, parent, f"{resource_id}@{uploaded['number']}")
@@ -98,26 +102,23 @@ def cancel(
         raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it cannot be undone.")
 
 
-def page(context: AppContext, caller: Caller, parent: Parent, resource: str, size: int, token: str) -> dict[str, Any]:
+def _page(context: AppContext, caller: Caller, parent: Parent, resource: str, size: int, token: str) -> dict[str, Any]:
     """Uploads and deployments, newest first. ``resource``: only its operations; empty: all of the location.
 
     A deployed model counts once: as its undeployment, if there is one. Raises ``NotFound`` or
     ``Forbidden``.
     """
-    limit = min(size or jobs.PAGE, jobs.PAGE_LIMIT)
     after = list_position(token) if token else None
+    limit = ListQuery(page_size=size).limit
     with context.read() as work:
         rows: list[ModelVersion | Deployment] = []
         for table, query in _queries(work.session, caller, parent, resource):
-            statement = query.order_by(table.created_at.desc(), table.id.desc()).limit(limit + 1)
-            if after is not None:
-                statement = statement.where(tuple_(table.created_at, table.id) < after)
-            rows += work.session.scalars(statement).all()
+            newest = Keyset(table.created_at, table.id)
+            statement = newest.ordered(query if after is None else newest.after(query, *after))
+            rows += work.session.scalars(statement.limit(limit + 1)).all()
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
         shown = [_view(work.session, parent, row) for row in rows[:limit]]
-        last = rows[limit - 1] if len(rows) > limit else None
-        more = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
-    return {**({"operations": shown} if shown else {}), **more}
+        return page_of("operations", shown, newest_token(rows[limit - 1]) if len(rows) > limit else "")
 
 
 def _queries(
@@ -168,3 +169,77 @@ def _view(session: Session, parent: Parent, row: ModelVersion | Deployment) -> d
     here = parent if about is None else Parent(parent.project, about.location, parent.own)
     is_over = row.state in (DeploymentState.UNDEPLOYING, DeploymentState.ENDED)
     return deploying.progress(session, here, endpoint, row, deploying.UNDEPLOY if is_over else deploying.DEPLOY)
+
+
+# --- routes, at both addresses that clients poll ---------------------------------------------------------------------
+
+
+def _path(request: Request) -> str:
+    """The operation's path below its location, with its resource if the address has one."""
+    path_params = request.path_params
+    return "/".join(
+        [*([path_params["resource"]] if "resource" in path_params else []), "operations", path_params["operation"]]
+    )
+
+
+_PathDep = Annotated[str, Depends(_path)]
+
+
+def list_operations(
+    request: Request,
+    parent: ParentDep,
+    caller: Reader,
+    context: AppContextDep,
+    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803 (as Google names it)
+    pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+) -> Response:
+    path_params = request.path_params
+    resource = f"{path_params['collection']}/{path_params['resource']}" if "collection" in path_params else ""
+    if resource and path_params["collection"] not in (*COLLECTIONS, *_TYPES):
+        raise NotServed(f"GET {resource[:200]}/operations is not served by this platform.")
+    return answer(_page(context, caller, parent, resource, pageSize, pageToken))
+
+
+# Polling a deletion continues it, so this needs write access.
+def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    return answer(_find_operation(context, caller, parent, path))
+
+
+def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    _cancel(context, caller, parent, path)
+    return answer({})
+
+
+def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    """Nothing to delete: operations have no rows. The work goes on, as in the real API."""
+    jobs.demand_member(context, caller, parent, "member", verb="operations.delete")
+    _find_operation(context, caller, parent, path)
+    return answer({})
+
+
+async def wait_operation(
+    path: _PathDep,
+    parent: ParentDep,
+    caller: Writer,
+    context: AppContextDep,
+    timeout: Annotated[str, Query(max_length=40)] = "",  # noqa: ASYNC109 (as Google names it)
+) -> Response:
+    """The operation once it is done, or its state after ``timeout``."""
+    timeout_s = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
+    left_s = min(timeout_s or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
+    while True:
+        shown = await run_in_threadpool(_find_operation, context, caller, parent, path)
+        if shown.get("done") or left_s <= 0:
+            return answer(shown)
+        await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
+        left_s -= _LOOK_EVERY_S
+
+
+for _base in (PARENT, PARENT_OF_PROGRESS):
+    router.add_api_route(f"{_base}/operations", list_operations, methods=["GET"])
+    router.add_api_route(f"{_base}/{{collection}}/{{resource}}/operations", list_operations, methods=["GET"])
+    for _operation in (f"{_base}/operations/{{operation}}", f"{_base}/{{resource:path}}/operations/{{operation}}"):
+        router.add_api_route(f"{_operation}:cancel", cancel_operation, methods=["POST"])
+        router.add_api_route(f"{_operation}:wait", wait_operation, methods=["POST"])
+        router.add_api_route(_operation, get_operation, methods=["GET"])
+        router.add_api_route(_operation, delete_operation, methods=["DELETE"])
