@@ -175,4 +175,5 @@ def _name(tx: RecordTransaction, record: VertexRecord) -> str:
     return tx.name_of(f"{record.collection}/{record.name}")
 
 
+Verb = Callable[[RecordTransaction, str, Message], dict[str, Any]]
 Query = Callable[[RecordTransaction, str], dict[str, Any]]

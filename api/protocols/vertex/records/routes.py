@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
-from api.auth import Role
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.vertex.deletions import deletion_view
@@ -24,7 +23,6 @@ from core.domain.errors import InvalidRequest
 
 Show = Callable[[RecordTransaction, list[VertexRecord]], list[dict[str, Any]]]
 Make = Callable[[RecordTransaction, RecordKind, str, Message], VertexRecord]
-Action = Callable[[RecordTransaction, str, Message], dict[str, Any]]
 Change = Callable[[RecordTransaction, RecordKind, str, Message, str], VertexRecord]
 
 
@@ -90,29 +88,6 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
     add(routes.template, get, "GET")
     add(routes.template, patch, "PATCH")
     add(routes.template, delete, "DELETE")
-
-
-def add_action(
-    router: APIRouter,
-    template: str,
-    action: str,
-    apply: Action,
-    *,
-    permission: str,
-    below: str = "",
-    reads: bool = False,
-) -> None:
-    """The route of an action on a resource. ``below``: the part of the address that follows the resource's ``template``."""
-    role: Role = "viewer" if reads else "member"
-
-    def post(
-        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
-    ) -> Response:
-        with context.read() if reads else context.write() as work:
-            tx = principal.open(work, parent, role, verb=permission)
-            return answer(apply(tx, record_path(request, template), Message(body, action)))
-
-    router.add_api_route(f"{PARENT}/{template}{below}:{action}", post, methods=["POST"], name=f"vertex_{permission}")
 
 
 Handler = Callable[..., Response]

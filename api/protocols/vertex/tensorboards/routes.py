@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
+from api.auth import Role
 from api.protocols.kit.json_values import answer
-from api.protocols.vertex.names import PARENT, ParentDep
-from api.protocols.vertex.records.principals import PrincipalDep
+from api.protocols.vertex.names import PARENT, ParentDep, RawBody
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
 from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path
 from api.protocols.vertex.tensorboards import boards, points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SERIES
@@ -31,29 +34,29 @@ TIME_SERIES: Final = ResourceRoutes(
 )
 
 
+def _post(
+    path: str, action: str, verb: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]
+) -> None:
+    """``path``: template of the resource that has the action."""
+    role: Role = "viewer" if action.startswith("export") else "member"
+
+    def post(
+        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
+    ) -> Response:
+        with context.read() if role == "viewer" else context.write() as work:
+            tx = principal.open(work, parent, role, verb=verb)
+            return answer(apply(tx, record_path(request, path), Message(body, action)))
+
+    on = f"{path}/runs" if apply is boards.batch_create_runs else path
+    router.add_api_route(f"{PARENT}/{on}:{action}", post, methods=["POST"], name=f"vertex_{verb}")
+
+
 # Before the routes that refuse all other verbs.
-for _template, _action, _apply, _permission in (
-    (EXPERIMENTS.template, "batchCreate", boards.batch_create_series, "tensorboardTimeSeries.batchCreate"),
-    (EXPERIMENTS.template, "write", boards.write_experiment, "tensorboardExperiments.write"),
-    (RUNS.template, "write", boards.write_run, "tensorboardRuns.write"),
-):
-    add_action(router, _template, _action, _apply, permission=_permission)
-add_action(
-    router,
-    EXPERIMENTS.template,
-    "batchCreate",
-    boards.batch_create_runs,
-    permission="tensorboardRuns.batchCreate",
-    below="/runs",
-)
-add_action(
-    router,
-    TIME_SERIES.template,
-    "exportTensorboardTimeSeries",
-    boards.export_series,
-    permission="tensorboardTimeSeries.read",
-    reads=True,
-)
+_post(EXPERIMENTS.template, "batchCreate", "tensorboardTimeSeries.batchCreate", boards.batch_create_series)
+_post(EXPERIMENTS.template, "batchCreate", "tensorboardRuns.batchCreate", boards.batch_create_runs)
+_post(EXPERIMENTS.template, "write", "tensorboardExperiments.write", boards.write_experiment)
+_post(RUNS.template, "write", "tensorboardRuns.write", boards.write_run)
+_post(TIME_SERIES.template, "exportTensorboardTimeSeries", "tensorboardTimeSeries.read", boards.export_series)
 
 
 @router.get(f"{PARENT}/{BOARDS.template}:batchRead")
