@@ -24,7 +24,7 @@ from trainmaster.studies import parse_study
 from core.db.bootstrap import prepare_home
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
-from core.db.tables import Job, Project, Study, User, WhatIf
+from core.db.tables import Job, Project, Study, Trial, User
 from core.domain.metrics.points import Points
 from core.settings import Settings
 from core.wakeups import NoWakeup
@@ -189,7 +189,7 @@ def add_study(sessions: Any, now: datetime, name: str, finished: int, *, templat
                 }
             )
         if rows:
-            session.execute(insert(WhatIf), rows)
+            session.execute(insert(Trial), rows)
     return study_id
 
 

@@ -28,7 +28,7 @@ from trainmaster import Client
 from benchmarks.studies.study_asking import scratch_database
 from benchmarks.support.embedded import Embedded, embedded_platform
 from core.db.engine import make_engine
-from core.db.tables import Attempt, Job, Replica, WhatIf
+from core.db.tables import Attempt, Job, Replica, Trial
 
 SCRIPT = """
 import time
@@ -107,10 +107,10 @@ def turnaround(
 def watch(engine: Engine, study: str, until: int) -> dict[int, float]:
     """When each trial's job was first seen, by the trial's number."""
     seen: dict[int, float] = {}
-    query = select(WhatIf.number).join(Job, Job.id == WhatIf.job_id).where(WhatIf.study_id == study)
+    query = select(Trial.number).join(Job, Job.id == Trial.job_id).where(Trial.study_id == study)
     while len(seen) < until:
         with engine.connect() as connection:
-            fresh = connection.scalars(query.where(WhatIf.number > max(seen, default=0))).all()
+            fresh = connection.scalars(query.where(Trial.number > max(seen, default=0))).all()
         now = time.time()
         seen.update(dict.fromkeys(fresh, now))
         threading.Event().wait(0.01)
@@ -120,11 +120,11 @@ def watch(engine: Engine, study: str, until: int) -> dict[int, float]:
 def _noted(engine: Engine, study: str) -> dict[int, dict[str, float]]:
     """When the control loop says that each trial's attempt and the trial itself ended."""
     query = (
-        select(WhatIf.number, WhatIf.ended_at, Job.finished_at, Replica.ended_at.label("gone_at"))
-        .join(Job, Job.id == WhatIf.job_id)
+        select(Trial.number, Trial.ended_at, Job.finished_at, Replica.ended_at.label("gone_at"))
+        .join(Job, Job.id == Trial.job_id)
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Replica, Replica.attempt_id == Attempt.id)
-        .where(WhatIf.study_id == study)
+        .where(Trial.study_id == study)
     )
     with engine.connect() as connection:
         return {

@@ -39,7 +39,7 @@ from benchmarks.studies.study_asking import scratch_database
 from benchmarks.support.database import add_project
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
-from core.db.tables import Attempt, Job, Membership, Study, WhatIf
+from core.db.tables import Attempt, Job, Membership, Study, Trial
 from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
 from core.domain.sharing.resources import Amounts
@@ -153,7 +153,7 @@ class Whole:
         """The study's state, and how many of its trials run and are over."""
         with unit_of_work(self.sessions, read_only=True) as session:
             state, made = session.execute(select(Study.state, Study.trial_count)).one()
-            running = session.scalar(select(func.count()).where(WhatIf.state == "running")) or 0
+            running = session.scalar(select(func.count()).where(Trial.state == "running")) or 0
         self.most = max(self.most, running)
         return state, running, made - running
 
@@ -208,7 +208,7 @@ def check(whole: Whole) -> None:
     options = whole.options
     with unit_of_work(whole.sessions, read_only=True) as session:
         rows = session.execute(
-            select(WhatIf.number, WhatIf.state, WhatIf.job_id, WhatIf.parameters).order_by(WhatIf.number)
+            select(Trial.number, Trial.state, Trial.job_id, Trial.parameters).order_by(Trial.number)
         ).all()
         jobs = dict(session.execute(select(Job.id, Job.attempt_count)).all())
         attempts = session.scalar(select(func.count()).select_from(Attempt))

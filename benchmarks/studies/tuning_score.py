@@ -38,7 +38,7 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from trainmaster.studies import Algorithm, Goal, Space, parse_study
 
 from benchmarks.support.tuning_tasks import TASKS, Task
-from scheduler.control.studies.decide import usable
+from scheduler.control.studies.decide import prefetched_to_start
 from scheduler.tuning import ObservedTrial, Proposal, ProposalRequest, chosen_algorithm, propose
 from scheduler.tuning.engine import _distribution, _outer
 from scheduler.tuning.proposers import is_quick
@@ -129,7 +129,7 @@ class Search:
             )
 
         for _ in range(ROUNDS):
-            prefetched = ready[: usable(len(ready), PARALLEL, PARALLEL, PARALLEL)]
+            prefetched = ready[: prefetched_to_start(len(ready), PARALLEL, PARALLEL, PARALLEL)]
             drawn = self._timed(lambda prefetched=prefetched: propose(question(PARALLEL - len(prefetched), prefetched)))
             proposed += len(drawn)
             begun = [*prefetched, *drawn]
