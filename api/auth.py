@@ -23,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from trainmaster.spec.suggest import suggest
 
-from api.app.caches import ExpiringCache
+from api.app.cache import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated

@@ -176,7 +176,7 @@ def delete_job(
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.delete(work, job.caller, row)
-        remove_output = verbs.output_removal(work.session, row) if files else None
+        remove_output = verbs.output_to_remove(work.session, row) if files else None
     if remove_output is not None:
         # After the commit: a crash in between leaves files without a job, never a job without its files.
         remove_output()

@@ -160,7 +160,7 @@ def delete(work: UnitOfWork, caller: Caller, job: Job) -> None:
     record_event(work, caller, job, "job.deleted", "")
 
 
-def output_removal(session: Session, job: Job) -> Callable[[], None]:
+def output_to_remove(session: Session, job: Job) -> Callable[[], None]:
     """Deletes the job's own folder with all files; to be called after the commit. Blocks until they are gone.
 
     Raises:

@@ -9,7 +9,7 @@ from anyio import to_thread
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyImportance, StudyPrediction
 
-from api.app.caches import LruCache
+from api.app.cache import LruCache
 from api.app.unit_of_work import AppContext
 from api.forecasts.service import answer
 from api.studies.access import StudyAccess

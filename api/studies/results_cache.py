@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from trainmaster.studies import Goal
 
-from api.app.caches import LruCache
+from api.app.cache import LruCache
 from core.db.tables import Trial
 from core.domain.studies.results import TrialResult, pareto, values_of
 from core.domain.studies.states import TrialState

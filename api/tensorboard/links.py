@@ -17,7 +17,7 @@ from sqlalchemy import delete, select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.jobs import TensorBoardLinkView
 
-from api.app.caches import ExpiringCache
+from api.app.cache import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import CALLER_TTL, Caller, JobAccess, load_caller
 from api.tensorboard.viewers import ViewedOutput

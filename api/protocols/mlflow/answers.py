@@ -39,10 +39,6 @@ _CODES: Final[Codes] = (
 )
 
 
-def refusal(status: int, code: str, message: str) -> Response:
-    return answer({"error_code": code, "message": message}, status)
-
-
 class MlflowRoute(ProtocolRoute):
     """Answers errors as MLflow's server does."""
 
@@ -53,4 +49,4 @@ class MlflowRoute(ProtocolRoute):
 
     @classmethod
     def refusal(cls, status: int, code: str, message: str) -> Response:
-        return refusal(status, code, message)
+        return answer({"error_code": code, "message": message}, status)

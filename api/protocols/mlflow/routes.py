@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.protocols.kit.json_values import answer
 from api.protocols.mlflow import artifacts, models, registry
-from api.protocols.mlflow.answers import MlflowRoute, refusal
+from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, Script, ScriptAttempt
 from api.protocols.mlflow.metrics import HISTORY_LIMIT, history, last_values, log_metrics
 from api.protocols.mlflow.models import record_metrics
@@ -315,6 +315,6 @@ def home() -> Response:
 def nothing_here(rest: str) -> Response:
     """Unsupported features: clients check the error code, and show the message."""
     what = next((words for part, words in _ABSENT.items() if part in rest), f"thing at /{rest}")
-    return refusal(
+    return MlflowRoute.refusal(
         404, "ENDPOINT_NOT_FOUND", f"This server keeps no {what}; it serves MLflow's tracking and registers models."
     )

@@ -57,11 +57,7 @@ class RayRoute(ProtocolRoute):
     @classmethod
     def refusal(cls, status: int, code: str, message: str) -> Response:
         del code
-        return _refusal(status, message)
-
-
-def _refusal(status: int, message: str) -> Response:
-    return PlainTextResponse(message.removesuffix("."), status)  # the client adds a full stop of its own
+        return PlainTextResponse(message.removesuffix("."), status)  # the client adds a full stop of its own
 
 
 router = APIRouter(route_class=RayRoute, include_in_schema=False)
@@ -180,7 +176,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         caller = await bearer_caller(websocket, context)
         found = await run_in_threadpool(_logs, context, caller, project, ref)
     except TrainmasterError as error:
-        await websocket.send_denial_response(_refusal(error.status, error.sentence))
+        await websocket.send_denial_response(RayRoute.refusal(error.status, "", error.sentence))
         return
 
     async def read_status() -> logs.DriverStatus:

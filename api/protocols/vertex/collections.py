@@ -6,15 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
-from api.protocols.vertex import deletions
-from api.protocols.vertex.names import Parent
+from api.protocols.vertex.names import DELETION, Parent, deletion_view, member_of
 from api.protocols.vertex.paging import ListQuery
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import batch_jobs, endpoints
 from api.protocols.vertex.training import custom_jobs, jobs, pipelines
 from api.protocols.vertex.tuning import resources as tuning
+from core.db.tables import Job, VertexResource
+from core.domain.errors import Conflict, NotFound
 
 
 class Collection(Protocol):
@@ -67,10 +71,45 @@ class JobCollection:
             jobs.cancel(work, caller, found)
 
     def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        return deletions.delete(context, caller, parent, self.name, resource_id)
+        """Start or continue the deletion of an ended job. It is done when the job's last processes are gone."""
+        verb = f"{self.name}.delete"
+        with context.write() as work:
+            found = jobs.find(work.session, caller, parent, self.name, resource_id, "member", verb=verb)
+            if found.is_trial:
+                raise Conflict(f"{found.name} is the job of a trial; delete the hyperparameter tuning job.")
+            if self.name == custom_jobs.COLLECTION and _has_pipeline(work.session, resource_id):
+                raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
+            is_done = jobs.delete(work, caller, found)
+            found.row.deletion_requested_at = found.row.deletion_requested_at or work.now
+        return deletion_view(found.name, is_done=is_done)
 
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        return deletions.poll_deletion(context, caller, parent, self.name, resource_id)
+        """The operation has no row: it is done when its job is deleted, and polling it continues the deletion."""
+        with context.read() as work:
+            member = member_of(work.session, caller, parent, "member", verb=f"{self.name}.get")
+            query = (
+                select(Job.deleted_at, VertexResource.deletion_requested_at)
+                .join(VertexResource, VertexResource.job_id == Job.id)
+                .where(
+                    VertexResource.collection == self.name,
+                    VertexResource.id == resource_id,
+                    VertexResource.project_id == member.project_id,
+                )
+            )
+            row = work.session.execute(query).one_or_none()
+        name = parent.name_of(self.name, resource_id)
+        if row is None or row == (None, None):
+            raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
+        if row[0] is not None:
+            return deletion_view(name, is_done=True)
+        return self.delete(context, caller, parent, resource_id)
+
+
+def _has_pipeline(session: Session, job_id: str) -> bool:
+    query = select(VertexResource.id).where(
+        VertexResource.collection == pipelines.COLLECTION, VertexResource.job_id == job_id
+    )
+    return session.execute(query).first() is not None
 
 
 COLLECTIONS: Final[dict[str, Collection]] = {

@@ -22,8 +22,16 @@ from api.auth import Caller, Reader, Writer
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.vertex.collections import COLLECTIONS
-from api.protocols.vertex.deletions import DELETION
-from api.protocols.vertex.names import ANY_LOCATION, PARENT, PARENT_OF_PROGRESS, TYPES, Parent, ParentDep, member_of
+from api.protocols.vertex.names import (
+    ANY_LOCATION,
+    DELETION,
+    PARENT,
+    PARENT_OF_PROGRESS,
+    TYPES,
+    Parent,
+    ParentDep,
+    member_of,
+)
 from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models

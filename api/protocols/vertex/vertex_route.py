@@ -108,7 +108,7 @@ class VertexRoute(ProtocolRoute):
 
     @classmethod
     def refusal(cls, status: int, code: str, message: str) -> Response:
-        return refusal(status, code, message)
+        return answer({"error": {"code": status, "message": message, "status": code}}, status)
 
 
 def _demand_known(query: Mapping[str, str], served: Collection[str]) -> None:
@@ -132,7 +132,3 @@ def _demand_known(query: Mapping[str, str], served: Collection[str]) -> None:
             field=name[:100],
         ),
     )
-
-
-def refusal(code: int, status: str, message: str) -> Response:
-    return answer({"error": {"code": code, "message": message, "status": status}}, code)

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.app.unit_of_work import AppContextDep
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
-from api.protocols.vertex.deletions import deletion_view
-from api.protocols.vertex.names import PARENT, TYPES, ParentDep, RawBody
+from api.protocols.vertex.names import PARENT, TYPES, ParentDep, RawBody, deletion_view
 from api.protocols.vertex.paging import ListQuery
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service

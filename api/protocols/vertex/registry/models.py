@@ -25,9 +25,8 @@ from api.models.access import ModelAccess, by_of
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.deletions import deletion_view
 from api.protocols.vertex.filters import FieldReader, field_reader, parse_filter
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import Parent, deletion_view, member_of
 from api.protocols.vertex.paging import ListQuery, first_items, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry.model_orders import read_order

@@ -25,9 +25,8 @@ from api.endpoints.access import EndpointAccess
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.deletions import DELETION, deletion_view
 from api.protocols.vertex.filters import field_reader, parse_filter
-from api.protocols.vertex.names import ANY_LOCATION, TYPES, Parent, member_of
+from api.protocols.vertex.names import ANY_LOCATION, DELETION, TYPES, Parent, deletion_view, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models

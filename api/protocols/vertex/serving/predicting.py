@@ -22,7 +22,7 @@ from api.endpoints.upstream import ProxiedResponse
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.registry.models import COLLECTION as MODELS
 from api.protocols.vertex.registry.models import display_name_of
-from api.protocols.vertex.vertex_route import refusal
+from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.repositories import serving
 from core.db.tables import Deployment, Model, ModelVersion, ServingReplica
 
@@ -71,13 +71,15 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
     if status != 200:
         message = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
         status = status if status >= 400 else 500
-        return refusal(status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), message)
+        return VertexRoute.refusal(
+            status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), message
+        )
     # Parsing a large response would block the event loop.
     is_large = len(body) > _IN_PLACE
     prediction = await run_in_threadpool(_read, body) if is_large else _read(body)
     if prediction is None:
         message = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
-        return refusal(500, "INTERNAL", f"{message}. By rawPredict any answer comes as it is.")
+        return VertexRoute.refusal(500, "INTERNAL", f"{message}. By rawPredict any answer comes as it is.")
     served = await _find_served(context, headers)
     shown = {
         "predictions": prediction["predictions"],

@@ -14,9 +14,8 @@ from api.auth import Caller, Role
 from api.jobs.service import canonical
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp, timestamps
-from api.protocols.vertex.deletions import deletion_view
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
-from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.names import ANY_LOCATION, Parent, deletion_view, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
