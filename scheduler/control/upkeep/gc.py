@@ -165,8 +165,7 @@ def _add_orphan_event(session: Session, names: Sequence[str], databases: Sequenc
         kind = FORGOTTEN
         reason = (
             f"The executor holds {count} that this database does not know any more, as after a backup was restored. "
-            f"They are removed in {ORPHAN_GRACE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep "
-            "them."
+            f"They are removed in {ORPHAN_GRACE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep them."
         )
     data = {"count": len(names), "attempts": list(names[:_NAMES_IN_EVENT]), "databases": list(databases)}
     append_event(session, at=now, kind=kind, actor=SCHEDULER, reason=reason, data=data)

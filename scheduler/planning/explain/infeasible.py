@@ -90,8 +90,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
     return Reason(
         WaitReasonCode.NEVER_FITS,
         f"needs {phrases.request(request)} together {needs}, and no node has all of that; "
-        f"{_nearest(group, demand, empty)}. "
-        f"Ask for less of one of them",
+        f"{_nearest(group, demand, empty)}. Ask for less of one of them",
         numbers,
     )
 
@@ -198,8 +197,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             return Reason(
                 WaitReasonCode.TOO_LARGE,
                 f"needs more nodes than there are for the {phrases.all_of(rules)} of its parameter servers; "
-                "without that its "
-                f"{gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
+                f"without that its {gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
                 numbers | {"placement": gang.servers or "beside", "spread": gang.spread_servers},
             )
     roles = phrases.all_of([f"{phrases.members(g)} with {phrases.request(g.request)} each" for g in demand.merged])

@@ -56,8 +56,7 @@ class PreemptionMessages:
             case PreemptCode.FAIR_SHARE if gang.project == job.project:
                 return (
                     f"stopped for job {job.name}: user {gang.user} had more than a fair share of project "
-                    f"{gang.project} and "
-                    f"user {job.user} less"
+                    f"{gang.project} and user {job.user} less"
                 )
             case PreemptCode.GUARANTEE:
                 return (
@@ -96,8 +95,7 @@ class PreemptionMessages:
         replicas_now = sum(name == role.role for name, _ in gang.nodes)
         return (
             f"gave {replicas} of its {replicas_now} {phrases.plural(role.role, replicas_now)} back for job "
-            f"{job.name}, which waits; "
-            f"runs on with {replicas_now - replicas}"
+            f"{job.name}, which waits; runs on with {replicas_now - replicas}"
         )
 
     # ---- to the one who waits ----

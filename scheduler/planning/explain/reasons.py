@@ -182,8 +182,7 @@ class Explainer:
         return Reason(
             WaitReasonCode.NO_ROOM,
             f"needs {phrases.request(request, binding)} on one node {phrases.each(group)}; there is room for {now} "
-            "of them "
-            "now",
+            "of them now",
             {**wanted, "fits_now": now, "binding": list(binding)},
         )
 
@@ -344,8 +343,7 @@ class Explainer:
         return Reason(
             WaitReasonCode.NO_ROOM,
             f"needs its parameter servers {phrases.all_of(rules)}; there is room for all its {gang.size} replicas "
-            "now, but "
-            "not so. Without that it could start now",
+            "now, but not so. Without that it could start now",
             {"replicas": gang.size, "placement": gang.servers or "beside", "spread": gang.spread_servers},
         )
 
@@ -373,7 +371,6 @@ def _nodes_away(demand: Demand, cluster: ClusterIndex, twin: Demand) -> Reason:
     return Reason(
         WaitReasonCode.NO_NODES,
         f"needs {phrases.request(demand.merged[0].request)} {phrases.each(demand.merged[0])}, and the nodes that "
-        "could give "
-        f"that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",
+        f"could give that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",
         {"nodes": [node.id for node in away]},
     )

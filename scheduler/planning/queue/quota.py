@@ -184,8 +184,7 @@ class QuotaExcess:
             return Reason(
                 WaitReasonCode.QUOTA,
                 f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} "
-                "at once, so it can "
-                "never start. Ask for less, or ask an administrator for a larger quota",
+                "at once, so it can never start. Ask for less, or ask an administrator for a larger quota",
                 numbers,
             )
         return Reason(
