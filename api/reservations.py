@@ -12,8 +12,7 @@ from trainmaster.wire.scheduling import ReservationCreate, ReservationView
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader
-from api.http.cursors import make_cursor
-from api.http.paging import PageParams, read_position
+from api.http.paging import PageParams, make_cursor, read_position
 from api.http.routing import new_router
 from core.db.repositories.nodes import is_holding, merged_labels
 from core.db.repositories.planning import bookings

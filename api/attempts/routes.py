@@ -11,8 +11,7 @@ from trainmaster.wire.jobs import AttemptView, ReplicaView
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.attempts.schemas import attempt_view, replica_views
 from api.auth import JobAccess, JobViewer
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageParams, PageQuery, cut
+from api.http.paging import PageParams, PageQuery, cut, make_cursor, read_cursor
 from api.http.routing import new_router
 from core.db.repositories.attempts import (
     attempt_by_number,

@@ -27,7 +27,7 @@ from trainmaster.wire.checkpoints import (
 
 from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
-from api.http.cursors import bad_cursor, make_cursor, read_cursor
+from api.http.paging import bad_cursor, make_cursor, read_cursor
 from core.domain.errors import CheckpointUnreadable, InvalidRequest
 from core.inspection.discovery import checkpoint_at, signature
 from core.inspection.layers import of_layers

@@ -15,8 +15,7 @@ from trainmaster.wire.jobs import CheckpointView
 
 from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageQuery, cut
+from api.http.paging import PageQuery, cut, make_cursor, read_cursor
 from core.db.repositories.checkpoints import pinned_paths, used_paths
 from core.db.repositories.metrics.reads import SeriesFilter, find_names
 from core.db.repositories.metrics.steps import values_at

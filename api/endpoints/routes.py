@@ -25,8 +25,7 @@ from api.endpoints import service
 from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
 from api.endpoints.proxy import Proxy
 from api.endpoints.views import change_view, endpoint_detail, endpoint_views
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageParams, PageQuery, newest_rows
+from api.http.paging import PageParams, PageQuery, make_cursor, newest_rows, read_cursor
 from api.http.routing import json_response, new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.schemas import load_detail

@@ -13,7 +13,7 @@ from trainmaster.wire.jobs import EventView
 
 from api.app.graceful_shutdown import GracefulShutdown
 from api.events.watch import EventWatch
-from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import make_cursor, read_cursor
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.db.rows import AnyRow
 from core.domain.errors import Unavailable

@@ -1,24 +1,31 @@
-"""Paging: the query parameters of every list, and keyset pagination of lists by name and of lists by age."""
+"""Paging: the query parameters of every list, keyset pagination of lists by name and of lists by age, and opaque cursors.
+
+A cursor is the position where a page ended and the next one begins. Clients send it back unchanged.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
 
+import orjson
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from core.db.rows import AnyRow, AnySelect
+from core.domain.errors import InvalidRequest
 
 T = TypeVar("T")
 
 PAGE_LIMIT: Final = 200
 FILTER_LIMIT: Final = 50  # values of one filter
+_CURSOR_LIMIT: Final = 2_000  # characters; a cursor with a name of 128 letters of any script is the longest
 
 FilterValues = Annotated[tuple[Annotated[str, Field(max_length=300)], ...], Field(max_length=FILTER_LIMIT)]
 
@@ -69,6 +76,29 @@ def cut(items: Iterable[T], limit: int) -> tuple[list[T], bool]:
     """The first ``limit`` items, and whether there are more."""
     found = list(islice(items, limit + 1))
     return found[:limit], len(found) > limit
+
+
+def make_cursor(*parts: str | int) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(parts)).rstrip(b"=").decode()
+
+
+def read_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
+    """The parts of a cursor, of the types ``kinds``. Raises ``InvalidRequest`` for a cursor that is not ours."""
+    try:
+        if len(cursor) > _CURSOR_LIMIT:
+            raise ValueError("too long")  # noqa: TRY301 (one error for every invalid cursor)
+        parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise bad_cursor() from error
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+        raise bad_cursor()
+    return parts
+
+
+def bad_cursor() -> InvalidRequest:
+    return InvalidRequest(
+        "cursor: not a cursor of this list; send `next_cursor` unchanged, or omit it.", field="cursor"
+    )
 
 
 def read_position(cursor: str) -> tuple[datetime, str]:

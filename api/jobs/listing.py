@@ -13,8 +13,16 @@ from trainmaster.wire.jobs import JobState, JobView
 
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
-from api.http.cursors import bad_cursor, make_cursor, read_cursor
-from api.http.paging import FILTER_LIMIT, FilterValues, PageQuery, plain, read_position
+from api.http.paging import (
+    FILTER_LIMIT,
+    FilterValues,
+    PageQuery,
+    bad_cursor,
+    make_cursor,
+    plain,
+    read_cursor,
+    read_position,
+)
 from api.jobs.schemas import job_view
 from api.studies.access import StudyAccess
 from core.db.repositories.jobs import NOT_RUN, JobCursor, JobFilter, JobSort, list_jobs, runs_of

@@ -14,8 +14,7 @@ from trainmaster.wire.jobs import LogSource
 from api.app.unit_of_work import AppContext
 from api.attempts.schemas import exit_view
 from api.auth import JobAccess
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import PageQuery, cut
+from api.http.paging import PageQuery, cut, make_cursor, read_cursor
 from core.db.tables import Job
 from core.domain.contracts import world_of
 from core.domain.errors import InvalidRequest, NotFound

@@ -12,8 +12,7 @@ from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import JobAccess
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import cut
+from api.http.paging import cut, make_cursor, read_cursor
 from api.metrics.columns import Plain, chart_fields, series_fields
 from api.metrics.cursor import write_cursor
 from core.db.repositories.metrics.reads import (

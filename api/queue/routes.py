@@ -18,8 +18,7 @@ from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView, Waitin
 from api.app.unit_of_work import AppContextDep
 from api.auth import Caller, Reader
 from api.forecasts.service import starts
-from api.http.cursors import bad_cursor, make_cursor, read_cursor
-from api.http.paging import PageParams, PageQuery, rows_by_name
+from api.http.paging import PageParams, PageQuery, bad_cursor, make_cursor, read_cursor, rows_by_name
 from api.http.routing import new_router
 from api.jobs.schemas import wait_reason_of
 from api.queue import shares

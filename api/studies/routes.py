@@ -30,8 +30,7 @@ from trainmaster.wire.studies import (
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Reader, Writer
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import FILTER_LIMIT, FilterValues, PageParams, PageQuery, newest_rows
+from api.http.paging import FILTER_LIMIT, FilterValues, PageParams, PageQuery, make_cursor, newest_rows, read_cursor
 from api.http.routing import json_response, new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import digest_of

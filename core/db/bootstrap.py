@@ -162,10 +162,10 @@ def add_token(
     return token
 
 
-def add_login_code(session: Session, user_id: str, *, now: datetime, ttl: timedelta = LOGIN_CODE_TTL) -> str:
-    """A one-time code for ``<api url>/login?code=…``, valid until ``ttl`` is over."""
+def add_login_code(session: Session, user_id: str, *, now: datetime) -> str:
+    """A one-time code for ``<api url>/login?code=…``, valid for ``LOGIN_CODE_TTL``."""
     code = new_login_code()
-    session.add(LoginCode(digest=token_digest(code), user_id=user_id, expires_at=now + ttl))
+    session.add(LoginCode(digest=token_digest(code), user_id=user_id, expires_at=now + LOGIN_CODE_TTL))
     session.flush()
     return code
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 # Limits of the values shown for a checkpoint (learning rates, epochs): their number, and the length of each as text.
@@ -131,17 +131,11 @@ class CheckpointContents:
     def take(self, other: CheckpointContents, prefix: str = "") -> None:
         """Add the contents of another file of the same checkpoint, names prefixed by ``prefix``."""
         for tensor in other.tensors:
-            self.add(renamed(tensor, prefix + tensor.name) if prefix else tensor)
+            self.add(replace(tensor, name=clip(prefix + tensor.name, NAME_LIMIT)) if prefix else tensor)
         for path, value in other.values.items():
             self.tell(prefix + path, value)
         for sentence in other.notes:
             self.note(sentence)
-
-
-def renamed(tensor: Tensor, name: str) -> Tensor:
-    from dataclasses import replace
-
-    return replace(tensor, name=clip(name, NAME_LIMIT))
 
 
 def clip(text: str, limit: int) -> str:

@@ -46,8 +46,8 @@ class CheckpointRef:
 class Inspectors:
     """Thread-safe. Processes are started on demand, and reused."""
 
-    def __init__(self, *, at_once: int = _AT_ONCE) -> None:
-        self._turns = _Turns(at_once)
+    def __init__(self) -> None:
+        self._turns = _Turns(_AT_ONCE)
         self._idle: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _end_all, self._idle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,10 +55,10 @@ class _Sums:
             self.counts += np.bincount(places, minlength=BINS)
 
 
-def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def statistics(tensor: Tensor) -> dict[str, Any]:
     """The figures of one tensor as JSON; ``None`` for undefined ones.
 
-    Min, max, mean and norm are those of the finite elements. ``check`` is called between the blocks, and may raise.
+    Min, max, mean and norm are those of the finite elements.
     """
     sums = _Sums()
     last: Numbers | None = None
@@ -66,13 +66,11 @@ def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict
     try:
         with np.errstate(all="ignore"):
             for number, block in enumerate(blocks(tensor), 1):  # noqa: B007 (the count is used below)
-                check()
                 last = sums.take(block)
             if number == 1 and last is not None:
                 sums.sort(last)
             elif sums.low < sums.high:
                 for block in blocks(tensor):
-                    check()
                     sums.sort(block[np.isfinite(block)] if sums.nans or sums.infinities else block)
     except Unreadable as error:
         return {"name": tensor.name, "note": error.sentence}
@@ -122,7 +120,7 @@ class _DistanceSums:
     unknown: int = 0  # either is NaN or infinite
 
 
-def difference(before: Tensor, after: Tensor, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def difference(before: Tensor, after: Tensor) -> dict[str, Any]:
     """The distance of two tensors of one shape, as JSON.
 
     ``relative_norm``: norm of the change over norm of the original; ``cosine``: of the angle between the two; each
@@ -136,7 +134,6 @@ def difference(before: Tensor, after: Tensor, check: Callable[[], None] = lambda
     try:
         with np.errstate(all="ignore"):
             for one, other in _pairs(blocks(before), blocks(after)):
-                check()
                 _take(sums, one, other)
     except Unreadable as error:
         return {"change": "unread", "note": error.sentence}

@@ -28,6 +28,8 @@ from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, No
 
 # One archive per transaction, so many per call: the next sweep continues.
 _SWEEP_BATCH: Final = 500
+_UNFINISHED_AFTER: Final = timedelta(days=1)
+_UNUSED_AFTER: Final = timedelta(days=30)
 _DIGEST: Final = re.compile(r"^sha256:([0-9a-f]{64})$")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _HASH_CHUNK: Final = 2**20
@@ -324,14 +326,7 @@ def _disk_words() -> Iterator[None]:
         raise
 
 
-def sweep_archives(
-    sessions: SessionFactory,
-    store: ArchiveStore,
-    *,
-    now: datetime,
-    unfinished_after: timedelta = timedelta(days=1),
-    unused_after: timedelta = timedelta(days=30),
-) -> int:
+def sweep_archives(sessions: SessionFactory, store: ArchiveStore, *, now: datetime) -> int:
     """Delete stale uploads, and archives that no job or study references (except deleted ones) and that were not used
     lately.
 
@@ -341,18 +336,18 @@ def sweep_archives(
     Returns:
         The number of deleted files.
     """
-    dropped = store.drop_unfinished(now=now, older_than=unfinished_after)
+    dropped = store.drop_unfinished(now=now, older_than=_UNFINISHED_AFTER)
     # A study that is paused, or extended long after its jobs were deleted, starts trials from it.
     of_a_study = Study.spec["template"]["code"].as_string() == Archive.digest
     is_named = or_(
         exists().where(Job.spec["code"].as_string() == Archive.digest, Job.deleted_at.is_(None)),
         exists().where(of_a_study, Study.deleted_at.is_(None)),
     )
-    is_stale = Archive.used_at < now - unused_after
+    is_stale = Archive.used_at < now - _UNUSED_AFTER
     with unit_of_work(sessions, read_only=True) as session:
         digests = list(session.scalars(select(Archive.digest).where(is_stale, ~is_named).limit(_SWEEP_BATCH)))
         # Completed just before a crash that lost the row, and never requested again.
-        old = store.digests_older_than(now - unused_after)
+        old = store.digests_older_than(now - _UNUSED_AFTER)
         known = set(session.scalars(select(Archive.digest).where(Archive.digest.in_(old[:_SWEEP_BATCH]))))
     for digest in digests:
         with unit_of_work(sessions) as session:

@@ -62,7 +62,6 @@ class PodCache:
         home: the namespace of all own pods, where there is one: asking afresh is cheaper there.
         is_home: whether own pods may be in a namespace. A user of another namespace can copy our labels: such a
             pod is a foreign one, and what it takes from its node counts.
-        keep: reduces an own pod to its cached form, once for each change; the caller may parse the pod here.
 
     Questions raise ``ExecutorTryAgain`` while there is no copy, or it is older than half a minute.
     """
@@ -75,7 +74,6 @@ class PodCache:
         main: str,
         home: str = "",
         is_home: Callable[[str], bool] | None = None,
-        keep: Callable[[Json], Json] = lean_pod,
         page: int = 500,
     ) -> None:
         self._cluster = cluster
@@ -83,7 +81,6 @@ class PodCache:
         self._main = main
         self._home = home
         self._is_home = is_home or (lambda namespace: namespace == home or not home)
-        self._keep = keep
         self._page = page
         self._changed = threading.Condition()
         self._own: dict[AttemptId, dict[str, Json]] = {}  # by uid
@@ -227,7 +224,7 @@ class PodCache:
         if self._is_reservation(pod):
             before = self._reserved.get(uid)
             if uid not in self._deleted_uids and (before is None or _version(before) < _version(pod)):
-                self._reserved[uid] = self._keep(pod)
+                self._reserved[uid] = lean_pod(pod)
                 self._count(uid, _entry(pod, without_devices(pod_usage(pod))))
             return
         attempt_id = self._attempt(pod)
@@ -237,7 +234,7 @@ class PodCache:
         known = self._own.get(attempt_id, {}).get(uid)
         if uid in self._deleted_uids or (known is not None and _version(known) >= _version(pod)):
             return
-        self._own.setdefault(attempt_id, {})[uid] = self._keep(pod)
+        self._own.setdefault(attempt_id, {})[uid] = lean_pod(pod)
         self._attempt_of[uid] = attempt_id
         self._count(uid, _entry(pod, excess_usage(pod, self._main)))
         self._notify(attempt_id)

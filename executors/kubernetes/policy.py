@@ -43,8 +43,8 @@ def parse_egress(text: str) -> tuple[Peer, ...]:
     return tuple(_peer(piece.strip()) for piece in text.split(",") if piece.strip())
 
 
-def policies_url(namespace: str, name: str = "") -> str:
-    return path("networkpolicies", namespace, name, group=_GROUP)
+def policies_url(namespace: str) -> str:
+    return path("networkpolicies", namespace, group=_GROUP)
 
 
 def render_policy(

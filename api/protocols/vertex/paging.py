@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from sqlalchemy import literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from api.http.cursors import make_cursor, read_cursor
-from api.http.paging import read_position
+from api.http.paging import make_cursor, read_cursor, read_position
 from core.db.rows import AnyRow, AnySelect
 from core.domain.errors import InvalidRequest
 

@@ -103,15 +103,14 @@ def put(
     )
 
 
-def answer_to(session: Session, question_id: str, *, user_id: str | None = None) -> Mapping[str, Any] | None:
+def answer_to(session: Session, question_id: str) -> Mapping[str, Any] | None:
     """``None``: no answer yet; ``{"running": …}``: a scheduler works on it.
 
     Raises:
-        LookupError: the question has expired, or is another user's.
+        LookupError: the question has expired.
     """
-    query = select(Question.answer, Question.user_id).where(Question.id == question_id)
-    row = session.execute(query).one_or_none()
-    if row is None or (user_id is not None and row.user_id != user_id):
+    row = session.execute(select(Question.answer).where(Question.id == question_id)).one_or_none()
+    if row is None:
         raise LookupError(question_id)
     answer: Mapping[str, Any] | None = row.answer
     return answer

@@ -7,7 +7,7 @@ a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -36,20 +36,13 @@ class SimulationClaim:
     since: datetime
 
 
-def claim_next(
-    session: Session, holder: str, now: datetime, in_progress: Collection[str] = ()
-) -> SimulationClaim | None:
+def claim_next(session: Session, holder: str, now: datetime) -> SimulationClaim | None:
     """Claim the oldest simulation that is not begun, or was left by a lost scheduler or an earlier process of
     ``holder``.
-
-    Args:
-        in_progress: ids that this process works on.
     """
     rows = session.execute(
         select(Question.id, Question.arguments, Question.answer)
-        .where(
-            Question.kind == QuestionKind.SIMULATION.value, Question.expires_at > now, Question.id.not_in(in_progress)
-        )
+        .where(Question.kind == QuestionKind.SIMULATION.value, Question.expires_at > now)
         .order_by(Question.created_at, Question.id)
         .with_for_update(skip_locked=True)
     ).all()

@@ -47,7 +47,7 @@ class ShareClaim:
     wanted: float
 
 
-def entitlements(claims: Mapping[str, ShareClaim], total: float = 1.0) -> dict[str, float]:
+def entitlements(claims: Mapping[str, ShareClaim]) -> dict[str, float]:
     """Weighted max-min fairness over shares from 0 to 1: the fair share of each claimant, no more than its demand; the
     remainder goes to unsatisfied claimants by weight.
 
@@ -56,7 +56,7 @@ def entitlements(claims: Mapping[str, ShareClaim], total: float = 1.0) -> dict[s
     due = dict.fromkeys(claims, 0.0)
     # In order of saturation.
     thirsty = sorted(claims, key=lambda name: (claims[name].wanted / claims[name].weight, name))
-    left, weights = total, sum(claims[name].weight for name in claims)
+    left, weights = 1.0, sum(claims[name].weight for name in claims)
     for name in thirsty:
         claim = claims[name]
         fair = left * claim.weight / weights if weights > 0 else 0.0

@@ -83,7 +83,7 @@ class KubernetesClient:
     - ``ObjectNotFound``, ``ObjectExists``, ``Gone``: plain exceptions for the caller to handle.
 
     Args:
-        qps: requests per second at most in the long run; ``burst`` at once (default: twice ``qps``).
+        qps: requests per second at most in the long run; twice as many at once.
         note: called as ``note("POST", "/api/v1/…")`` for every call before it is made; the tests compare with RBAC.
     """
 
@@ -92,12 +92,11 @@ class KubernetesClient:
         access: Access | None = None,
         *,
         qps: float = 50.0,
-        burst: int | None = None,
         timeout_s: float = _TIMEOUT_S,
         note: Callable[[str, str], None] | None = None,
     ) -> None:
         self._access = access if access is not None else Access()
-        self._rate_limiter = RateLimiter(qps, burst if burst is not None else max(1, round(2 * qps)))
+        self._rate_limiter = RateLimiter(qps, round(2 * qps))
         self._timeout_s = timeout_s
         self._note = note
         self._link: ApiConnection | None = None

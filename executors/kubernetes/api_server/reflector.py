@@ -54,7 +54,6 @@ class Reflector:
         *,
         params: Mapping[str, Any] | None = None,
         page: int = 500,
-        good_for_s: float = _GOOD_FOR_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -62,7 +61,6 @@ class Reflector:
         self._store = store
         self._params = dict(params or {})
         self._page = page
-        self._good_for_s = good_for_s
         self._clock = clock
         self._is_synced = threading.Event()
         self._is_stopping = threading.Event()
@@ -90,7 +88,7 @@ class Reflector:
         self._is_stopping.set()
 
     def require(self) -> None:
-        """Return when the copy is there and not older than ``good_for_s`` seconds.
+        """Return when the copy is there and not older than half a minute.
 
         Waits for the first list until ten seconds after the start or its failure, however often it is called.
 
@@ -104,7 +102,7 @@ class Reflector:
                 break
             self._is_synced.wait(min(left_s, 0.2))
         away_since = self._away_since
-        if is_there and (away_since is None or self._clock() - away_since <= self._good_for_s):
+        if is_there and (away_since is None or self._clock() - away_since <= _GOOD_FOR_S):
             return
         raise ExecutorTryAgain(
             self._why_away or f"The Kubernetes API server has not yet listed its {self._url.rpartition('/')[2]}."

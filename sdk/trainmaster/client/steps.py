@@ -286,7 +286,6 @@ class Call(Generic[T]):
         except ValueError as error:  # pydantic's ValidationError is one
             raise ServerFailure(
                 f"The response to {self.request.method} {self.request.path} has a format unknown to this client; use "
-                f"the "
-                "same version for client and server.",
+                "the same version for client and server.",
                 status=answer.status,
             ) from error

@@ -99,8 +99,7 @@ class ConnectionSettings:
             cause = f" ({error})" if "certificate" in str(error).lower() else ""
             return ServerUnreachable(
                 f"No Trainmaster server answers at {self.url}{cause}: start one with `trainmaster up`, or log in to "
-                f"another "
-                "with `trainmaster login URL`."
+                "another with `trainmaster login URL`."
             )
         what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "closed the connection"
         return ServerUnreachable(f"The Trainmaster server at {self.url} {what}; try again.", is_sent=True)

@@ -122,8 +122,7 @@ class RoleSpec(_Model):
     min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), whole] | None = Field(
         default=None,
         description="Makes workers elastic: the gang runs with `min_replicas` to `replicas` workers, and continues "
-        "when "
-        "one is lost.",
+        "when one is lost.",
         examples=[2],
     )
     command: Command | None = Field(
@@ -149,8 +148,7 @@ class RoleSpec(_Model):
     restart: Annotated[RestartPolicy, choice(RestartPolicy)] = Field(
         default=RestartPolicy.GANG,
         description="When a replica of the role exits with an error: `gang` restarts the whole gang, `replica` only "
-        "this "
-        "replica, `never` fails the job, `ignore` continues without it.",
+        "this replica, `never` fails the job, `ignore` continues without it.",
     )
 
     @property
@@ -261,15 +259,13 @@ class JobSpec(_Model):
         ge=0,
         le=100,
         description="`low` (25), `normal` (50), `high` (75), `urgent` (100), or a number from 0 to 100; higher "
-        "priorities "
-        "start first.",
+        "priorities start first.",
         examples=["high", 60],
     )
     preemptible: Flag = Field(
         default=True,
         description="Whether the scheduler may preempt the job: its attempt ends, the job is queued again and resumes "
-        "from "
-        "its last checkpoint.",
+        "from its last checkpoint.",
     )
     max_run_time: Seconds | None = Field(
         default=None, description="Maximum training time of an attempt.", examples=["12h"]

@@ -226,14 +226,7 @@ def value_at(parameter: Parameter, place: float) -> Any:
             whole = int(min(high, max(low, round(found))))
             return int(low + high) - whole if is_mirrored else whole
         return int(min(high, low + math.floor(place * (high - low + 1))))
-    match parameter.scale:
-        case Scale.LINEAR:
-            found = _between(low, high, place)
-        case Scale.LOG:
-            found = math.exp(_between(math.log(low), math.log(high), place))
-        case Scale.REVERSE_LOG:
-            found = low + high - math.exp(_between(math.log(low), math.log(high), 1 - place))
-    return min(high, max(low, found))
+    return _on_scale(parameter.scale, low, high, place)
 
 
 def grid_values(parameter: Parameter) -> tuple[Any, ...]:
@@ -282,15 +275,20 @@ def _strides(dimensions: int) -> tuple[float, ...]:
 def _even(parameter: Parameter, place: float) -> Any:
     """Like ``value_at``, but for ``place`` in [0, 1]."""
     low, high = bounds(parameter)
-    match parameter.scale:
+    found = _on_scale(parameter.scale, low, high, place)
+    return round(found) if parameter.type is ParameterType.INTEGER else found
+
+
+def _on_scale(scale: Scale, low: float, high: float, place: float) -> float:
+    """The value from ``low`` to ``high`` at ``place``, from 0 to 1 on the scale."""
+    match scale:
         case Scale.LINEAR:
             found = _between(low, high, place)
         case Scale.LOG:
             found = math.exp(_between(math.log(low), math.log(high), place))
         case Scale.REVERSE_LOG:
             found = low + high - math.exp(_between(math.log(low), math.log(high), 1 - place))
-    found = min(high, max(low, found))
-    return round(found) if parameter.type is ParameterType.INTEGER else found
+    return min(high, max(low, found))
 
 
 def _between(low: float, high: float, place: float) -> float:

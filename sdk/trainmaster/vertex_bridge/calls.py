@@ -125,8 +125,7 @@ def read(kind: Any, raw: bytes) -> Any:
     if unknown is not None:
         words = (
             f"Unknown field {unknown}: the bridge's google-cloud-aiplatform does not know it. Update the package, or "
-            f"omit "
-            "the field."
+            "omit the field."
         )
         raise RpcError(grpc.StatusCode.INVALID_ARGUMENT, words)
     return request

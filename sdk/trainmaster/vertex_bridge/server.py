@@ -71,8 +71,7 @@ class Bridge:
         except (RuntimeError, ValueError) as error:
             raise CannotListen(
                 f"The bridge cannot listen on {address}: the address is in use or not of this machine, or the "
-                f"certificate "
-                "and the key do not match."
+                "certificate and the key do not match."
             ) from error
         self._server = server
         self._set_health(self._answers())

@@ -54,8 +54,7 @@ class AutomlCreate(WireRequest):
         default_factory=list,
         max_length=20,
         description="Model families for tables: baseline, linear, boosting, forest, neighbors; for images: baseline, "
-        "cnn, "
-        "transfer. Default: all.",
+        "cnn, transfer. Default: all.",
     )
     budget: str | float = Field(default="1h", description="Time of the search, such as `30m`, without the final run.")
     trials: int = Field(default=60, ge=1, le=10_000, description="Maximum number of models to try.")

@@ -26,8 +26,7 @@ _Framework: Any = Field(default="auto", description="Framework that loads the mo
 _Trust = Field(
     default=False,
     description="Whether loading the model may run code from its files (pickle, joblib, torch.export, unknown skops "
-    "types). "
-    "Set it only if you trust the model's author.",
+    "types). Set it only if you trust the model's author.",
 )
 _Image = Field(
     default=None,

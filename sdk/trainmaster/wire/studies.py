@@ -57,8 +57,7 @@ class StudyView(WireModel):
     algorithm_chosen: str | None = Field(
         default=None,
         description="The algorithm chosen for `auto`; `auto` itself means TPE and GP alternately. None before the "
-        "first "
-        "round, and if the spec names an algorithm.",
+        "first round, and if the spec names an algorithm.",
     )
     algorithm_reason: str = Field(default="", description="Reason for the choice.")
     trials: dict[str, int] = Field(default_factory=dict)

@@ -12,8 +12,7 @@ from typing import Any, Final
 from sqlalchemy import exists
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from api.http.cursors import bad_cursor, make_cursor, read_cursor
-from api.http.paging import plain
+from api.http.paging import bad_cursor, make_cursor, plain, read_cursor
 from api.protocols.vertex.filters import (
     AllOf,
     FieldReader,

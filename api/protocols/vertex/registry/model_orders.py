@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy.orm import InstrumentedAttribute
 
-from api.http.cursors import make_cursor
+from api.http.paging import make_cursor
 from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.paging import Keyset, token_parts
 from api.protocols.vertex.proto import snake

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import make_cursor, read_cursor
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import service

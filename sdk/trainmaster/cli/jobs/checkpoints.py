@@ -61,8 +61,7 @@ def list_checkpoints(
 def _none_complete(job: str, incomplete: int) -> str:
     return (
         f"No complete checkpoints; {output.count(incomplete, 'incomplete checkpoint')}, from which the job cannot "
-        f"resume: "
-        f"`trainmaster checkpoints {job} --incomplete` shows why."
+        f"resume: `trainmaster checkpoints {job} --incomplete` shows why."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.terminal.exits import WrongUse
@@ -14,11 +14,26 @@ if TYPE_CHECKING:
 
 
 def read_spec_argument(spec_file: str) -> dict[str, Any]:
-    """The spec of a file, or of stdin for ``-``. Raises ``WrongUse``."""
+    """The job spec of a file, or of stdin for ``-``. Raises ``WrongUse``."""
     from trainmaster.client.compose import read_spec, spec_of_text
 
+    return _read(spec_file, read_spec, spec_of_text)
+
+
+def read_study_argument(spec_file: str) -> dict[str, Any]:
+    """The study spec of a file, or of stdin for ``-``. Raises ``WrongUse``."""
+    from trainmaster.client.flows.studies import read_study, study_of_text
+
+    return _read(spec_file, read_study, study_of_text)
+
+
+def _read(
+    spec_file: str,
+    read: Callable[[str], Mapping[str, Any]],
+    spec_of_text: Callable[[str, str], Mapping[str, Any]],
+) -> dict[str, Any]:
     try:
-        return dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
+        return dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read(spec_file))
     except LocalFileProblem as error:
         raise WrongUse(error.sentence) from error
 

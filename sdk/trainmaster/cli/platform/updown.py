@@ -266,8 +266,7 @@ class PlatformProcess:
         if running:
             output.note(
                 f"{output.count(len(running), 'live job')} ({_some(running)}): running jobs continue, waiting jobs "
-                f"keep "
-                "their queue positions; `trainmaster up` adopts them. To cancel jobs, use `trainmaster down "
+                "keep their queue positions; `trainmaster up` adopts them. To cancel jobs, use `trainmaster down "
                 "--cancel-jobs`."
             )
         self.process.terminate()

@@ -454,8 +454,7 @@ def _tell_differences(own: DeploymentDetail) -> None:
     if lost:
         output.note(
             f"Unlike revision {old.number}, the new revision lacks: {', '.join(lost)}. Revisions do not inherit "
-            f"options; "
-            "repeat them to keep them.",
+            "options; repeat them to keep them.",
             "yellow",
         )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from trainmaster.cli.jobs.spec_files import read_study_argument
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import WrongUse, refused_as
 from trainmaster.cli.tuning.study_views import (
@@ -26,7 +26,7 @@ from trainmaster.cli.tuning.study_views import (
     value_text,
     warn_of_same_names,
 )
-from trainmaster.errors import InvalidSpec, LocalFileProblem
+from trainmaster.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from trainmaster.wire.studies import StudyDetail
@@ -74,7 +74,7 @@ def create(
     json: options.Json = False,
 ) -> None:
     """Create a study; its first trials start at once. All mistakes are reported at once."""
-    spec = _read(spec_file)
+    spec = read_study_argument(spec_file)
     named = project or session.project_or_default(None)
     if project is not None or (named != "default" and "project" not in spec):
         spec["project"] = named
@@ -346,15 +346,6 @@ def delete(study: Study, yes: options.Yes = False, json: options.Json = False) -
             typer.confirm(f"Delete study {detail.name} ({detail.id}) with its results?", abort=True, err=True)
         client.delete_study(study)
     output.print_result({"deleted": study}, f"{study} deleted", as_json=json)
-
-
-def _read(spec_file: str) -> dict[str, Any]:
-    from trainmaster.client.flows.studies import read_study, study_of_text
-
-    try:
-        return dict(study_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_study(spec_file))
-    except LocalFileProblem as error:
-        raise WrongUse(error.sentence) from error
 
 
 def _moved(detail: StudyDetail, *, as_json: bool) -> None:

@@ -160,8 +160,7 @@ def tell_winner(made: StudyDetail) -> None:
     alias = f", with the alias {aliases} unless it points to a better version" if aliases else ""
     output.note(
         f"Its best trial will be registered as a version of the model {winner.model}{alias}; `--set winner=null` "
-        f"clones "
-        "without it."
+        "clones without it."
     )
 
 

@@ -43,8 +43,7 @@ def _request_body(instances: Any, parameters: Mapping[str, Any] | None) -> bytes
         place, element = found
         raise InvalidRequest(
             f"{place} is {_kind(element)}, which JSON does not support; give numbers, texts, lists and objects, or "
-            f"objects "
-            "with tolist().",
+            "objects with tolist().",
             field=place,
         ) from error
 
