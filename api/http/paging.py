@@ -1,4 +1,4 @@
-"""Paging: the query parameters of every list, keyset pagination of lists by name and of lists by age, and opaque cursors.
+"""Paging: the query parameters of every list, keyset pagination of lists by name and by age, and opaque cursors.
 
 A cursor is the position where a page ended and the next one begins. Clients send it back unchanged.
 """
