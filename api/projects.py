@@ -6,7 +6,6 @@ from typing import Final
 
 from fastapi import Request
 from sqlalchemy import Select, delete, func, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from trainmaster.wire.admin import MemberSet, MemberView, ProjectCreate, ProjectUpdate, ProjectView
 from trainmaster.wire.base import Page
@@ -54,11 +53,7 @@ def create_project(body: ProjectCreate, caller: PlatformAdmin, context: AppConte
             quota={},
             created_at=work.now,
         )
-        try:
-            with work.session.begin_nested():
-                work.session.add(project)
-        except IntegrityError:
-            raise Conflict(f"Project {body.name!r} already exists; choose another name.", field="name") from None
+        work.add_unique(project, f"Project {body.name!r} already exists; choose another name.")
         work.session.add(Membership(project_id=project.id, user_id=caller.user_id, role="admin"))
         work.session.flush()
         _record_event(work, caller, project, "project.created", name=body.name)

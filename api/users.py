@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sqlalchemy import or_, select
-from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
 from trainmaster.wire.base import Page
 
@@ -35,11 +34,7 @@ def create_user(body: UserCreate, caller: PlatformAdmin, context: AppContextDep)
     """The user logs in with a token that an admin creates: `POST /tokens` with `user`."""
     with context.write() as work:
         user = User(id=new_id("user"), name=body.name, is_admin=body.is_admin, created_at=work.now)
-        try:
-            with work.session.begin_nested():
-                work.session.add(user)
-        except IntegrityError:
-            raise Conflict(f"User {body.name!r} already exists; choose another name.", field="name") from None
+        work.add_unique(user, f"User {body.name!r} already exists; choose another name.")
         work.record_event("user.created", caller.actor, data={"user": body.name, "is_admin": body.is_admin})
         return _view_of(user)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, String, cast, or_, select
-from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
@@ -55,11 +54,7 @@ def create_volume(body: VolumeCreate, caller: PlatformAdmin, context: AppContext
             is_read_only=body.is_read_only,
             created_at=work.now,
         )
-        try:
-            with work.session.begin_nested():
-                work.session.add(volume)
-        except IntegrityError:
-            raise Conflict(f"Volume {body.name!r} already exists; choose another name.", field="name") from None
+        work.add_unique(volume, f"Volume {body.name!r} already exists; choose another name.")
         work.record_event("volume.registered", caller.actor, data={"name": body.name})
         return _view_of(volume, caller)
 

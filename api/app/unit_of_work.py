@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
@@ -22,6 +23,7 @@ from api.app.volume_cache import VolumeCache
 from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event
+from core.domain.errors import Conflict
 from core.settings import Settings
 from core.storage.tree import Tree
 from core.storage.volumes import tree_of
@@ -70,6 +72,14 @@ class UnitOfWork:
             reason=reason,
             data=data,
         )
+
+    def add_unique(self, row: object, sentence: str) -> None:
+        """Insert the row. Raises ``Conflict`` with this sentence if another row has its name."""
+        try:
+            with self.session.begin_nested():
+                self.session.add(row)
+        except IntegrityError:
+            raise Conflict(sentence, field="name") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import select, update
-from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.serving import (
     BatchPredictRequest,
     DeployRequest,
@@ -53,14 +52,9 @@ def create(work: UnitOfWork, caller: Caller, member: ProjectMembership, body: En
         id=new_id("endpoint"), project_id=member.project_id, user_id=caller.user_id, name=body.name,
         description=body.description, created_at=work.now, updated_at=work.now,
     )  # fmt: skip
-    try:
-        with work.session.begin_nested():
-            work.session.add(row)
-    except IntegrityError:
-        raise Conflict(
-            f"Project {member.project!r} already has an endpoint {body.name!r}; deploy to it, or choose another name.",
-            field="name",
-        ) from None
+    work.add_unique(
+        row, f"Project {member.project!r} already has an endpoint {body.name!r}; deploy to it, or choose another name."
+    )
     record_event(work, caller, row, "endpoint.created")
     return row
 

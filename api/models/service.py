@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import delete, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from trainmaster.wire import models as wire
 
@@ -54,11 +53,7 @@ def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key:
         if found is None or found.deleted_at is not None:
             raise Conflict("The model of this Idempotency-Key was deleted; use a new key.")
         return found
-    try:
-        with work.session.begin_nested():
-            work.session.add(row)
-    except IntegrityError:
-        raise Conflict(f"Model {body.name!r} already exists; choose another name.", field="name") from None
+    work.add_unique(row, f"Model {body.name!r} already exists; choose another name.")
     _record_change(work, access.caller, row, "model.created")
     return row
 

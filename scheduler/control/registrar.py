@@ -195,7 +195,7 @@ class Registrar:
     ) -> None:
         """``step``: called with the name of each step before it is done; tests kill there."""
         self._control = control
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._step = step
         self._inflight: InFlight[str] = InFlight()
         # By version and state: deleting a version does not wait for the back-off of its registration.
@@ -358,10 +358,6 @@ class Registrar:
         if self._worker.is_stopping:
             raise ProcessStopping
 
-    @property
-    def limit_bytes(self) -> int:
-        return self._limit_bytes
-
 
 class _LeasedVersion(RenewedLease):
     """The lease of a version. ``tries``: as the version's."""
@@ -498,12 +494,10 @@ class _Registration:
             )  # fmt: skip
             row = session.get(ModelVersion, version.id, populate_existing=True)
             assert row is not None  # noqa: S101 (moved in this transaction)
-            by = Author(
-                version.user_id, version.registration.get("user", ""), f"user:{version.registration.get('user', '')}"
-            )
-            record_change(
-                session, now, model, Author(by.user_id, by.user, "scheduler"), "version.ready", version=version.number
-            )
+            user = version.registration.get("user", "")
+            by_scheduler = Author(version.user_id, user, "scheduler")
+            record_change(session, now, model, by_scheduler, "version.ready", version=version.number)
+            by = Author(version.user_id, user, f"user:{user}")
             unmoved = []
             for alias in version.registration.get("aliases", ()):
                 there = (

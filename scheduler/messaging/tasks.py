@@ -9,7 +9,7 @@ import structlog
 from celery import Celery
 
 from core.domain.errors import IllegalTransition, Unavailable
-from core.wakeups import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.wakeups.celery import TASK_OF_TOPIC
 from scheduler.messaging import celery_app
 from scheduler.messaging.work_queue import PendingDeduplicator
 from scheduler.process import AlreadyReported, SchedulerProcess
@@ -78,13 +78,5 @@ def register_tasks(
 
         return run
 
-    for name, topic in (
-        (celery_app.TICK, TOPIC_TICK),
-        (celery_app.FORECAST, TOPIC_FORECAST),
-        (celery_app.RECONCILE, TOPIC_RECONCILE),
-        (celery_app.STUDY, TOPIC_STUDY),
-        (celery_app.MODELS, TOPIC_MODELS),
-        (celery_app.ENDPOINT, TOPIC_ENDPOINT),
-        *((name, "") for name in celery_app.MAINTENANCE_TASKS),
-    ):
+    for topic, name in (*TASK_OF_TOPIC.items(), *(("", name) for name in celery_app.MAINTENANCE_TASKS)):
         app.task(name=name, ignore_result=True)(keyed(name, topic))

@@ -19,9 +19,8 @@ NO_SERVER: Final = (
 )
 _RAN_BEFORE: Final = (
     "The platform of {home} is not running (it stopped, was killed, or is still starting). Its data and jobs are "
-    "intact, "
-    "and its jobs may still run: continue with `trainmaster up`. For another server, use `trainmaster login URL`, or "
-    "set TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
+    "intact, and its jobs may still run: continue with `trainmaster up`. For another server, use "
+    "`trainmaster login URL`, or set TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
 )
 # Many users try the second name first; if it were ignored, the token would be sent to another server.
 URL_VARIABLES: Final = ("TRAINMASTER_API_URL", "TRAINMASTER_URL")

@@ -8,13 +8,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Final
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from trainmaster.wire.base import Problem
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope, attempt_or_caller
 from api.http.problems import problem_response
+from api.protocols.kit.streams import limiter_of
 from api.protocols.mlflow.callers import ScriptAccess
 from api.protocols.optuna.storages import Storages
 from core.domain.errors import Forbidden, InvalidRequest
@@ -40,10 +41,8 @@ async def call(
     caller = await attempt_or_caller(request, context)
     body = await request.body()
     storages: Storages = request.app.state.optuna
-    if storages.limiter is None:
-        storages.limiter = CapacityLimiter(_CALLS)
     work = partial(_answer, storages, context, caller, project, method, body)
-    return await to_thread.run_sync(work, limiter=storages.limiter)
+    return await to_thread.run_sync(work, limiter=limiter_of(request.app.state, "optuna_calls", _CALLS))
 
 
 def _answer(

@@ -17,7 +17,6 @@ from sqlalchemy.engine import URL, make_url
 from core.storage.optuna_tables import WAITS, alone, drop_tables, file_of, folder_of, psycopg_of, schema_of
 
 if TYPE_CHECKING:
-    from anyio import CapacityLimiter
     from optuna.storages._cached_storage import _CachedStorage
 
     from core.settings import Settings
@@ -39,7 +38,6 @@ class Storages:
         self._open: OrderedDict[str, _CachedStorage] = OrderedDict()
         self._making: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()  # guards both dicts, held briefly
-        self.limiter: CapacityLimiter | None = None  # bound to the event loop that serves requests
 
     def get(self, project_id: str) -> _CachedStorage:
         """The project's storage; creates its tables on first use.

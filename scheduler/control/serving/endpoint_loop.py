@@ -44,6 +44,16 @@ _TAIL: Final = 5
 _NAME: Final = 63 - 1 - _TAIL
 # Probing all replicas of an endpoint takes no longer: the lease must outlive it, and other work waits for this thread.
 _PROBING_S: Final = 5.0
+_MAX_PASSES: Final = 4
+# A settled endpoint is reconciled this often; one that changes, with each message of the beat.
+_SETTLED_RESYNC: Final = timedelta(seconds=3)
+# Ready replicas are probed no more often, whatever wakes the endpoint up: three failures are to be of different
+# moments.
+_READY_PROBE_GAP: Final = timedelta(seconds=0.5)
+# Follows the endpoint's id in the key of a timer's wake-up: ready replicas are not probed. Any of several processes may
+# receive it, and each knows only the times of its own probes.
+_WITHOUT_READY: Final = "/without-ready"
+SetTimer = Callable[[str, str, datetime], None]  # topic and key of a wake-up, and when
 
 
 class EndpointPass:
@@ -228,19 +238,6 @@ def _with_health(server: ServerStatus, health: ProbeResult | None) -> ServerStat
     if health is None:
         return server
     return replace(server, is_healthy=health.is_ready, message=health.words)
-
-
-_MAX_PASSES: Final = 4
-# A settled endpoint is reconciled this often; one that changes, with each message of the beat.
-_SETTLED_RESYNC: Final = timedelta(seconds=3)
-# Ready replicas are probed no more often, whatever wakes the endpoint up: three failures are to be of different
-# moments.
-_READY_PROBE_GAP: Final = timedelta(seconds=0.5)
-# Follows the endpoint's id in the key of a timer's wake-up: ready replicas are not probed. Any of several processes may
-# receive it, and each knows only the times of its own probes.
-_WITHOUT_READY: Final = "/without-ready"
-
-SetTimer = Callable[[str, str, datetime], None]  # topic and key of a wake-up, and when
 
 
 def _no_timer(_topic: str, _key: str, _at: datetime) -> None:

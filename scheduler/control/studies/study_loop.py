@@ -49,6 +49,11 @@ from scheduler.control.studies.trial_stops import cancel_trials, expire_trials, 
 from scheduler.planning.model import INFEASIBLE_CODES
 from scheduler.tuning.proposers import Proposers
 
+_MAX_PASSES: Final = 12
+# Studies whose results are cached.
+_CACHED_HISTORIES: Final = 64
+# Rows of one query; no study is left out, however many there are.
+_PAGE: Final = 1000
 # Trials that one pass starts: drawing a point takes up to some tens of milliseconds, and the lease has its time.
 _MAX_STARTS: Final = 25
 
@@ -208,13 +213,6 @@ class StudyPass:
         if registered is not None:
             context.notify([(TOPIC_TICK, ""), (TOPIC_MODELS, "")])
         return False
-
-
-_MAX_PASSES: Final = 12
-# Studies whose results are cached.
-_CACHED_HISTORIES: Final = 64
-# Rows of one query; no study is left out, however many there are.
-_PAGE: Final = 1000
 
 
 class StudyLoop:

@@ -17,9 +17,6 @@ from scheduler.planning.model import NodeSnapshot
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Smaller arrays are sorted by all keys at once.
-_FEW = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
@@ -42,38 +39,11 @@ class Rooms:
         return len(self.numbers)
 
 
-def least(keys: Sequence[Ints]) -> int:
-    """The position of the smallest element by the first key, then by the second, and so on."""
-    at = np.flatnonzero(keys[0] == keys[0].min())
-    for key in keys[1:]:
-        if len(at) == 1:
-            break
-        inside = key[at]
-        at = at[inside == inside.min()]
-    return int(at[0])
-
-
-def smallest(keys: Sequence[Ints], count: int) -> Ints:
-    """The positions of the ``count`` smallest elements, in order. In large arrays only candidates are sorted."""
-    among: Ints = np.arange(len(keys[0]))
-    sure: list[Ints] = []
-    left = min(count, len(among))
-    for key in keys:
-        if len(among) <= max(_FEW, left) or not left:
-            break
-        inside = key[among]
-        last = np.partition(inside, left - 1)[left - 1]
-        sure.append(among[inside < last])
-        left -= len(sure[-1])
-        among = among[inside == last]
-    candidates = np.concatenate([*sure, among])
-    order = np.lexsort([key[candidates] for key in reversed(keys)])
-    return candidates[order[:count]]
-
-
 RACK_LABEL = "topology/rack"
 ZONE_LABEL = "topology/zone"
 _LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
+# Smaller arrays are sorted by all keys at once.
+_FEW = 64
 
 
 class NodePool:
@@ -271,3 +241,32 @@ def _ranks(names: Sequence[str]) -> Ints:
     """Numbers in the order of the names."""
     ranks = {name: rank for rank, name in enumerate(sorted(set(names)))}
     return np.array([ranks[name] for name in names], dtype=np.int64)
+
+
+def least(keys: Sequence[Ints]) -> int:
+    """The position of the smallest element by the first key, then by the second, and so on."""
+    at = np.flatnonzero(keys[0] == keys[0].min())
+    for key in keys[1:]:
+        if len(at) == 1:
+            break
+        inside = key[at]
+        at = at[inside == inside.min()]
+    return int(at[0])
+
+
+def smallest(keys: Sequence[Ints], count: int) -> Ints:
+    """The positions of the ``count`` smallest elements, in order. In large arrays only candidates are sorted."""
+    among: Ints = np.arange(len(keys[0]))
+    sure: list[Ints] = []
+    left = min(count, len(among))
+    for key in keys:
+        if len(among) <= max(_FEW, left) or not left:
+            break
+        inside = key[among]
+        last = np.partition(inside, left - 1)[left - 1]
+        sure.append(among[inside < last])
+        left -= len(sure[-1])
+        among = among[inside == last]
+    candidates = np.concatenate([*sure, among])
+    order = np.lexsort([key[candidates] for key in reversed(keys)])
+    return candidates[order[:count]]

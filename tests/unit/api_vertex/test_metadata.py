@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from starlette.testclient import TestClient
 
-from api.protocols.vertex.metadata import lineage, runs
+from api.protocols.vertex.metadata import routes, runs
 from api.protocols.vertex.records import lists
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.vertex_records import forget_records
@@ -444,9 +444,9 @@ def test_a_large_context_is_read_in_few_statements_and_one_that_is_too_large_ref
     assert sum("vertex_links" in statement for statement in statements) == 2
     assert sum("vertex_records" in statement for statement in statements) <= 5
 
-    monkeypatch.setattr(lineage, "_IN_GRAPH", 77)
+    monkeypatch.setattr(routes, "_IN_GRAPH", 77)
     refused = client.get(f"{store}/contexts/c:queryContextLineageSubgraph")
     assert "inputs and outputs" in error_of(refused, 400, "INVALID_ARGUMENT")
-    monkeypatch.setattr(lineage, "_IN_GRAPH", 11)
+    monkeypatch.setattr(routes, "_IN_GRAPH", 11)
     refused = client.get(f"{store}/contexts/c:queryContextLineageSubgraph")
     assert "in_context" in error_of(refused, 400, "INVALID_ARGUMENT")

@@ -19,8 +19,6 @@ import os
 import sys
 from urllib.parse import urlsplit
 
-SERVER = "VERTEX_AI_SDK_SERVER"
-
 
 def watch():
     """Wait for the import of the SDK. Costs the others one look-up per import."""

@@ -13,6 +13,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint cannot be read or written; the message says which and what to do."""
 
 
+class DamagedError(CheckpointError):
+    """This checkpoint is damaged; an older one may be intact."""
+
+
 class CheckpointNotWrittenError(CheckpointError, OSError):
     """A checkpoint could not be written to the volume; earlier ones are unchanged."""
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, TypeVar, Union
 
 from trainmaster_train import report
 from trainmaster_train.checkpoint import formats, manifest, sharded
-from trainmaster_train.checkpoint.errors import CheckpointError
+from trainmaster_train.checkpoint.errors import CheckpointError, DamagedError
 from trainmaster_train.checkpoint.folder import STATE_FILE, newer_than, read_meta
 from trainmaster_train.checkpoint.formats import FoundCheckpoint
 from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint
@@ -60,10 +60,6 @@ def resume(
     return _newest_undamaged(directory, lambda found: _open(found, map_location), verify=verify)
 
 
-class _DamagedError(CheckpointError):
-    """This checkpoint is damaged; an older one may be intact."""
-
-
 def _candidates(directory: Optional[Union[str, Path]]) -> List[FoundCheckpoint]:
     context = current()
     wanted = context.resume_from
@@ -93,7 +89,7 @@ def _verify(found: FoundCheckpoint, *, verify: bool) -> None:
         try:
             manifest.check(found.path, hashes=verify)
         except CheckpointError as error:
-            raise _DamagedError(str(error)) from error
+            raise DamagedError(str(error)) from error
 
 
 def _newest_undamaged(
@@ -105,7 +101,7 @@ def _newest_undamaged(
         try:
             _verify(found, verify=verify)
             return use(found)
-        except _DamagedError as error:
+        except DamagedError as error:
             problem = problem or CheckpointError(str(error))
             _warn(f"{error}; trying the one before it")
     if problem is not None:
@@ -121,7 +117,7 @@ def _open(found: FoundCheckpoint, map_location: Any) -> Checkpoint:
         except CheckpointError as error:
             if formats.is_proven(found.path):
                 raise  # the file is intact: an older one would be rejected as well
-            raise _DamagedError(str(error)) from error
+            raise DamagedError(str(error)) from error
     return _resumed(found, state)
 
 

@@ -195,8 +195,8 @@ def seal_checkpoint(
         made = manifest.make(staged, digests)
         (staged / manifest.MANIFEST_FILE).write_text(json.dumps(made) + "\n", encoding="utf-8")
         for path in sorted(staged.rglob("*")):
-            _fsync(path)
-        _fsync(staged)
+            flush_to_disk(path)
+        flush_to_disk(staged)
 
         displaced = root / f".{_name(step)}.a{current().attempt}.old"
         if final.exists():  # a folder cannot replace a non-empty one by renaming
@@ -205,10 +205,10 @@ def seal_checkpoint(
             shutil.rmtree(displaced, ignore_errors=True)
             final.rename(displaced)
         staged.rename(final)
-        _fsync(root)
+        flush_to_disk(root)
         with open(final / COMPLETE, "wb") as file:
             os.fsync(file.fileno())
-        _fsync(final)
+        flush_to_disk(final)
 
     _prune(root, written=final, step=int(step), keep=policy)
     size_bytes = sum(file["size_bytes"] for file in made["files"].values())
@@ -283,8 +283,8 @@ def _relative(path: Path) -> str:
         return str(path)
 
 
-def _fsync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk."""
+def flush_to_disk(path: Path) -> None:
+    """Flush a file, or a folder's entries."""
     if path.is_dir():
         # Some file systems (and Windows) do not support this for folders.
         with suppress(OSError):

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from trainmaster_train.context import ContextError
+from trainmaster_train.context import ContextError, integer_variable
 
 # torch's own default.
 _DEFAULT_PORT = 29500
@@ -54,11 +54,11 @@ def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAs
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         return None
     return RankAssignment(
-        rank=_number(env, "RANK"),
-        world_size=_number(env, "WORLD_SIZE"),
-        local_rank=_number(env, "LOCAL_RANK", 0) if local_rank is None else local_rank,
-        local_world_size=_number(env, "LOCAL_WORLD_SIZE", 1),
-        address=(env["MASTER_ADDR"], _number(env, "MASTER_PORT", _DEFAULT_PORT)),
+        rank=integer_variable(env, "RANK"),
+        world_size=integer_variable(env, "WORLD_SIZE"),
+        local_rank=integer_variable(env, "LOCAL_RANK", 0) if local_rank is None else local_rank,
+        local_world_size=integer_variable(env, "LOCAL_WORLD_SIZE", 1),
+        address=(env["MASTER_ADDR"], integer_variable(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract="torchrun" if "TORCHELASTIC_RUN_ID" in env else "torch",
     )
 
@@ -66,14 +66,14 @@ def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAs
 def _uai(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     if not {"RANK", "WORKER_NUM", "MASTER_ADDR"} <= env.keys():
         return None
-    processes = 1 if local_rank is None else max(1, _number(env, "WORKER_GPU_NUM", 1))
+    processes = 1 if local_rank is None else max(1, integer_variable(env, "WORKER_GPU_NUM", 1))
     index_on_node = local_rank or 0
     return RankAssignment(
-        rank=_number(env, "RANK") * processes + index_on_node,
-        world_size=_number(env, "WORKER_NUM") * processes,
+        rank=integer_variable(env, "RANK") * processes + index_on_node,
+        world_size=integer_variable(env, "WORKER_NUM") * processes,
         local_rank=index_on_node,
         local_world_size=processes,
-        address=(env["MASTER_ADDR"], _number(env, "MASTER_PORT", _DEFAULT_PORT)),
+        address=(env["MASTER_ADDR"], integer_variable(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract="UAI Train",
     )
 
@@ -102,19 +102,19 @@ def _of_launcher(env: Mapping[str, str], contract: str, pattern: str, host: Opti
     """``pattern``: formats ``RANK``, ``SIZE``, ``LOCAL_RANK`` and ``LOCAL_SIZE`` into names of variables."""
     if pattern.format("RANK") not in env or pattern.format("SIZE") not in env:
         return None
-    size = _number(env, pattern.format("SIZE"))
-    local_size = _number(env, pattern.format("LOCAL_SIZE"), 1)
+    size = integer_variable(env, pattern.format("SIZE"))
+    local_size = integer_variable(env, pattern.format("LOCAL_SIZE"), 1)
     host = env.get("MASTER_ADDR") or host or ("127.0.0.1" if local_size == size else None)
     if host is None:
         raise ContextError(
             f"MASTER_ADDR: {contract} sets the ranks, but not the address of rank 0; set it to that host's name"
         )
     return RankAssignment(
-        rank=_number(env, pattern.format("RANK")),
+        rank=integer_variable(env, pattern.format("RANK")),
         world_size=size,
-        local_rank=_number(env, pattern.format("LOCAL_RANK"), 0),
+        local_rank=integer_variable(env, pattern.format("LOCAL_RANK"), 0),
         local_world_size=local_size,
-        address=(host, _number(env, "MASTER_PORT", _DEFAULT_PORT)),
+        address=(host, integer_variable(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract=contract,
     )
 
@@ -168,16 +168,6 @@ def _cluster(env: Mapping[str, str], name: str) -> Tuple[Dict[str, List[str]], D
 
 def _master(env: Mapping[str, str]) -> Dict[str, str]:
     return {name: env[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in env}
-
-
-def _number(env: Mapping[str, str], name: str, default: Optional[int] = None) -> int:
-    text = env.get(name, "")
-    if not text and default is not None:
-        return default
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ContextError(f"{name}: {text!r} is not a whole number") from error
 
 
 def _checked(assignment: RankAssignment) -> RankAssignment:

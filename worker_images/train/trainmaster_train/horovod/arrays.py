@@ -308,7 +308,7 @@ class _RendezvousStore:
                 problem = str(error)
             finally:
                 connection.close()
-            _pause(_RETRY_S)
+            threading.Event().wait(_RETRY_S)
         raise HorovodInternalError(
             f"hvd.init: rank 0 published nothing at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): "
             "it did not start, or has another key."
@@ -320,10 +320,6 @@ def _own_address(store: _RendezvousStore) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((store.host, store.port))
         return str(probe.getsockname()[0])
-
-
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
 
 
 def _dtype(name: str) -> Any:

@@ -15,9 +15,9 @@ import zmq
 
 from trainmaster_train import report
 from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, latest, read_meta
+from trainmaster_train.checkpoint.errors import DamagedError
 from trainmaster_train.context import Context, ContextError, current
 from trainmaster_train.ps.checkpoint.shard_checkpoint import (
-    DamagedError,
     check_files,
     load_model,
     newest_undamaged,

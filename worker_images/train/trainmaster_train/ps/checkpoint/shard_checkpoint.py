@@ -8,7 +8,6 @@ mode: at the same update).
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
@@ -16,6 +15,8 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
 import torch
 
 from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, latest
+from trainmaster_train.checkpoint.errors import DamagedError
+from trainmaster_train.checkpoint.folder import flush_to_disk
 from trainmaster_train.checkpoint.manifest import HashedFile, check
 from trainmaster_train.context import Context
 from trainmaster_train.ps.layout import ShardLayout, difference, slice_of
@@ -59,10 +60,6 @@ def load_local(model: torch.nn.Module, path: Path) -> None:
     if file.exists():
         _check_content(path, [LOCAL_FILE])
         model.load_state_dict(load_file(file), strict=False)
-
-
-class DamagedError(CheckpointError):
-    """This checkpoint is damaged; an older one may be intact."""
 
 
 def newest_undamaged(replica_name: str) -> Optional[Path]:
@@ -295,11 +292,11 @@ def save_shard(shard: Shard, context: Context) -> Path:
     about.update(signature=dict(shard.layout.signature), rates=shard.learning_rates)
     try:
         save_file({**about, "slabs": slabs, "tables": tables}, partial)
-        _flush(partial)
+        flush_to_disk(partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    _flush(path.parent)
+    flush_to_disk(path.parent)
     return path
 
 
@@ -358,11 +355,3 @@ def _read_saved(shard: Shard, context: Context, ps: int) -> Optional[Dict[str, A
 
 def _saved_path(shard: Shard, context: Context, ps: int) -> Path:
     return context.checkpoint_dir / STOPPED_FOLDER / shard_file(ps, shard.count)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,5 @@
-"""Blocks on the worker's side: the model's parameters as views of flat values, and gradients gathered into frames.
+"""Blocks on the worker's side: the model's parameters as views of flat values, in which values from a ps are installed,
+and gradients gathered into frames.
 
 Values: each trainable parameter becomes a view into its slab, so that an arriving block needs one copy. Gradients: they
 are copied into flat memory block by block, checked while they are in the cache, and sent as soon as a block is
@@ -8,13 +9,15 @@ complete, after the backward pass or (with overlap) during it.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
 from trainmaster_train.ps.layout import PIECE_BYTES, ShardLayout, SlabBlock
-from trainmaster_train.ps.wire.codec import Codec
+from trainmaster_train.ps.wire.codec import Codec, read
+from trainmaster_train.ps.wire.shared_memory import SharedMemory
 
 # ps, blocks' numbers there, frames, exponents
 Send = Callable[[int, List[int], List[Any], List[int]], None]
@@ -213,3 +216,39 @@ class FlatGradients:
             and not torch.isfinite(flat[max(member.begin, block.begin) : min(member.end, block.end)]).all()
         ]
         return ", ".join(names)
+
+
+@dataclass(frozen=True)
+class WorkerModelView:
+    """A worker's view of the model. ``memory``: holds gradients and values if it can be shared with a ps on this machine."""
+
+    values: FlatParameters
+    codec: Codec
+    memory: Optional[SharedMemory]
+
+    def install(self, ps: str, blocks: Sequence[SlabBlock], header: Mapping[str, Any], frames: Sequence[Any]) -> None:
+        """Install the values of an answer, or of a piece of one, in the model. ``blocks``: all blocks of ``ps``."""
+        if "shared" in header:
+            self._copy_shared(ps, blocks, header["shared"])
+        elif header.get("is_delta"):
+            self._add(blocks, header["exponents"], frames)
+        else:
+            for block, frame in zip(blocks[header["first"] :], frames):
+                dtype = self.values.layout.slabs[block.slab].dtype
+                self.values.set(block, read(frame, dtype, block.end - block.begin))
+
+    def _copy_shared(self, ps: str, blocks: Sequence[SlabBlock], slot: int) -> None:
+        if self.memory is None:
+            raise ParameterServerError(f"{ps} writes to memory that this worker does not have")
+        for block in blocks:
+            values = self.memory.values[slot][block.slab]
+            if values is not self.values.flat[block.slab]:
+                self.values.set(block, values[block.begin : block.end])
+
+    def _add(self, blocks: Sequence[SlabBlock], exponents: Sequence[int], frames: Sequence[Any]) -> None:
+        at = 0
+        for block, exponent in zip(blocks, exponents):
+            dtype = self.values.layout.slabs[block.slab].dtype
+            count = self.codec.frame_count(dtype)
+            self.values.add(block, self.codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent))
+            at += count

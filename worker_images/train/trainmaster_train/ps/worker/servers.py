@@ -20,8 +20,7 @@ from trainmaster_train.ps.wire.allocator import retain_freed_memory
 from trainmaster_train.ps.wire.codec import Codec
 from trainmaster_train.ps.wire.shared_memory import create_shared_memory, is_local_address
 from trainmaster_train.ps.worker.embeddings import Embeddings
-from trainmaster_train.ps.worker.gradients import FlatGradients, FlatParameters
-from trainmaster_train.ps.worker.model_view import WorkerModelView
+from trainmaster_train.ps.worker.gradients import FlatGradients, FlatParameters, WorkerModelView
 from trainmaster_train.ps.worker.shard_connections import ShardConnections
 
 REPORT_EVERY = 10  # own steps

@@ -19,8 +19,7 @@ from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.wire.codec import raw
 from trainmaster_train.ps.wire.shared_memory import send_descriptor
 from trainmaster_train.ps.worker.connection import Connection, Message
-from trainmaster_train.ps.worker.gradients import FlatParameters
-from trainmaster_train.ps.worker.model_view import WorkerModelView
+from trainmaster_train.ps.worker.gradients import FlatParameters, WorkerModelView
 
 _MESSAGE_BYTES = 16 << 20
 
