@@ -18,16 +18,14 @@ _WINNER_SUFFIX: Final = "-best"
 
 def searched(spec: StudySpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A trial's parameters without the fidelity parameter of successive halving."""
-    return {name: value for name, value in parameters.items() if name != _size_name(spec)}
+    return {
+        name: value for name, value in parameters.items() if spec.fidelity is None or name != spec.fidelity.parameter
+    }
 
 
 def size_of(spec: StudySpec, parameters: Mapping[str, Any]) -> float:
     """The trial's fidelity; 0 in a study without halving."""
     return 0 if spec.fidelity is None else parameters.get(spec.fidelity.parameter, spec.fidelity.min)
-
-
-def _size_name(spec: StudySpec) -> str | None:
-    return None if spec.fidelity is None else spec.fidelity.parameter
 
 
 def trial_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> JobSpec:

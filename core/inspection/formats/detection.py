@@ -16,7 +16,7 @@ from core.inspection.formats.safetensors import open_safetensors
 from core.inspection.formats.tensorflow import open_tensorflow
 from core.inspection.formats.torch_files import open_torch
 from core.inspection.layers import is_optimizer_name
-from core.inspection.model import CheckpointContents, Tensor, Unreadable
+from core.inspection.model import CheckpointContents, Unreadable
 from core.storage.tree import Tree
 
 _INDEX: Final = (".safetensors.index.json", ".bin.index.json")
@@ -112,7 +112,7 @@ def _open_files(folder: Folder, names: list[str]) -> CheckpointContents:
             continue
         is_plain = name in sharded or (len(weights) == 1 and name in weights) or len(files) + len(prefixes) == 1
         if name in files and name not in weights:
-            found.tensors = [_as_optimizer(tensor) for tensor in found.tensors]
+            found.tensors = [replace(tensor, is_optimizer=True) for tensor in found.tensors]
         whole.format = whole.format or found.format
         whole.take(found, "" if is_plain else f"{PurePosixPath(name).stem}.")
     if problems and not whole.tensors:
@@ -144,10 +144,6 @@ def _sharded(folder: Folder, names: list[str]) -> set[str]:
             parent = str(PurePosixPath(name).parent)
             found |= {str(shard) if parent == "." else f"{parent}/{shard}" for shard in shards}
     return found
-
-
-def _as_optimizer(tensor: Tensor) -> Tensor:
-    return replace(tensor, is_optimizer=True)
 
 
 def _named(inside: CheckpointContents) -> CheckpointContents:
