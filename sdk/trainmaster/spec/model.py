@@ -300,9 +300,8 @@ class JobSpec(_Model):
     contract: Annotated[Contract, choice(Contract)] = Field(
         default=Contract.DEFAULT,
         description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; "
-        "`mxnet`: "
-        "adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and AIP_STORAGE_URI for "
-        "model servers.",
+        "`mxnet`: adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and "
+        "AIP_STORAGE_URI for model servers.",
     )
     warm: Annotated[Warm, choice(Warm)] = Field(
         default=Warm.AUTO,
