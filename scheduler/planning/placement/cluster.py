@@ -18,6 +18,26 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+RACK_LABEL = "topology/rack"
+ZONE_LABEL = "topology/zone"
+_LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
+# Smaller arrays are sorted by all keys at once.
+_FEW = 64
+
+
+class NodePool:
+    """A set of node numbers: ``members`` for iteration, ``flags`` for membership tests."""
+
+    __slots__ = ("flags", "members", "numbers")
+
+    def __init__(self, members: Sequence[int], size: int) -> None:
+        self.members = tuple(members)
+        self.numbers: Ints = np.sort(np.array(self.members, dtype=np.int64))
+        self.flags = bytearray(size)
+        for number in self.members:
+            self.flags[number] = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Rooms:
     """Nodes, ascending, with the number of members that fit on each: at least one. The arrays must not be modified."""
@@ -37,26 +57,6 @@ class Rooms:
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-
-RACK_LABEL = "topology/rack"
-ZONE_LABEL = "topology/zone"
-_LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
-# Smaller arrays are sorted by all keys at once.
-_FEW = 64
-
-
-class NodePool:
-    """A set of node numbers: ``members`` for iteration, ``flags`` for membership tests."""
-
-    __slots__ = ("flags", "members", "numbers")
-
-    def __init__(self, members: Sequence[int], size: int) -> None:
-        self.members = tuple(members)
-        self.numbers: Ints = np.sort(np.array(self.members, dtype=np.int64))
-        self.flags = bytearray(size)
-        for number in self.members:
-            self.flags[number] = 1
 
 
 class NodeTotals:

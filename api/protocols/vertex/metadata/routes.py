@@ -1,4 +1,7 @@
-"""Metadata stores: contexts (experiments and their runs), artifacts, executions."""
+"""Metadata stores: contexts (experiments and their runs), artifacts, executions; and their lineage.
+
+Lineage is the children and members of contexts, and the inputs and outputs of executions.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,15 @@ from core.db.repositories import vertex_records
 from core.db.tables import VertexRecord
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 
+router = APIRouter(route_class=VertexRoute, include_in_schema=False)
+
 _AT_ONCE: Final = 1_000  # names in one request
 _IN_GRAPH: Final = 5_000  # members of a context, and inputs and outputs, in one answer
 _NESTED: Final = 10  # contexts below each other
 _EVENTS: Final = {0: "TYPE_UNSPECIFIED", 1: "INPUT", 2: "OUTPUT"}
 
 
-def show_contexts(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
+def _show_contexts(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
     parents = vertex_records.above(tx.session, records, "child")
     shown = []
     for record in records:
@@ -37,7 +42,7 @@ def show_contexts(tx: RecordTransaction, records: list[VertexRecord]) -> list[di
     return shown
 
 
-def add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def _add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextArtifactsAndExecutions``."""
     message.demand_known({"context", "artifacts", "executions"})
     context = service.find(tx, CONTEXT, path, locks=True)
@@ -47,7 +52,7 @@ def add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str,
     return {}
 
 
-def add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def _add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextChildren``. Raises ``Conflict`` for a cycle."""
     message.demand_known({"context", "childContexts"})
     context = service.find(tx, CONTEXT, path, locks=True)
@@ -60,7 +65,7 @@ def add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str
     return {}
 
 
-def remove_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def _remove_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:removeContextChildren``."""
     message.demand_known({"context", "childContexts"})
     context = service.find(tx, CONTEXT, path, locks=True)
@@ -69,7 +74,7 @@ def remove_children(tx: RecordTransaction, path: str, message: Message) -> dict[
     return {}
 
 
-def add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
+def _add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addExecutionEvents``: inputs and outputs of an execution."""
     message.demand_known({"execution", "events"})
     execution = service.find(tx, EXECUTION, path, locks=True)
@@ -84,13 +89,13 @@ def add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, 
     return {}
 
 
-def of_execution(tx: RecordTransaction, path: str) -> dict[str, Any]:
+def _of_execution(tx: RecordTransaction, path: str) -> dict[str, Any]:
     """``:queryExecutionInputsAndOutputs``."""
     execution = service.find(tx, EXECUTION, path)
     return _graph(tx, execution, [execution], [])
 
 
-def of_context(tx: RecordTransaction, path: str) -> dict[str, Any]:
+def _of_context(tx: RecordTransaction, path: str) -> dict[str, Any]:
     """``:queryContextLineageSubgraph``: the artifacts and executions of a context, with the executions' inputs and
     outputs.
 
@@ -182,20 +187,18 @@ def _name(tx: RecordTransaction, record: VertexRecord) -> str:
     return tx.name_of(f"{record.collection}/{record.name}")
 
 
-Verb = Callable[[RecordTransaction, str, Message], dict[str, Any]]
-Query = Callable[[RecordTransaction, str], dict[str, Any]]
-
-
-router = APIRouter(route_class=VertexRoute, include_in_schema=False)
+# --- routes ----------------------------------------------------------------------------------------------------------
 
 _IN_STORE: Final = "metadataStores/{store}"
-CONTEXTS: Final = ResourceRoutes(
-    CONTEXT, f"{_IN_STORE}/contexts", STORE, show=show_contexts, make=runs.create, change=runs.change
+_CONTEXTS: Final = ResourceRoutes(
+    CONTEXT, f"{_IN_STORE}/contexts", STORE, show=_show_contexts, make=runs.create, change=runs.change
 )
-EXECUTIONS: Final = ResourceRoutes(EXECUTION, f"{_IN_STORE}/executions", STORE)
+_EXECUTIONS: Final = ResourceRoutes(EXECUTION, f"{_IN_STORE}/executions", STORE)
 
 
-def _post(routes: ResourceRoutes, action: str, apply: Verb) -> None:
+def _post(
+    routes: ResourceRoutes, action: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]
+) -> None:
     def verb(
         request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
     ) -> Response:
@@ -206,7 +209,7 @@ def _post(routes: ResourceRoutes, action: str, apply: Verb) -> None:
     router.add_api_route(f"{PARENT}/{routes.template}:{action}", verb, methods=["POST"], name=f"vertex_{action}")
 
 
-def _query(routes: ResourceRoutes, action: str, answer_of: Query) -> None:
+def _query(routes: ResourceRoutes, action: str, answer_of: Callable[[RecordTransaction, str], dict[str, Any]]) -> None:
     def query(request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep) -> Response:
         with context.read() as work:
             tx = principal.open(work, parent, "viewer", verb=routes.permission(action))
@@ -216,17 +219,17 @@ def _query(routes: ResourceRoutes, action: str, answer_of: Query) -> None:
 
 
 # Before the routes that refuse all other verbs.
-_post(CONTEXTS, "addContextArtifactsAndExecutions", add_members)
-_post(CONTEXTS, "addContextChildren", add_children)
-_post(CONTEXTS, "removeContextChildren", remove_children)
-_post(EXECUTIONS, "addExecutionEvents", add_events)
-_query(CONTEXTS, "queryContextLineageSubgraph", of_context)
-_query(EXECUTIONS, "queryExecutionInputsAndOutputs", of_execution)
+_post(_CONTEXTS, "addContextArtifactsAndExecutions", _add_members)
+_post(_CONTEXTS, "addContextChildren", _add_children)
+_post(_CONTEXTS, "removeContextChildren", _remove_children)
+_post(_EXECUTIONS, "addExecutionEvents", _add_events)
+_query(_CONTEXTS, "queryContextLineageSubgraph", _of_context)
+_query(_EXECUTIONS, "queryExecutionInputsAndOutputs", _of_execution)
 
 for _routes in (
     ResourceRoutes(STORE, "metadataStores", make=runs.create_store),
-    CONTEXTS,
+    _CONTEXTS,
     ResourceRoutes(ARTIFACT, f"{_IN_STORE}/artifacts", STORE),
-    EXECUTIONS,
+    _EXECUTIONS,
 ):
     add_resource_routes(router, _routes)

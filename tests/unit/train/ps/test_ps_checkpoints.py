@@ -12,10 +12,11 @@ import trainmaster_train as tm
 
 torch = pytest.importorskip("torch")
 
+from trainmaster_train.checkpoint.errors import DamagedError  # noqa: E402
 from trainmaster_train.ps import Options, load_model  # noqa: E402
 from trainmaster_train.ps.checkpoint import chief  # noqa: E402
 from trainmaster_train.ps.checkpoint.chief import CheckpointCoordinator  # noqa: E402
-from trainmaster_train.ps.checkpoint.shard_checkpoint import DamagedError, restore_shard  # noqa: E402
+from trainmaster_train.ps.checkpoint.shard_checkpoint import restore_shard  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 

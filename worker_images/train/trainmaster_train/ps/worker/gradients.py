@@ -220,7 +220,10 @@ class FlatGradients:
 
 @dataclass(frozen=True)
 class WorkerModelView:
-    """A worker's view of the model. ``memory``: holds gradients and values if it can be shared with a ps on this machine."""
+    """A worker's view of the model.
+
+    ``memory``: holds gradients and values if it can be shared with a ps on this machine.
+    """
 
     values: FlatParameters
     codec: Codec
