@@ -8,8 +8,7 @@ from typing import Any, Final
 from fastapi import Response
 from sqlalchemy import bindparam, select
 from starlette.concurrency import run_in_threadpool
-from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
-from trainmaster.wire.runtime import Report, ReportAnswer
+from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch, Report, ReportAnswer
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.archives.service import store_of

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.priorities import priority_name
 from trainmaster.wire.base import Page
 from trainmaster.wire.forecasts import ExpectedStartView
-from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView, WaitingJobView
+from trainmaster.wire.scheduling import QueuePage, RunningJobView, SharesView, WaitingJobView
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Caller, Reader

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
-from trainmaster.wire.queue import SharesView, ShareView, UserShareView
+from trainmaster.wire.scheduling import SharesView, ShareView, UserShareView
 
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller

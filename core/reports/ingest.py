@@ -11,8 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
-from trainmaster.wire.metrics import NewMetrics
-from trainmaster.wire.runtime import Report, ReportItem
+from trainmaster.wire.metrics import NewMetrics, Report, ReportItem
 
 from core.db.engine import insert_into
 from core.db.repositories.events import append_event

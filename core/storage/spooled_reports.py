@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 from pydantic import ValidationError
-from trainmaster.wire.runtime import Report, ReportItem
+from trainmaster.wire.metrics import Report, ReportItem
 
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.tree import Tree

@@ -32,8 +32,7 @@ from trainmaster.wire.jobs import (
 )
 from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
 from trainmaster.wire.models import ModelChangeView, ModelView, VersionFileView, VersionView
-from trainmaster.wire.queue import RunningJobView, WaitingJobView
-from trainmaster.wire.scheduling import QuotaView, ReservationView
+from trainmaster.wire.scheduling import QuotaView, ReservationView, RunningJobView, WaitingJobView
 from trainmaster.wire.serving import EndpointChange, EndpointView
 from trainmaster.wire.studies import StudyView, TrialView
 

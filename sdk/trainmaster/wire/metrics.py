@@ -1,4 +1,4 @@
-"""API models of job metrics: reports of replicas, series and charts.
+"""API models of the reports of replicas, and of job metrics: series and charts.
 
 Numbers that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Times are seconds since 1970 with
 millisecond precision.
@@ -6,6 +6,7 @@ millisecond precision.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
@@ -15,6 +16,34 @@ from trainmaster.wire.base import WireModel, WireRequest
 MetricKind = Literal["scalar", "histogram", "image", "text"]
 # A number in responses and requests.
 Value = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+class ReportItem(WireModel):
+    """One report. A replica's items are numbered from 1 without gaps; the server drops repeated numbers.
+
+    ``heartbeat``: data empty. ``progress``: ``{"step", "steps", "epoch", "metrics": {name: value}}``, each optional.
+    ``checkpoint``: ``{"path" (relative to the output), "step", "metrics", "size_bytes"}``.
+    ``event``: ``{"kind", "reason"}``, an event of the job.
+    ``metrics``: ``{"series": [NewPoints], "objects": [NewObject]}``; metrics of a ``progress`` item also become points.
+    """
+
+    seq: int = Field(ge=1)
+    at: datetime
+    kind: Literal["heartbeat", "progress", "checkpoint", "event", "metrics"]
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Report(WireRequest):
+    role: str
+    index: int = Field(ge=0)
+    generation: int = Field(default=1, ge=1)
+    items: list[ReportItem] = Field(max_length=1000)
+
+
+class ReportAnswer(WireModel):
+    """``acked``: highest stored number; items up to it may be removed from the spool."""
+
+    acked: int
 
 
 class NewPoints(WireModel):

@@ -9,7 +9,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from trainmaster.wire.runtime import Report, ReportAnswer
+from trainmaster.wire.metrics import Report, ReportAnswer
 
 from core.domain.errors import ExecutorTryAgain
 from core.storage.spooled_reports import ReplicaStart, place_of, read_spool

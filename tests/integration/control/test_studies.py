@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session, sessionmaker
 from trainmaster.studies import Algorithm
-from trainmaster.wire.runtime import Report, ReportItem
+from trainmaster.wire.metrics import Report, ReportItem
 
 from core.db import leases
 from core.db.engine import unit_of_work

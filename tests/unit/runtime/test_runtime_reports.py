@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from trainmaster.wire.runtime import Report
+from trainmaster.wire.metrics import Report
 from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainmaster.client import Client
     from trainmaster.wire.forecasts import ExpectedStartView
-    from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView, ShareView, WaitingJobView
+    from trainmaster.wire.scheduling import QueuePage, RunningJobView, SharesView, ShareView, WaitingJobView
 
 _WATCH_EVERY_S: Final = 2.0
 _BAR: Final = 20  # characters

@@ -18,14 +18,16 @@ from trainmaster.wire.forecasts import (
     SimulationRequest,
     SimulationStatusView,
 )
-from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
 from trainmaster.wire.scheduling import (
     PolicyUpdate,
     PolicyView,
+    QueuePage,
     QuotaUpdate,
     QuotaView,
     ReservationCreate,
     ReservationView,
+    RunningJobView,
+    SharesView,
 )
 from trainmaster.wire.vertex_table import VertexMachineView, VertexTableUpdate, VertexTableView
 
