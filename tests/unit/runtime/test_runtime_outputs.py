@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from trainmaster_runtime.hang_watchdog import LocalProcess
-from trainmaster_runtime.log_writer import JobLog, Outputs
+from trainmaster_runtime.log_writer import JobLog
+from trainmaster_runtime.outputs import Outputs
 
 
 def test_who_hears_the_lines_hears_the_last_one_without_its_end_too(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import signal
 from trainmaster_runtime import clock, hang_watchdog, sidecars
 from trainmaster_runtime.hang_watchdog import ExitNotes, LocalProcess
 from trainmaster_runtime.limits import Limits
-from trainmaster_runtime.log_writer import JobLog, Outputs
+from trainmaster_runtime.log_writer import JobLog
+from trainmaster_runtime.outputs import Outputs
 from trainmaster_runtime.prepare import OUTPUT, NotStarted, PreparedReplica, mark_end, prepare, write_files
 from trainmaster_runtime.process import exits, procfs, spawn, tree
 from trainmaster_runtime.process.exits import ReplicaEnd

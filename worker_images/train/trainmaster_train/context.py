@@ -76,7 +76,7 @@ def current(environ: Optional[Mapping[str, str]] = None) -> Context:
     cluster, task = _tf_config(env)
     layout_peers, gpus = _layout(env)
     role = env.get("TRAINMASTER_ROLE") or task.get("type") or "worker"
-    index = integer_variable(env, "TRAINMASTER_INDEX", _task_index(task))
+    index = environment_number(env, "TRAINMASTER_INDEX", _task_index(task))
     peers = layout_peers or cluster
     rank, world_size = _rank(env, role, index, peers)
     return Context(
@@ -84,12 +84,12 @@ def current(environ: Optional[Mapping[str, str]] = None) -> Context:
         index=index,
         rank=rank,
         world_size=world_size,
-        local_rank=integer_variable(env, "LOCAL_RANK", 0),
-        local_world_size=integer_variable(env, "LOCAL_WORLD_SIZE", 1),
+        local_rank=environment_number(env, "LOCAL_RANK", 0),
+        local_world_size=environment_number(env, "LOCAL_WORLD_SIZE", 1),
         peers=peers,
         gpus=gpus,
         job_id=job_id,
-        attempt=integer_variable(env, "TRAINMASTER_ATTEMPT", 1),
+        attempt=environment_number(env, "TRAINMASTER_ATTEMPT", 1),
         data_dir=_folder(env, "TRAINMASTER_DATA_DIR", _DATA, "data", is_in_platform=job_id is not None),
         output_dir=_folder(env, "TRAINMASTER_OUTPUT_DIR", _OUTPUT, "output", is_in_platform=job_id is not None),
         resume_from=_path(env, "TRAINMASTER_RESUME_FROM"),
@@ -102,7 +102,7 @@ def _rank(
     env: Mapping[str, str], role: str, index: int, peers: Mapping[str, Tuple[str, ...]]
 ) -> Tuple[Optional[int], int]:
     if "RANK" in env:
-        return integer_variable(env, "RANK", 0), integer_variable(env, "WORLD_SIZE", 1)
+        return environment_number(env, "RANK", 0), environment_number(env, "WORLD_SIZE", 1)
     # Without torch variables (TF_CONFIG by hand, or another launcher): one process for each replica.
     ranked = sorted({*peers, role} - _UNRANKED, key=_role_order)
     ranked = [name for name in ranked if name in ("chief", "worker")] or ranked
@@ -155,7 +155,7 @@ def _task_index(task: Mapping[str, Any]) -> int:
         raise ContextError("TF_CONFIG: `task.index` must be a number") from error
 
 
-def integer_variable(env: Mapping[str, str], name: str, default: Optional[int] = None) -> int:
+def environment_number(env: Mapping[str, str], name: str, default: Optional[int] = None) -> int:
     """The whole number in the variable ``name``; ``default``, if there is one, where the variable is unset or empty.
 
     Raises:

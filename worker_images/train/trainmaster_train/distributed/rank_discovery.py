@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from trainmaster_train.context import ContextError, integer_variable
+from trainmaster_train.context import ContextError, environment_number
 
 # torch's own default.
 _DEFAULT_PORT = 29500
@@ -54,11 +54,11 @@ def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAs
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         return None
     return RankAssignment(
-        rank=integer_variable(env, "RANK"),
-        world_size=integer_variable(env, "WORLD_SIZE"),
-        local_rank=integer_variable(env, "LOCAL_RANK", 0) if local_rank is None else local_rank,
-        local_world_size=integer_variable(env, "LOCAL_WORLD_SIZE", 1),
-        address=(env["MASTER_ADDR"], integer_variable(env, "MASTER_PORT", _DEFAULT_PORT)),
+        rank=environment_number(env, "RANK"),
+        world_size=environment_number(env, "WORLD_SIZE"),
+        local_rank=environment_number(env, "LOCAL_RANK", 0) if local_rank is None else local_rank,
+        local_world_size=environment_number(env, "LOCAL_WORLD_SIZE", 1),
+        address=(env["MASTER_ADDR"], environment_number(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract="torchrun" if "TORCHELASTIC_RUN_ID" in env else "torch",
     )
 
@@ -66,14 +66,14 @@ def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAs
 def _uai(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     if not {"RANK", "WORKER_NUM", "MASTER_ADDR"} <= env.keys():
         return None
-    processes = 1 if local_rank is None else max(1, integer_variable(env, "WORKER_GPU_NUM", 1))
+    processes = 1 if local_rank is None else max(1, environment_number(env, "WORKER_GPU_NUM", 1))
     index_on_node = local_rank or 0
     return RankAssignment(
-        rank=integer_variable(env, "RANK") * processes + index_on_node,
-        world_size=integer_variable(env, "WORKER_NUM") * processes,
+        rank=environment_number(env, "RANK") * processes + index_on_node,
+        world_size=environment_number(env, "WORKER_NUM") * processes,
         local_rank=index_on_node,
         local_world_size=processes,
-        address=(env["MASTER_ADDR"], integer_variable(env, "MASTER_PORT", _DEFAULT_PORT)),
+        address=(env["MASTER_ADDR"], environment_number(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract="UAI Train",
     )
 
@@ -102,19 +102,19 @@ def _of_launcher(env: Mapping[str, str], contract: str, pattern: str, host: Opti
     """``pattern``: formats ``RANK``, ``SIZE``, ``LOCAL_RANK`` and ``LOCAL_SIZE`` into names of variables."""
     if pattern.format("RANK") not in env or pattern.format("SIZE") not in env:
         return None
-    size = integer_variable(env, pattern.format("SIZE"))
-    local_size = integer_variable(env, pattern.format("LOCAL_SIZE"), 1)
+    size = environment_number(env, pattern.format("SIZE"))
+    local_size = environment_number(env, pattern.format("LOCAL_SIZE"), 1)
     host = env.get("MASTER_ADDR") or host or ("127.0.0.1" if local_size == size else None)
     if host is None:
         raise ContextError(
             f"MASTER_ADDR: {contract} sets the ranks, but not the address of rank 0; set it to that host's name"
         )
     return RankAssignment(
-        rank=integer_variable(env, pattern.format("RANK")),
+        rank=environment_number(env, pattern.format("RANK")),
         world_size=size,
-        local_rank=integer_variable(env, pattern.format("LOCAL_RANK"), 0),
+        local_rank=environment_number(env, pattern.format("LOCAL_RANK"), 0),
         local_world_size=local_size,
-        address=(host, integer_variable(env, "MASTER_PORT", _DEFAULT_PORT)),
+        address=(host, environment_number(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract=contract,
     )
 

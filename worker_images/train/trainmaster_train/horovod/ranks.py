@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from trainmaster_train.context import integer_variable
+from trainmaster_train.context import environment_number
 
 # Launchers, the most specific first: variables of rank, size, local rank, local size.
 _LAUNCHERS = (
@@ -38,7 +38,7 @@ def rank_and_size(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int
     env = os.environ if environ is None else environ
     for rank_name, size_name, _, _ in _LAUNCHERS:
         if env.get(rank_name) and env.get(size_name):
-            rank, size = integer_variable(env, rank_name), integer_variable(env, size_name)
+            rank, size = environment_number(env, rank_name), environment_number(env, size_name)
             if not 0 <= rank < size:
                 raise ValueError(f"{rank_name}: {rank} is not a rank of {size_name}={size}")
             return rank, size
@@ -51,7 +51,7 @@ def own_announcement(environ: Optional[Mapping[str, str]] = None) -> Dict[str, A
     host = env.get("HOROVOD_HOSTNAME") or env.get("GROUP_RANK") or socket.gethostname()
     for _, _, local_name, local_size_name in _LAUNCHERS:
         if env.get(local_name) and env.get(local_size_name):
-            return {"host": host, "local_rank": integer_variable(env, local_name)}
+            return {"host": host, "local_rank": environment_number(env, local_name)}
     return {"host": host, "local_rank": None}
 
 
