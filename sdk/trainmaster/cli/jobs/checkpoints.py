@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainmaster.cli.jobs.files import fetch, metrics_text
+from trainmaster.cli.jobs.files import fetch
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def list_checkpoints(
                 output.size(checkpoint.size_bytes),
                 None if checkpoint.attempt_number is None else str(checkpoint.attempt_number),
                 output.local_time(checkpoint.created_at),
-                metrics_text(checkpoint.metrics),
+                output.values_text(checkpoint.metrics),
                 checkpoint.problem
                 or ", ".join(
                     word for word, holds in (("kept", checkpoint.is_pinned), ("in use", checkpoint.is_in_use)) if holds

@@ -163,9 +163,3 @@ def _has_screen() -> bool:
     return sys.stdout.isatty() and bool(
         sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )
-
-
-def metrics_text(metrics: dict[str, object]) -> str:
-    return "  ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
-    )

@@ -186,8 +186,6 @@ def waiting_text(reason: WaitReasonView) -> str:
 
 def progress_text(progress: dict[str, Any]) -> str:
     """``step 30/100  loss=0.1``."""
-    from trainmaster.cli.jobs.files import metrics_text
-
     parts = []
     if progress.get("epoch") is not None:
         parts.append(f"epoch {progress['epoch']}")
@@ -196,7 +194,7 @@ def progress_text(progress: dict[str, Any]) -> str:
         parts.append(f"step {progress['step']}" + (f"/{steps}" if steps else ""))
     metrics = progress.get("metrics")
     if isinstance(metrics, dict) and metrics:
-        parts.append(metrics_text(metrics))
+        parts.append(output.values_text(metrics))
     return "  ".join(parts)
 
 

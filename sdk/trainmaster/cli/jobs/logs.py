@@ -155,12 +155,8 @@ def wait(
 ) -> None:
     """Wait for a job's end. Exits with 0 if it succeeded, its exit code or 1 if it failed, 130 if it was cancelled."""
     from trainmaster.cli.jobs.follow import exit_code_of_job, tell_end
-    from trainmaster.spec.quantity import parse_duration_s
 
-    try:
-        timeout_s = None if timeout is None else parse_duration_s(timeout)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+    timeout_s = None if timeout is None else options.seconds_of(timeout, "--timeout")
     with session.client() as client, output.busy(f"Waiting for {job} to end"):
         detail = client.wait_for_job(job, timeout_s=timeout_s)
     if json:

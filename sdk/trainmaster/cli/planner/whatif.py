@@ -241,7 +241,7 @@ def simulate(
         )
     if has_changes and simulation is not None:
         raise WrongUse("Either say what to simulate, or name a running simulation with --id.")
-    timeout_s = _timeout_s(timeout)
+    timeout_s = options.seconds_of(timeout, "--timeout")
     if plot is not None:
         plots.check(plot)
     with session.client() as client:
@@ -273,15 +273,6 @@ def _show(found: SimulationView) -> None:
         "changes.",
         "dim",
     )
-
-
-def _timeout_s(text: str) -> float:
-    from trainmaster.spec.quantity import parse_duration_s
-
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from error
 
 
 def _wait_for(client: Client, status: SimulationStatusView, timeout_s: float) -> SimulationView:

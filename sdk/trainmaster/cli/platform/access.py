@@ -276,15 +276,10 @@ def create_token(
     json: options.Json = False,
 ) -> None:
     """Create a token. Its text is shown only once."""
-    from trainmaster.spec.quantity import parse_duration_s
-
     unknown = sorted({*(scopes or [])} - {"read", "write", "admin"})
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of read, write, admin", param_hint="--scope")
-    try:
-        expires_in_s = None if expires_in is None else parse_duration_s(expires_in)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--expires-in") from error
+    expires_in_s = None if expires_in is None else options.seconds_of(expires_in, "--expires-in")
     with session.client() as client:
         token = client.create_token(
             name,

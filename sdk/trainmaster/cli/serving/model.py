@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -359,10 +360,8 @@ def _aliases(view: ModelView) -> str | None:
     return ", ".join(f"{name} -> {number}" for name, number in view.aliases.items()) or None
 
 
-def _values(values: Any) -> str | None:
-    from trainmaster.cli.jobs.files import metrics_text
-
-    return metrics_text(dict(values)) or None
+def _values(values: Mapping[str, Any]) -> str | None:
+    return output.values_text(values) or None
 
 
 def _stage(text: str) -> Stage:

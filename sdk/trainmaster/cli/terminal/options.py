@@ -243,6 +243,16 @@ def moment(text: str | None, now: datetime, option: str) -> datetime | None:
         ) from error
 
 
+def seconds_of(text: str, option: str) -> float:
+    """The seconds of a duration such as ``90s`` or ``2h``."""
+    from trainmaster.spec.quantity import parse_duration_s
+
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
 def resources_of(
     cpu: str | None, memory: str | None, gpus: float, gpu_type: str | None = None, shm: str | None = None
 ) -> dict[str, Any]:

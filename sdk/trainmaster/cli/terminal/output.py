@@ -269,6 +269,13 @@ def local_time(at: datetime | None) -> str | None:
     return None if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def values_text(values: Mapping[str, Any], separator: str = "  ") -> str:
+    """``loss=0.1234  step=3``: metrics or parameters by name."""
+    return separator.join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()
+    )
+
+
 def size(count: int | None) -> str | None:
     return None if count is None else format_size(count)
 

@@ -280,7 +280,8 @@ def _show(found: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str
         [
             (
                 row.rank, row.trial, row.family, _score(row), None if row.seconds is None else f"{row.seconds:.1f}",
-                _point(row), *((None if row.is_whole else "stopped early",) if is_any_stopped else ()),
+                output.values_text(row.parameters, " "),
+                *((None if row.is_whole else "stopped early",) if is_any_stopped else ()),
             )
             for row in rows
         ],
@@ -295,10 +296,3 @@ def _show(found: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str
 
 def _score(row: AutomlRow) -> str:
     return f"{row.score:.4g}" + (f" ± {row.spread:.2g}" if row.spread is not None else "")
-
-
-def _point(row: AutomlRow) -> str:
-    return " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in row.parameters.items()
-    )

@@ -316,12 +316,7 @@ def extend(
     json: options.Json = False,
 ) -> None:
     """Add to the budget; an ended study continues."""
-    from trainmaster.spec.quantity import parse_duration_s
-
-    try:
-        seconds = None if max_time is None else parse_duration_s(max_time)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--max-time") from error
+    seconds = None if max_time is None else options.seconds_of(max_time, "--max-time")
     if (trials, seconds, gpu_hours, failed_trials, parallel) == (None,) * 5:
         raise WrongUse("Say what to add: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.")
     with session.client() as client:
