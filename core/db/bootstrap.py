@@ -85,7 +85,7 @@ def first_admin(session: Session, settings: Settings, now: datetime, *, is_new_t
     return add_token(session, user_id=admin_id, name="first admin", scopes=_ALL_SCOPES, now=now)
 
 
-def keep_admin_token(session: Session, settings: Settings, now: datetime, token: str) -> bool:
+def _keep_admin_token(session: Session, settings: Settings, now: datetime, token: str) -> bool:
     """Like :func:`bootstrap`, with a token that the installation chose: register ``token`` for user ``admin``.
 
     False if the token is known already, valid or not: a restart does not revive a revoked token.
@@ -205,7 +205,7 @@ def prepare_installation(sessions: SessionFactory, settings: Settings, now: date
     if not _GIVEN_TOKEN.fullmatch(token):
         raise BadTokenFile(f"{token_file} holds no token: write `tm_` and 32 or more letters and digits into it.")
     with unit_of_work(sessions) as session:
-        is_new = keep_admin_token(session, settings, now, token)
+        is_new = _keep_admin_token(session, settings, now, token)
         roots = _roots(session)
     _make_volume_folders(roots, settings)
     return is_new

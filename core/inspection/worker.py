@@ -50,7 +50,7 @@ def main() -> None:
         signal.alarm(int(request["deadline_s"]) + 5)
         is_spent = False
         try:
-            for answer in answers_to(request, time.monotonic):
+            for answer in _answers_to(request, time.monotonic):
                 answers.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE))
                 answers.flush()
         except (Unreadable, TrainmasterError) as error:
@@ -81,7 +81,7 @@ def _bound() -> None:
         resource.setrlimit(what, (bound, bound))
 
 
-def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
+def _answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
     """The answers to one request, before its last line.
 
     ``list``: a line with ``tensors`` for each few thousand of them, and one with the rest as ``inside``.

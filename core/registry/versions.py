@@ -18,7 +18,7 @@ from trainmaster.wire.models import LATEST, ModelLineage
 
 from core.db.repositories import models
 from core.db.repositories.events import append_event
-from core.db.tables import Job, Model, ModelHold, ModelVersion, Project
+from core.db.tables import Job, Model, ModelChange, ModelHold, ModelVersion, Project
 from core.domain.errors import Conflict, NotFound, Unavailable
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import Stage, VersionState
@@ -306,9 +306,11 @@ def record_change(
     reason: str = "",
 ) -> None:
     """Append to the model's history and to the project's events."""
-    models.note_change(
-        session, model.id, now, user=by.user, what=what, version=version, name=name, before=before, after=after,
-        reason=reason,
+    session.add(
+        ModelChange(
+            model_id=model.id, at=now, user=by.user, kind=what, version=version, name=name,
+            before=None if before is None else str(before), after=None if after is None else str(after), reason=reason,
+        )
     )  # fmt: skip
     about = {"version": version, "name": name, "before": before, "after": after}
     kind = what if what.startswith("model.") else f"model.{what.replace('.', '_')}"

@@ -68,7 +68,7 @@ class NotAnnounced(NotFound):
         super().__init__(f"No upload of {digest} was begun; begin with POST /api/v1/archives?digest=…&size=….")
 
 
-def parse_digest(digest: str) -> str:
+def _parse_digest(digest: str) -> str:
     """The 64 hex digits of ``sha256:<hex>``. Raises ``InvalidRequest``."""
     match = _DIGEST.match(digest)
     if match is None:
@@ -86,7 +86,7 @@ class ArchiveStore:
 
     def path_of(self, digest: str) -> Path:
         """The path of the archive once it is complete."""
-        hexes = parse_digest(digest)
+        hexes = _parse_digest(digest)
         return self._folder / hexes[:2] / f"{hexes}.tar.gz"
 
     def has(self, digest: str) -> bool:
@@ -222,7 +222,7 @@ class ArchiveStore:
 
     def _upload_stem(self, digest: str, user_id: str) -> str:
         # The user's id is hashed, since it may be no valid file name.
-        return f"{parse_digest(digest)}.{hashlib.sha256(user_id.encode()).hexdigest()[:16]}"
+        return f"{_parse_digest(digest)}.{hashlib.sha256(user_id.encode()).hexdigest()[:16]}"
 
     def _begun(self, digest: str, user_id: str) -> list[tuple[Path, int]]:
         """The files of the user's uploads of this archive, with their announced sizes; more than one only in a race."""
@@ -265,7 +265,7 @@ class ArchiveStore:
             first = first or block[:2]
             hexes.update(block)
             position += len(block)
-        if hexes.hexdigest() != parse_digest(digest):
+        if hexes.hexdigest() != _parse_digest(digest):
             upload.unlink()
             raise InvalidRequest(
                 "The archive's bytes do not have this digest, so they were dropped; pack it again and send it from "

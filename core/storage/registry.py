@@ -371,7 +371,7 @@ _TAIL: Final = 2**20  # bytes; a program of ten thousand tensors has its names i
 
 def format_of_files(tree: Tree, files: Collection[PlannedFile]) -> str:
     """The format by names; for torch's files, which share suffixes, by content: a program or saved values."""
-    found = format_of(file.path for file in files)
+    found = _format_of(file.path for file in files)
     if found != "torch":
         return found
     ends = tuple(suffix for suffix, form in _BY_SUFFIX.items() if form == "torch")
@@ -384,7 +384,7 @@ def format_of_files(tree: Tree, files: Collection[PlannedFile]) -> str:
         return found  # the copy reports the error
 
 
-def format_of(paths: Iterable[str]) -> str:
+def _format_of(paths: Iterable[str]) -> str:
     """The format by names: ``savedmodel``, ``sklearn``, ``torch``…; empty: unknown."""
     top = {path for path in paths if "/" not in path}
     for name, form in _BY_NAME.items():

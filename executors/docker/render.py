@@ -42,7 +42,7 @@ def container_name(key: ReplicaKey) -> str:
     return names.replica_name(key)
 
 
-def network_name(attempt: AttemptId) -> str:
+def _network_name(attempt: AttemptId) -> str:
     return names.attempt_name(attempt)
 
 
@@ -80,7 +80,7 @@ def render_network(order: ReplicaOrder, settings: ContainerSettings) -> dict[str
     attempt = order.key.attempt_id
     mark = hashlib.sha256(f"{settings.instance}/{attempt}".encode()).hexdigest()[:12]
     return {
-        "name": network_name(attempt),
+        "name": _network_name(attempt),
         "driver": "bridge",
         "options": {_BRIDGE_NAME: f"tm-{mark}"},  # 15 characters: the kernel's limit
         "check_duplicate": True,
@@ -92,7 +92,7 @@ def render_container(order: ReplicaOrder, image: str, settings: ContainerSetting
     """The body of the request that creates the container. Nothing in it is secret."""
     key = order.key
     host = names.host_name(key.role, key.index)
-    network = network_name(key.attempt_id)
+    network = _network_name(key.attempt_id)
     body: dict[str, Any] = {
         "Image": image,
         "Hostname": host,

@@ -281,7 +281,7 @@ def parse_tolerations(text: str, gpu_resources: Sequence[str] = ()) -> tuple[dic
     return tuple(tolerations)
 
 
-def is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, str]]) -> bool:
+def _is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, str]]) -> bool:
     """By Kubernetes' rules, for tolerations as :func:`parse_tolerations` makes them."""
     return any(
         toleration["key"] == taint["key"]
@@ -293,7 +293,7 @@ def is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, st
 
 def why_closed(taints: Sequence[Mapping[str, Any]], tolerations: Sequence[Mapping[str, str]]) -> str:
     """A sentence when one of the taints keeps our pods away; empty when none does."""
-    against = [t for t in taints if t["effect"] in ("NoSchedule", "NoExecute") and not is_tolerated(t, tolerations)]
+    against = [t for t in taints if t["effect"] in ("NoSchedule", "NoExecute") and not _is_tolerated(t, tolerations)]
     if not against:
         return ""
     first = min(against, key=lambda taint: (taint["key"] not in _KNOWN, taint["key"]))

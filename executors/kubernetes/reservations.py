@@ -68,7 +68,7 @@ class Reservations(PodWriter):
         Raises:
             ExecutorTryAgain: kubelet has not given a device, or the device cannot be identified.
         """
-        wanted = {render_reservation(order, self._options)["metadata"]["name"]: order for order in orders}
+        wanted = {_render_reservation(order, self._options)["metadata"]["name"]: order for order in orders}
         if not wanted:
             return {}
         if self._options.is_per_project:
@@ -87,7 +87,7 @@ class Reservations(PodWriter):
                     raise ExecutorTryAgain(_why_waits(next(iter(pending.values()))))
                 self._sleep.wait(_STEP_S)
                 pending = {name: self._refetch(pod, wanted[name]) for name, pod in pending.items()}
-        return {order.key: devices[reservation_name(order, self._options)] for order in orders}
+        return {order.key: devices[_reservation_name(order, self._options)] for order in orders}
 
     def release(self, attempt_id: AttemptId) -> None:
         """The attempt has ended: delete its reservations that no other attempt holds."""
@@ -109,7 +109,7 @@ class Reservations(PodWriter):
     def _reserve(self, order: ReplicaOrder) -> Json:
         """The reservation, with the mark of the order's attempt on it."""
         mark = _holder_key(order.key.attempt_id)
-        wanted = render_reservation(order, self._options)
+        wanted = _render_reservation(order, self._options)
         url = path("pods", self._options.namespace)
         for _ in range(_TRIES):
             wanted["metadata"]["annotations"] |= {mark: self._clock().isoformat()}
@@ -204,17 +204,17 @@ class Reservations(PodWriter):
             self._pods.put(answer)
 
 
-def reservation_name(order: ReplicaOrder, options: KubernetesOptions) -> str:
+def _reservation_name(order: ReplicaOrder, options: KubernetesOptions) -> str:
     """The same for all that share the device."""
     identity = "\n".join((options.instance, order.database_id, order.node, order.gpus[0]))
     return f"gpu-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
-def render_reservation(order: ReplicaOrder, options: KubernetesOptions) -> Json:
+def _render_reservation(order: ReplicaOrder, options: KubernetesOptions) -> Json:
     """The Pod that holds the device of ``order``, without marks."""
     resource = gpu_resource(order.gpus[0], options.rules)
     device = {"limits": {**_OWN_RESOURCES, resource: "1"}, "requests": {**_OWN_RESOURCES, resource: "1"}}
-    name = reservation_name(order, options)
+    name = _reservation_name(order, options)
     own = {labels.INSTANCE: options.instance, RESERVATION: name}
     if order.database_id:
         own[labels.DATABASE] = order.database_id

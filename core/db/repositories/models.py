@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.db.tables import Job, Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
+from core.db.tables import Job, Model, ModelAlias, ModelFile, ModelHold, ModelVersion
 from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import Stage, VersionEvent, VersionState, advance_version
@@ -209,28 +209,6 @@ def point_alias(session: Session, model: Model, alias: str, version: ModelVersio
     before = session.get(ModelVersion, row.version_id)
     row.version_id, row.updated_at = version.id, now
     return None if before is None else before.number
-
-
-def note_change(
-    session: Session,
-    model_id: str,
-    now: datetime,
-    *,
-    user: str,
-    what: str,
-    version: int | None = None,
-    name: str = "",
-    before: object = None,
-    after: object = None,
-    reason: str = "",
-) -> None:
-    """Append a line to the model's history."""
-    session.add(
-        ModelChange(
-            model_id=model_id, at=now, user=user, kind=what, version=version, name=name,
-            before=None if before is None else str(before), after=None if after is None else str(after), reason=reason,
-        )
-    )  # fmt: skip
 
 
 def sources_in_use(session: Session, job: Job) -> set[str]:

@@ -140,7 +140,7 @@ class CounterColumns:
     def add(self, row: Sequence[str]) -> None:
         if not self._rows:
             self._left = [
-                _NumberingColumn(place, None, set() if is_name_of_id(name) else None)
+                _NumberingColumn(place, None, set() if _is_name_of_id(name) else None)
                 for place, name in enumerate(self.columns)
             ]
         self._left = [column for column in self._left if self._fits(column, row[column.place].strip())]
@@ -164,5 +164,5 @@ class CounterColumns:
         return step == column.step and step in (0, 1)
 
 
-def is_name_of_id(name: str) -> bool:
+def _is_name_of_id(name: str) -> bool:
     return bool(_ID_NAME.fullmatch(name.strip()) or _CAMEL.fullmatch(name.strip()))

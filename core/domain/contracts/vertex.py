@@ -109,12 +109,12 @@ def _cluster_spec(seat: ReplicaContext) -> dict[str, str]:
         },
         "environment": "cloud",
         "task": task,
-        "job": custom_job_spec(seat.spec, members, seat.context.paths.output),
+        "job": _custom_job_spec(seat.spec, members, seat.context.paths.output),
     }
     return {"CLUSTER_SPEC": json.dumps(spec, separators=(",", ":"))}
 
 
-def custom_job_spec(spec: JobSpec, members: tuple[tuple[ReplicaAddress, ...], ...], output: str) -> dict[str, Any]:
+def _custom_job_spec(spec: JobSpec, members: tuple[tuple[ReplicaAddress, ...], ...], output: str) -> dict[str, Any]:
     """The job as Vertex's ``CustomJobSpec`` in proto3 JSON (int64 as text); an empty pool keeps its place."""
     while members and not members[-1]:
         members = members[:-1]

@@ -82,7 +82,7 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
     return QuotaSettings(
         Quota(limit, guaranteed, user_limit, users, of_users),
         {
-            user: parse_weight(weight, field=f"{at}.{_WEIGHTS}.{user}")
+            user: _parse_weight(weight, field=f"{at}.{_WEIGHTS}.{user}")
             for user, weight in _mapping(data.get(_WEIGHTS), f"{at}.{_WEIGHTS}").items()
         },
     )
@@ -103,7 +103,7 @@ def _check_guarantee(guaranteed: Mapping[str, int], limit: Mapping[str, int], at
             )
 
 
-def parse_weight(value: Any, *, field: str) -> float:
+def _parse_weight(value: Any, *, field: str) -> float:
     """A share weight.
 
     Raises:
