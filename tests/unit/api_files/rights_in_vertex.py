@@ -31,20 +31,14 @@ _CREATED: dict[str, dict[str, Any]] = {
 }
 
 
-def _of_collection(name: str, live: str, ended: str, gone: tuple[str, dict[str, int]]) -> dict[str, Case]:
+def _of_collection(name: str, live: str, ended: str) -> dict[str, Case]:
     one, located = f"{_PARENT}/{name}/{{resource}}", f"{_LOCATED}/{name}"
-    operation = f"{one}/operations/{{operation}}"
-    deleted, looks = gone
     return {
         f"POST {_PARENT}/{name}": case(VERTEX_MEMBER, located, json=_CREATED[name]),
         f"GET {_PARENT}/{name}": case(VERTEX_READER, located),
         f"GET {one}": case(VERTEX_READER, f"{located}/{live}"),
         f"POST {one}:{{action}}": case(VERTEX_MEMBER, f"{located}/{live}:cancel"),
         f"DELETE {one}": case(VERTEX_MEMBER, f"{located}/{ended}"),
-        f"GET {operation}": case(looks, f"{located}/{deleted}/operations/delete"),
-        f"GET {operation.replace('/v1', '/ui', 1)}": case(
-            looks, f"{located}/{deleted}/operations/delete".replace("/v1", "/ui", 1)
-        ),
     }
 
 
@@ -63,15 +57,9 @@ MODELS = {
     f"DELETE {_ONE_MODEL}:deleteVersion": case(VERTEX_MEMBER, f"{_DIGITS}@1:deleteVersion"),
     f"POST {_ONE_MODEL}:{{action}}": case(_NO_VERB, f"{_DIGITS}:cancel"),
     f"DELETE {_ONE_MODEL}": case(VERTEX_MEMBER, _DIGITS),
-    **{
-        f"GET {prefix}{_ONE_MODEL[3:]}/operations/{{operation}}": case(
-            VERTEX_MEMBER, f"{prefix}{_LOCATED[3:]}/models/model-gone/operations/delete"
-        )
-        for prefix in ("/v1", "/ui")
-    },
 }
 _OPERATION, _UPLOADED = "operations/{operation}", "models/model-served/operations/upload-1"
-# Looking at an upload, or at a job's deletion, has a route of its own.
+# Looking at an upload has a route of its own.
 _MADE = "metadataStores/default/operations/create"
 _WAITS = {**VERTEX_READER, "reader": 403}
 _FOUND = {"GET": _WAITS, ":wait": _WAITS, ":cancel": VERTEX_MEMBER, "DELETE": VERTEX_MEMBER}
@@ -98,11 +86,9 @@ VERTEX: dict[str, Case] = {
     **OPERATIONS,
     **SERVING,
     **RECORDS,
-    **_of_collection("customJobs", "job-1", "job-done", ("job-doomed", VERTEX_MEMBER)),
-    **_of_collection("trainingPipelines", "job-paused", "job-over", ("job-doomed-too", VERTEX_MEMBER)),
-    **_of_collection(
-        "hyperparameterTuningJobs", "study-tuning", "study-tuned", ("study-cut", {**VERTEX_READER, "reader": 403})
-    ),
+    **_of_collection("customJobs", "job-1", "job-done"),
+    **_of_collection("trainingPipelines", "job-paused", "job-over"),
+    **_of_collection("hyperparameterTuningJobs", "study-tuning", "study-tuned"),
     **{
         f"{method} /v1beta1/{{rest:path}}": case(NOT_SERVED, _LOCATED.replace("v1", "v1beta1", 1))
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")

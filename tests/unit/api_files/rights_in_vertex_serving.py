@@ -74,15 +74,11 @@ SERVING: dict[str, Case] = {
         VERTEX_READER,
         f"{_LOCATED}/endpoints/endpoint-1/operations/undeploy-deployment-1",
     ),
-    **_progress(f"{_ENDPOINT}/operations/{{operation}}", VERTEX_MEMBER, f"{_LOCATED}/endpoints/gone/operations/delete"),
     f"POST {_BATCH}": case(VERTEX_MEMBER, _BATCHES, json=WANTED),
     f"GET {_BATCH}": case(VERTEX_READER, _BATCHES),
     f"GET {_BATCH}/{{resource}}": case(VERTEX_READER, f"{_BATCHES}/job-1"),
     f"POST {_BATCH}/{{resource}}:{{action}}": case(VERTEX_MEMBER, f"{_BATCHES}/job-1:cancel"),
     f"DELETE {_BATCH}/{{resource}}": case(VERTEX_MEMBER, f"{_BATCHES}/job-done"),
-    **_progress(
-        f"{_BATCH}/{{resource}}/operations/{{operation}}", VERTEX_MEMBER, f"{_BATCHES}/job-doomed/operations/delete"
-    ),
 }
 
 
