@@ -51,7 +51,7 @@ class Keyset:
     is_down: bool = True
 
     def ordered(self, statement: AnySelect) -> AnySelect:
-        keys = (self.column, self.row_id)
+        keys: tuple[InstrumentedAttribute[Any], ...] = (self.column, self.row_id)
         return statement.order_by(*(key.desc() for key in keys) if self.is_down else keys)
 
     def after(self, statement: AnySelect, value: Any, row_id: str) -> AnySelect:
