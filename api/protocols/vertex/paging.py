@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import literal, tuple_
+from sqlalchemy import asc, desc, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from api.http.paging import make_cursor, read_cursor, read_position
@@ -51,8 +51,8 @@ class Keyset:
     is_down: bool = True
 
     def ordered(self, statement: AnySelect) -> AnySelect:
-        keys: tuple[InstrumentedAttribute[Any], ...] = (self.column, self.row_id)
-        return statement.order_by(*(key.desc() for key in keys) if self.is_down else keys)
+        direction = desc if self.is_down else asc
+        return statement.order_by(direction(self.column), direction(self.row_id))
 
     def after(self, statement: AnySelect, value: Any, row_id: str) -> AnySelect:
         """The rows of ``statement`` that follow the position (``value``, ``row_id``)."""
