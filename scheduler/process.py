@@ -26,7 +26,7 @@ from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.questions.forecasts import Forecaster, StartForecastWriter
+from scheduler.control.questions.forecasts import QuestionAnswerer, StartForecastWriter
 from scheduler.control.questions.simulations import SimulationRunner
 from scheduler.control.registrar import Registrar
 from scheduler.control.serving.endpoint_loop import EndpointLoop
@@ -92,7 +92,7 @@ class SchedulerProcess:
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
-        self.forecaster = Forecaster(self.control)
+        self.question_answerer = QuestionAnswerer(self.control)
         self.simulations = SimulationRunner(self.control)
         self.studies = StudyLoop(self.control, Proposers(loads_ahead=True))
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
@@ -109,7 +109,7 @@ class SchedulerProcess:
         )
         self._tick_flight = SingleFlight()
         self._tick_duty_cycle = DutyCycle()
-        self._forecast_flight = SingleFlight()
+        self._question_flight = SingleFlight()
         self._start_forecast_flight = SingleFlight()
         self._notified_at_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
@@ -120,9 +120,9 @@ class SchedulerProcess:
         """Plan, and start the jobs that can start."""
         self._tick_flight.run(self._tick)
 
-    def forecast(self) -> None:
+    def answer_questions(self) -> None:
         """Answer the questions about what would become of a job, and start the simulations."""
-        self._forecast_flight.run(self._answer)
+        self._question_flight.run(self._answer)
 
     def write_start_forecasts(self) -> None:
         """Write the expected starts of the waiting jobs."""
@@ -226,7 +226,7 @@ class SchedulerProcess:
 
     def _answer(self) -> None:
         self.simulations.start()
-        self.forecaster.answer()
+        self.question_answerer.answer()
 
     def _tick(self) -> None:
         left_s = self._tick_duty_cycle.rest_s

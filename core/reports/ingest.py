@@ -161,8 +161,8 @@ class _ReportIngest:
 
     def _take_progress(self, item: ReportItem) -> None:
         before = self.replica.progress if self.progress is None else self.progress
-        if "roads" in item.data:  # its metric sources; reported at the end, separately from progress
-            counts = metric_sources.parse_sources(item.data["roads"])
+        if "metric_sources" in item.data:  # its metric sources; reported at the end, separately from progress
+            counts = metric_sources.parse_sources(item.data["metric_sources"])
             self.progress = before if counts is None else {**before, metric_sources.KEY: counts}
             return
         known: dict[str, Any] = {

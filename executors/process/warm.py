@@ -131,7 +131,7 @@ class WarmStarts:
         Returns:
             The code that it would have ended with, or ``None``: execute it.
         """
-        if (state.path / "road").exists():
+        if (state.path / "start_claim").exists():
             return None  # an earlier try: the lock is ours, so the process that claimed that start is gone
         hint = _read(pool.hint)
         for framework in (hint,) if hint else _FRAMEWORKS:
@@ -167,7 +167,7 @@ class WarmStarts:
             answer = b""
         if answer:
             return CLAIMED if answer == b"1" else _NOT_CLAIMED
-        # No process has claimed the start. The process that creates the file `road` starts the order.
+        # No process has claimed the start. The process that creates the file `start_claim` starts the order.
         if not _claim_start(state):
             return _wait_for_runtime(connection, state)
         if is_silent:
@@ -265,7 +265,7 @@ def _kill_peer(connection: socket.socket) -> None:
 def _claim_start(state: ReplicaFolder) -> bool:
     """Whether this process starts the order, and not a forked runtime that comes late."""
     try:
-        os.close(os.open(state.path / "road", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(state.path / "start_claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError:
         return False
     return True
@@ -284,7 +284,7 @@ def _wait_for_runtime(connection: socket.socket, state: ReplicaFolder) -> int | 
         answer = b""
     if answer:
         return CLAIMED if answer == b"1" else _NOT_CLAIMED
-    taken = state.read("road") or {}
+    taken = state.read("start_claim") or {}
     end = time.monotonic() + _DEATH_S
     while state.runtime() is None and taken and procfs.start_ticks(taken["pid"]) == taken["start_ticks"]:
         # It writes `runtime.json` before it starts anything: killed without that file, it has done nothing.

@@ -29,7 +29,7 @@ class Tasks:
         self._is_postponing = False
         self._work: dict[str, Callable[..., None]] = {
             celery_app.TICK: process.tick,
-            celery_app.FORECAST: process.forecast,
+            celery_app.FORECAST: process.answer_questions,
             celery_app.RECONCILE: process.reconcile,
             celery_app.STUDY: process.studies.reconcile,
             celery_app.STUDIES_DUE: process.studies.notify_due,

@@ -29,15 +29,15 @@ _MAX_AHEAD: Final = timedelta(seconds=10)
 class AppWakeup:
     """Sends wake-ups through the process's own Celery application. Equal pending ones are sent once.
 
-    ``without_broker``: runs the task in this process while the broker accepts no message; it must not block.
+    ``run_locally``: runs the task in this process while the broker accepts no message; it must not block.
     """
 
     def __init__(
-        self, app: Celery, deduplicator: PendingDeduplicator, without_broker: Callable[[str, str], None] | None = None
+        self, app: Celery, deduplicator: PendingDeduplicator, run_locally: Callable[[str, str], None] | None = None
     ) -> None:
         self._app = app
         self._deduplicator = deduplicator
-        self._without_broker = without_broker
+        self._run_locally = run_locally
         self._away_until_s = 0.0
         self.is_broker_away = False
 
@@ -64,8 +64,8 @@ class AppWakeup:
 
     def _fall_back(self, topic: str, key: str) -> None:
         self._deduplicator.discard(topic, key)
-        if self._without_broker is not None:
-            self._without_broker(topic, key)
+        if self._run_locally is not None:
+            self._run_locally(topic, key)
 
 
 class WakeupListener:

@@ -1,4 +1,4 @@
-"""A study on the whole embedded platform: trials are jobs, their results come by the roads that a script has anyway."""
+"""A study on the whole embedded platform: trials are jobs, and their results come from what a script prints anyway."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from core.wakeups import NoWakeup
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
-from scheduler.control.questions.forecasts import Forecaster
+from scheduler.control.questions.forecasts import QuestionAnswerer
 from scheduler.control.questions.simulations import SimulationRunner
 from scheduler.control.questions.what_if import load_what_if, run_what_if
 from scheduler.planning.planner import plan
@@ -47,7 +47,7 @@ def answering(stage: Stage) -> Iterator[None]:
         PlanLogWriter().record(session, seen, plan(seen))
     executor = cast("Any", object())  # nothing is started
     control = ControlContext(stage.sessions, executor, NoWakeup(), lambda: datetime.now(UTC), "stage", b"k" * 40)
-    forecaster, simulations = Forecaster(control), SimulationRunner(control, partial(_in_this_thread, stage))
+    forecaster, simulations = QuestionAnswerer(control), SimulationRunner(control, partial(_in_this_thread, stage))
     is_over = threading.Event()
 
     def answer() -> None:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.http.protocol_errors import Codes, ProtocolRoute
-from api.protocols.gcs.parameters import demand_known
+from api.protocols.gcs.parameters import refuse_unknown_parameters
 from api.protocols.kit.errors import NotServed
 from core.domain.errors import (
     Conflict,
@@ -85,7 +85,7 @@ class StorageRoute(ProtocolRoute):
             fields = request.query_params.get("fields", "")
             try:
                 if not self.accepts_any_parameter:
-                    demand_known(request.query_params, request.headers, served)
+                    refuse_unknown_parameters(request.query_params, request.headers, served)
                 chosen = read_selection(fields) if fields else {}
             except TrainmasterError as error:
                 return self.refused(error)

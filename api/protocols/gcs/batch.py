@@ -21,7 +21,7 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import StorageRoute
 from api.protocols.gcs.callers import StorageCaller, StorageWriter, find_bucket
 from api.protocols.gcs.objects import Preconditions, delete_object
-from api.protocols.gcs.parameters import demand_known
+from api.protocols.gcs.parameters import refuse_unknown_parameters
 from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest, TrainmasterError
 
@@ -95,7 +95,7 @@ def _delete(context: AppContext, caller: StorageCaller, part: Message) -> None:
             "Authorization in a part of a batch is not served; the token of the batch counts for all of it."
         )
     query = dict(parse_qsl(address.query, keep_blank_values=True))
-    demand_known(query, dict(headers.items()), _NUMBERS)
+    refuse_unknown_parameters(query, dict(headers.items()), _NUMBERS)
     bucket = find_bucket(context, caller, unquote(found[1]), writes=True)
     delete_object(bucket, unquote(found[2]), Preconditions(*_numbers(query)))
 

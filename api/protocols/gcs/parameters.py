@@ -65,7 +65,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-def demand_known(query: Mapping[str, str], headers: Mapping[str, str], served: Collection[str]) -> None:
+def refuse_unknown_parameters(query: Mapping[str, str], headers: Mapping[str, str], served: Collection[str]) -> None:
     """Refuse what the route does not read.
 
     Raises:

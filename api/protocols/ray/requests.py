@@ -75,7 +75,7 @@ def read_job(raw: Any) -> JobRequest:
     if not isinstance(raw, Mapping):
         raise InvalidRequest("The body must be a JSON object with an entrypoint.", field="body")
     raw = {name: value for name, value in raw.items() if value is not None}
-    _demand_known(raw, _FIELDS, _ABSENT_FIELDS, "")
+    _refuse_unknown_fields(raw, _FIELDS, _ABSENT_FIELDS, "")
     entrypoint = raw.get("entrypoint", "")
     if not isinstance(entrypoint, str) or not entrypoint.strip():
         raise InvalidRequest(
@@ -110,7 +110,9 @@ def read_job(raw: Any) -> JobRequest:
     )
 
 
-def _demand_known(raw: Mapping[str, Any], served: Collection[str], absent: Mapping[str, str], where: str) -> None:
+def _refuse_unknown_fields(
+    raw: Mapping[str, Any], served: Collection[str], absent: Mapping[str, str], where: str
+) -> None:
     """Refuse names that are not in ``served``. ``absent``: Ray's unsupported fields -> message."""
 
     def at(name: str) -> str:
@@ -217,7 +219,7 @@ class RuntimeEnv:
 def read_environment(raw: Mapping[str, Any]) -> RuntimeEnv:
     """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of Ray."""
     fields = {name: value for name, value in raw.items() if value not in (None, {}, [], "")}
-    _demand_known(fields, _SERVED_IN_ENV, _ABSENT_IN_ENV, "runtime_env.")
+    _refuse_unknown_fields(fields, _SERVED_IN_ENV, _ABSENT_IN_ENV, "runtime_env.")
     image = fields.get("image_uri", "")
     if not isinstance(image, str):
         raise InvalidRequest("runtime_env.image_uri must be the name of an image.", field="runtime_env.image_uri")
@@ -247,7 +249,7 @@ def _package(uri: Any) -> str:
 def _requirements(value: Any) -> tuple[str, ...]:
     at = "runtime_env.pip"
     if isinstance(value, Mapping):
-        _demand_known(value, _PIP_FIELDS, {}, f"{at}.")
+        _refuse_unknown_fields(value, _PIP_FIELDS, {}, f"{at}.")
         if value.get("pip_check"):
             raise NotServed(f"{at}.pip_check is not served; leave it out, or run `pip check` in the entrypoint.")
         if value.get("pip_version"):

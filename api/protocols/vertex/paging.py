@@ -48,16 +48,16 @@ class Keyset:
 
     column: InstrumentedAttribute[Any]
     row_id: InstrumentedAttribute[str]
-    is_down: bool = True
+    is_descending: bool = True
 
     def ordered(self, statement: AnySelect) -> AnySelect:
-        direction = desc if self.is_down else asc
+        direction = desc if self.is_descending else asc
         return statement.order_by(direction(self.column), direction(self.row_id))
 
     def after(self, statement: AnySelect, value: Any, row_id: str) -> AnySelect:
         """The rows of ``statement`` that follow the position (``value``, ``row_id``)."""
         own, position = tuple_(self.column, self.row_id), tuple_(literal(value, self.column.type), literal(row_id))
-        return statement.where(own < position if self.is_down else own > position)
+        return statement.where(own < position if self.is_descending else own > position)
 
     def batches(self, session: Session, statement: AnySelect, size: int) -> Iterator[Sequence[AnyRow]]:
         """All rows in this order, ``size`` + 1 at once. The first of a row's entities is the ordered one."""
@@ -71,7 +71,7 @@ class Keyset:
             query = self.after(ordered, getattr(last, self.column.key), last.id)
 
 
-def first_items(
+def take_page(
     rows: Iterable[Row],
     item_of: Callable[[Row], Item | None],
     token_of: Callable[[Row], str],

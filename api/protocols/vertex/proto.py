@@ -40,7 +40,7 @@ class Message:
         self.path = path
         self._fields = {camel(str(key)): value for key, value in raw.items() if value is not None}
 
-    def demand_known(self, served: Collection[str], *, absent: Mapping[str, str] | None = None) -> None:
+    def refuse_unknown_fields(self, served: Collection[str], *, absent: Mapping[str, str] | None = None) -> None:
         """Refuse fields that are not in ``served``.
 
         Raises ``NotServed`` for non-empty fields in ``absent`` (name -> feature), else ``InvalidRequest`` worded as the

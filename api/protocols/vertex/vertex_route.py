@@ -99,7 +99,7 @@ class VertexRoute(ProtocolRoute):
         async def with_known_parameters(request: Request) -> Response:
             try:
                 if not is_refusal:
-                    _demand_known(request.query_params, served)
+                    _refuse_unknown_parameters(request.query_params, served)
             except TrainmasterError as error:
                 return self.refused(error)
             return await handle(request)
@@ -111,7 +111,7 @@ class VertexRoute(ProtocolRoute):
         return answer({"error": {"code": status, "message": message, "status": code}}, status)
 
 
-def _demand_known(query: Mapping[str, str], served: Collection[str]) -> None:
+def _refuse_unknown_parameters(query: Mapping[str, str], served: Collection[str]) -> None:
     """Refuse parameters that the route does not read.
 
     Raises:

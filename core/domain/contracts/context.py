@@ -14,7 +14,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Layout, ReplicaAddress
 
 # Roles without ranks in an all-equal world (torch, Horovod, MPI, XGBoost, JAX).
-_SERVING_ROLES: Final = frozenset({"ps", "evaluator"})
+_UNRANKED_ROLES: Final = frozenset({"ps", "evaluator"})
 # The scheduler role of ps-lite programs such as MXNet; added by `contract: mxnet`.
 DMLC_SCHEDULER: Final = "scheduler"
 
@@ -129,7 +129,7 @@ def world_of(spec: JobSpec, layout: Layout) -> World:
 def ranked_roles(roles: Iterable[str]) -> frozenset[str]:
     """The roles of a gang whose replicas have ranks: see :func:`world_of`."""
     present = frozenset(roles)
-    return present & {"chief", "worker"} or present - _SERVING_ROLES - {DMLC_SCHEDULER}
+    return present & {"chief", "worker"} or present - _UNRANKED_ROLES - {DMLC_SCHEDULER}
 
 
 def _command(spec: JobSpec, role: str) -> tuple[str, ...] | str | None:

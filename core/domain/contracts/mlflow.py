@@ -25,27 +25,29 @@ _MAIN: Final = ("chief", "worker")
 _SERVING: Final = ("ps", "evaluator", "scheduler")
 
 
-def variables(seat: ReplicaContext) -> dict[str, str]:
+def variables(replica_context: ReplicaContext) -> dict[str, str]:
     """Empty without an API to log to, or without a token for it."""
-    context = seat.context
+    context = replica_context.context
     if context.api_url is None or not context.token:
         return {}
-    roles = tuple(name for name, _ in seat.spec.ordered_roles())
+    roles = tuple(name for name, _ in replica_context.spec.ordered_roles())
     return {
         _URI: context.api_url.rstrip("/") + PATH,
         "MLFLOW_TRACKING_TOKEN": context.token,
-        "MLFLOW_RUN_ID": run_id_of(context.attempt_id, roles, seat.replica.role, seat.replica.index),
+        "MLFLOW_RUN_ID": run_id_of(
+            context.attempt_id, roles, replica_context.replica.role, replica_context.replica.index
+        ),
     }
 
 
-def for_own_server(ours: Mapping[str, str], theirs: Collection[str]) -> dict[str, str]:
-    """``ours`` without the variables of our server, if the user names another one.
+def for_own_server(platform_env: Mapping[str, str], user_env: Collection[str]) -> dict[str, str]:
+    """``platform_env`` without the variables of our server, if the user names another one.
 
     That server must not get our token, and it has no such run: the script would fail at its first log call.
     """
-    if _URI not in theirs:
-        return dict(ours)
-    return {name: value for name, value in ours.items() if name not in _OURS_ALONE}
+    if _URI not in user_env:
+        return dict(platform_env)
+    return {name: value for name, value in platform_env.items() if name not in _OURS_ALONE}
 
 
 def main_role(roles: Sequence[str]) -> str:

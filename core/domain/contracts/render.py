@@ -11,7 +11,7 @@ from typing import Final
 from trainmaster.spec import JobSpec
 from trainmaster.spec.shelltext import has_placeholder
 
-from core.domain.contracts import always, frameworks, mlflow, tf_config, uai, vertex
+from core.domain.contracts import common, frameworks, mlflow, tf_config, uai, vertex
 from core.domain.contracts.context import AttemptContext, ReplicaContext
 from core.domain.jobs.layout import Layout, ReplicaAddress
 
@@ -27,8 +27,8 @@ class RenderedReplica:
     ``env`` is for the replica as a whole; ``process_env[i]`` is laid over it for local process ``i`` (one entry per
     process, empty for a single one). ``command`` is a list to execute, a text for ``/bin/sh -c``, or ``None`` for the
     image's own; a text includes its arguments. ``files``: path -> content, written before the start. ``clashes``:
-    variables of ours that the user's values replace. ``omitted``: variables of ours that exceed Linux's limit (a gang
-    of thousands) and were left out.
+    variables of the platform that the user's values replace. ``omitted``: variables of the platform that exceed
+    Linux's limit (a gang of thousands) and were left out.
     """
 
     env: Mapping[str, str]
@@ -53,56 +53,60 @@ def render(
     Args:
         secrets: name -> value of the spec's secrets; they are the user's own variables like ``env``.
     """
-    seat = ReplicaContext(spec, layout, replica, context)
-    theirs = {**secrets, **spec.role_env(replica.role)}
-    ours = mlflow.for_own_server(_replica_variables(seat), theirs)
-    per_process = [frameworks.process_variables(seat, local_rank) for local_rank in range(seat.processes)]
+    replica_context = ReplicaContext(spec, layout, replica, context)
+    user_env = {**secrets, **spec.role_env(replica.role)}
+    platform_env = mlflow.for_own_server(_replica_variables(replica_context), user_env)
+    per_process = [
+        frameworks.process_variables(replica_context, local_rank) for local_rank in range(replica_context.processes)
+    ]
     if len(per_process) == 1:
         # One process: merge its variables into the replica's, so that an engine without processes needs no second map.
-        ours |= per_process[0]
+        platform_env |= per_process[0]
         per_process = [{}]
-    names = set(ours).union(*per_process)
-    omitted = {name for name, value in ours.items() if len(f"{name}={value}".encode()) > _MAX_ENTRY_BYTES}
-    command, args = _call(seat)
+    names = set(platform_env).union(*per_process)
+    omitted = {name for name, value in platform_env.items() if len(f"{name}={value}".encode()) > _MAX_ENTRY_BYTES}
+    command, args = _call(replica_context)
     return RenderedReplica(
-        env={name: value for name, value in ours.items() if name not in omitted} | theirs,
+        env={name: value for name, value in platform_env.items() if name not in omitted} | user_env,
         process_env=tuple(
-            {name: value for name, value in process.items() if name not in theirs} for process in per_process
+            {name: value for name, value in process.items() if name not in user_env} for process in per_process
         ),
         command=command,
         args=args,
-        files=frameworks.files(seat) | always.files(seat),
+        files=frameworks.files(replica_context) | common.files(replica_context),
         clashes=tuple(
-            sorted(name for name in (names & set(theirs)) - always.DEFAULTS if ours.get(name) != theirs[name])
+            sorted(
+                name for name in (names & set(user_env)) - common.DEFAULTS if platform_env.get(name) != user_env[name]
+            )
         ),
-        omitted=tuple(sorted(omitted - set(theirs))),
+        omitted=tuple(sorted(omitted - set(user_env))),
     )
 
 
-def _replica_variables(seat: ReplicaContext) -> dict[str, str]:
+def _replica_variables(replica_context: ReplicaContext) -> dict[str, str]:
     env: dict[str, str] = {}
-    for contract in (always, mlflow, tf_config, vertex, frameworks):
-        env |= contract.variables(seat)
-    if seat.is_uai:
-        env |= uai.variables(seat)
-    if seat.is_serving:
-        env |= vertex.serving_variables(seat)
+    for contract in (common, mlflow, tf_config, vertex, frameworks):
+        env |= contract.variables(replica_context)
+    if replica_context.is_uai:
+        env |= uai.variables(replica_context)
+    if replica_context.is_serving:
+        env |= vertex.serving_variables(replica_context)
     return env
 
 
-def _call(seat: ReplicaContext) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
+def _call(replica_context: ReplicaContext) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
     """Command and arguments, placeholders filled in."""
-    command, args = seat.command, seat.args
-    if seat.is_uai:
-        command, args = uai.command(command), (*args, *uai.arguments(seat))
-    args = tuple(tf_config.fill_placeholders(arg, seat) for arg in args)
+    command, args = replica_context.command, replica_context.args
+    if replica_context.is_uai:
+        command, args = uai.command(command), (*args, *uai.arguments(replica_context))
+    args = tuple(tf_config.fill_placeholders(arg, replica_context) for arg in args)
     if command is None:
         return None, args
     if isinstance(command, str):
         # `sh -c text word` would pass the word to the shell, not to the program: arguments go into the text, at its end
         # or at "$@".
-        filled = tf_config.fill_placeholders(command, seat)
+        filled = tf_config.fill_placeholders(command, replica_context)
         if args and has_placeholder(command):
             return f"set -- {shlex.join(args)}; {filled}", ()
         return (f"{filled.rstrip()} {shlex.join(args)}" if args else filled), ()
-    return tuple(tf_config.fill_placeholders(word, seat) for word in command), args
+    return tuple(tf_config.fill_placeholders(word, replica_context) for word in command), args

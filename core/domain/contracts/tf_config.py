@@ -18,24 +18,24 @@ _ROLES: Final = ("chief", "worker", "ps", "evaluator")
 PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(ps_hosts|worker_hosts|job_name|task_index)\}")
 
 
-def variables(seat: ReplicaContext) -> dict[str, str]:
+def variables(replica_context: ReplicaContext) -> dict[str, str]:
     """``TF_CONFIG`` for a TensorFlow role of a job with more than one such replica, else empty."""
-    replicas = [r for r in seat.layout.replicas if r.role in _ROLES]
-    if len(replicas) < 2 or seat.replica.role not in _ROLES:
+    replicas = [r for r in replica_context.layout.replicas if r.role in _ROLES]
+    if len(replicas) < 2 or replica_context.replica.role not in _ROLES:
         return {}
-    tasks = _tasks(replicas, is_uai=seat.is_uai)
+    tasks = _tasks(replicas, is_uai=replica_context.is_uai)
     kind, index = next(
         (kind, index)
         for kind, members in tasks.items()
         for index, member in enumerate(members)
-        if (member.role, member.index) == (seat.replica.role, seat.replica.index)
+        if (member.role, member.index) == (replica_context.replica.role, replica_context.replica.index)
     )
     cluster: dict[str, Any] = {
         name: [framework_endpoint(member) for member in members]
         for name, members in tasks.items()
         if name != "evaluator"
     }
-    if seat.spec.sparse:
+    if replica_context.spec.sparse:
         cluster = _sparse(cluster, kind, index)
     config = {"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"}
     return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}
@@ -62,17 +62,17 @@ def _sparse(cluster: dict[str, Any], kind: str, index: int) -> dict[str, Any]:
     return {kind: {str(index): cluster[kind][index]}, **servers}
 
 
-def fill_placeholders(text: str, seat: ReplicaContext) -> str:
+def fill_placeholders(text: str, replica_context: ReplicaContext) -> str:
     """``text`` with ``{ps_hosts} {worker_hosts} {job_name} {task_index}`` filled in; all else stays untouched.
 
     Scripts of that era know ``ps`` and ``worker`` only: a chief is their worker 0, and the workers follow it.
     """
     if "{" not in text:
         return text
-    chiefs, workers, servers = (seat.layout.of_role(role) for role in ("chief", "worker", "ps"))
-    role = seat.replica.role
+    chiefs, workers, servers = (replica_context.layout.of_role(role) for role in ("chief", "worker", "ps"))
+    role = replica_context.replica.role
     # Its index among existing replicas: an elastic gang has gaps.
-    index = seat.layout.of_role(role).index(seat.replica)
+    index = replica_context.layout.of_role(role).index(replica_context.replica)
     values = {
         "ps_hosts": ",".join(map(framework_endpoint, servers)),
         "worker_hosts": ",".join(map(framework_endpoint, (*chiefs, *workers))),

@@ -13,17 +13,17 @@ from core.domain.contracts.context import ReplicaContext
 _PYTHON: Final = re.compile(r"(?:\S*/)?python[0-9.]*\Z")
 
 
-def variables(seat: ReplicaContext) -> dict[str, str]:
+def variables(replica_context: ReplicaContext) -> dict[str, str]:
     """The environment of PyTorch jobs in this mode; empty for a replica without a rank."""
-    if seat.member is None:
+    if replica_context.member is None:
         return {}
-    root = seat.world.root
+    root = replica_context.world.root
     return {
         "MASTER_ADDR": root.host,
         "MASTER_PORT": str(root.ports.torch),
-        "RANK": str(seat.member.node_rank),
-        "WORKER_NUM": str(len(seat.world.members)),
-        "WORKER_GPU_NUM": str(seat.gpu_count),
+        "RANK": str(replica_context.member.node_rank),
+        "WORKER_NUM": str(len(replica_context.world.members)),
+        "WORKER_GPU_NUM": str(replica_context.gpu_count),
     }
 
 
@@ -37,13 +37,13 @@ def command(written: tuple[str, ...] | str | None) -> tuple[str, ...] | str | No
     return written if _PYTHON.match(written[0]) else ("python", *written)
 
 
-def arguments(seat: ReplicaContext) -> tuple[str, ...]:
+def arguments(replica_context: ReplicaContext) -> tuple[str, ...]:
     """The arguments appended to every command, in this order."""
-    paths = seat.context.paths
+    paths = replica_context.context.paths
     return (
         f"--work_dir={paths.work}",
         f"--data_dir={paths.data}",
         f"--output_dir={paths.output}",
         f"--log_dir={paths.output}",
-        f"--num_gpus={seat.gpu_count}",
+        f"--num_gpus={replica_context.gpu_count}",
     )

@@ -22,8 +22,8 @@ _OWN_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 _POOLS: Final = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
 
-def variables(seat: ReplicaContext) -> dict[str, str]:
-    context = seat.context
+def variables(replica_context: ReplicaContext) -> dict[str, str]:
+    context = replica_context.context
     base = context.paths.output  # a trial's output is a folder of its own already
     env = {
         "AIP_MODEL_DIR": f"{base}/model/",
@@ -37,25 +37,25 @@ def variables(seat: ReplicaContext) -> dict[str, str]:
     }
     if context.trial_id:
         env["CLOUD_ML_TRIAL_ID"] = context.trial_id
-    theirs = seat.spec.role_env(seat.replica.role)
-    if "AIP_EXPERIMENT_NAME" in theirs and "AIP_EXPERIMENT_RUN_NAME" not in theirs:
+    user_env = replica_context.spec.role_env(replica_context.replica.role)
+    if "AIP_EXPERIMENT_NAME" in user_env and "AIP_EXPERIMENT_RUN_NAME" not in user_env:
         env["AIP_EXPERIMENT_RUN_NAME"] = context.job_id  # a run of the job's own, as there
-    if "AIP_TENSORBOARD_RESOURCE_NAME" in theirs and context.api_url is not None:
+    if "AIP_TENSORBOARD_RESOURCE_NAME" in user_env and context.api_url is not None:
         env["AIP_TENSORBOARD_API_URI"] = context.api_url
-    has_own_credentials = _OWN_CREDENTIALS in {*theirs, *seat.spec.secrets}
-    if theirs.get(SDK_SERVER) == "trainmaster" and context.api_url is not None and not has_own_credentials:
+    has_own_credentials = _OWN_CREDENTIALS in {*user_env, *replica_context.spec.secrets}
+    if user_env.get(SDK_SERVER) == "trainmaster" and context.api_url is not None and not has_own_credentials:
         env |= _storage_clients(context.api_url)
-        if seat.spec.output is not None:
+        if replica_context.spec.output is not None:
             # What `Blob.from_string(os.environ["AIP_MODEL_DIR"] + …)` means: see trainmaster_vertex.py of the runtime.
-            env["TRAINMASTER_OUTPUT_URI"] = f"gs://{seat.spec.output}"
-    return env | _cluster_spec(seat)
+            env["TRAINMASTER_OUTPUT_URI"] = f"gs://{replica_context.spec.output}"
+    return env | _cluster_spec(replica_context)
 
 
-def serving_variables(seat: ReplicaContext) -> dict[str, str]:
+def serving_variables(replica_context: ReplicaContext) -> dict[str, str]:
     """``AIP_HTTP_PORT``: the replica's port; ``AIP_STORAGE_URI``: the folder that the model is mounted at."""
     return {
-        "AIP_HTTP_PORT": str(seat.replica.ports.framework),
-        **({"AIP_STORAGE_URI": seat.context.paths.data} if seat.spec.input is not None else {}),
+        "AIP_HTTP_PORT": str(replica_context.replica.ports.framework),
+        **({"AIP_STORAGE_URI": replica_context.context.paths.data} if replica_context.spec.input is not None else {}),
     }
 
 
@@ -76,31 +76,31 @@ def _storage_clients(api_url: str) -> dict[str, str]:
     }
 
 
-def pools(seat: ReplicaContext) -> tuple[tuple[ReplicaAddress, ...], ...]:
+def pools(replica_context: ReplicaContext) -> tuple[tuple[ReplicaAddress, ...], ...]:
     """The four pools: the primary replica alone, the other ranks, ps, evaluators.
 
     The primary is the chief; without one, the replica of rank 0, since a Vertex program expects its chief in pool 0.
     """
-    ranked = tuple(member.address for member in seat.world.members)
-    return (ranked[:1], ranked[1:], seat.layout.of_role("ps"), seat.layout.of_role("evaluator"))
+    ranked = tuple(member.address for member in replica_context.world.members)
+    return (ranked[:1], ranked[1:], replica_context.layout.of_role("ps"), replica_context.layout.of_role("evaluator"))
 
 
-def _cluster_spec(seat: ReplicaContext) -> dict[str, str]:
+def _cluster_spec(replica_context: ReplicaContext) -> dict[str, str]:
     """Every replica knows the pools. A replica outside of them (a custom role next to workers) is a task named after
     its role.
     """
-    members = pools(seat)
+    members = pools(replica_context)
     task: dict[str, Any] = next(
         (
             {"type": name, "index": index}
             for name, pool in zip(_POOLS, members, strict=True)
             for index, replica in enumerate(pool)
-            if (replica.role, replica.index) == (seat.replica.role, seat.replica.index)
+            if (replica.role, replica.index) == (replica_context.replica.role, replica_context.replica.index)
         ),
-        {"type": seat.replica.role, "index": seat.replica.index},
+        {"type": replica_context.replica.role, "index": replica_context.replica.index},
     )
-    if seat.context.trial_id:
-        task["trial"] = seat.context.trial_id
+    if replica_context.context.trial_id:
+        task["trial"] = replica_context.context.trial_id
     spec = {
         "cluster": {
             name: [framework_endpoint(replica) for replica in pool]
@@ -109,7 +109,7 @@ def _cluster_spec(seat: ReplicaContext) -> dict[str, str]:
         },
         "environment": "cloud",
         "task": task,
-        "job": _custom_job_spec(seat.spec, members, seat.context.paths.output),
+        "job": _custom_job_spec(replica_context.spec, members, replica_context.context.paths.output),
     }
     return {"CLUSTER_SPEC": json.dumps(spec, separators=(",", ":"))}
 

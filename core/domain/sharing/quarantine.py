@@ -26,7 +26,7 @@ _SHOWN: Final = 5
 _MOST_CAUSES: Final = 20
 
 # (node, job, kind of fault, the fault if certain)
-_Claim: TypeAlias = tuple[str, str, str, str]
+_FailureKey: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class Suspicion:
 
 @dataclass(slots=True)
 class QuarantineChanges:
-    """By node. ``releases``: node -> reason; among them ``refuted``: wrongly quarantined nodes, and ``let_out``: nodes
-    that are only suspected from now on, because no other one takes work.
+    """By node. ``releases``: node -> reason; among them ``refuted``: wrongly quarantined nodes, and
+    ``released_for_capacity``: nodes that are only suspected from now on, because no other one takes work.
     """
 
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
     refuted: set[str] = field(default_factory=set)
-    let_out: set[str] = field(default_factory=set)
+    released_for_capacity: set[str] = field(default_factory=set)
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
 
 
@@ -133,37 +133,37 @@ def judge(
     """
     changes = QuarantineChanges()
     window = timedelta(seconds=policy.quarantine_window_s)
-    elsewhere = _everywhere(failures, window)
+    failed_on_other_nodes = _failed_on_other_nodes(failures, window)
     for node in nodes:
         if node.is_quarantined and node.until is not None and node.until <= now:
             changes.releases[node.name] = "its time is over"
     if not policy.quarantines:
         return changes
-    _open(changes, nodes, elsewhere, policy)
+    _release_nodes(changes, nodes, failed_on_other_nodes, policy)
     by_node: dict[str, list[NodeFailureFact]] = {}
     for one in failures:
-        if _claim(one) not in elsewhere and one.at > now - window:
+        if _failure_key(one) not in failed_on_other_nodes and one.at > now - window:
             by_node.setdefault(one.node, []).append(one)
     found: list[tuple[bool, datetime, NodeCandidate, tuple[NodeFailureFact, ...]]] = []
     for node in nodes:
-        if node.is_quarantined and node.name not in changes.let_out:
+        if node.is_quarantined and node.name not in changes.released_for_capacity:
             continue
         causes = _causes(node, by_node.get(node.name, ()), successes.get(node.name), policy)
-        pending = _pending_causes(node, elsewhere, policy, now)
+        pending = _pending_causes(node, failed_on_other_nodes, policy, now)
         if pending and (not causes or pending[-1].is_certain):
             causes = pending
         if causes:
             found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
-    shut = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
+    closed_nodes = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
     # Certain faults first: they get the remaining allowance.
     for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
-        why_not = _why_not(node, nodes, shut, policy)
+        why_not = _why_not(node, nodes, closed_nodes, policy)
         if why_not:
-            is_pending = bool(_pending_causes(node, elsewhere, policy, now))
+            is_pending = bool(_pending_causes(node, failed_on_other_nodes, policy, now))
             until = (node.until or now + _FORGIVEN) if is_pending else causes[0].at + window
             changes.suspicions[node.name] = Suspicion(causes, why_not, until, is_pending)
             continue
-        shut.add(node.name)
+        closed_nodes.add(node.name)
         is_again = node.trusted_since is not None and now - node.trusted_since < _FORGIVEN
         count = node.count + 1 if is_again else 1
         changes.quarantines[node.name] = Quarantine(causes, _until(now, count, policy), count)
@@ -207,7 +207,7 @@ def _failure_kind(one: NodeFailureFact) -> str:
     return "refusal" if one.error == REFUSED.error else "words"
 
 
-def _claim(one: NodeFailureFact) -> _Claim:
+def _failure_key(one: NodeFailureFact) -> _FailureKey:
     return one.node, one.job_id, _failure_kind(one), one.error if one.is_certain else ""
 
 
@@ -218,12 +218,12 @@ def _refutes(one: NodeFailureFact, other: NodeFailureFact) -> bool:
     return _failure_kind(one) == _failure_kind(other)
 
 
-def _everywhere(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[_Claim, set[str]]:
+def _failed_on_other_nodes(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[_FailureKey, set[str]]:
     """Failures that a job had on several nodes within the window, with the other nodes: no node's fault."""
     by_job: dict[str, list[NodeFailureFact]] = {}
     for one in failures:
         by_job.setdefault(one.job_id, []).append(one)
-    found: dict[_Claim, set[str]] = {}
+    found: dict[_FailureKey, set[str]] = {}
     for ends in by_job.values():
         ends.sort(key=lambda one: (one.at, one.node))
         for i, first in enumerate(ends):
@@ -234,7 +234,7 @@ def _everywhere(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[
                     continue
                 for one, other in ((first, second), (second, first)):
                     if _refutes(one, other):
-                        found.setdefault(_claim(other), set()).add(one.node)
+                        found.setdefault(_failure_key(other), set()).add(one.node)
     return found
 
 
@@ -255,23 +255,26 @@ def _causes(
     return tuple(counted[-max(_MOST_CAUSES, int(policy.quarantine_failures)) :])
 
 
-def _open(
-    changes: QuarantineChanges, nodes: Sequence[NodeCandidate], elsewhere: Mapping[_Claim, set[str]], policy: Policy
+def _release_nodes(
+    changes: QuarantineChanges,
+    nodes: Sequence[NodeCandidate],
+    failed_on_other_nodes: Mapping[_FailureKey, set[str]],
+    policy: Policy,
 ) -> None:
     """Release nodes early whose causes are refuted, and then nodes that are needed because no other takes work."""
     for node in nodes:
         if node.is_quarantined and node.name not in changes.releases:
-            left = [one for one in node.causes if _claim(one) not in elsewhere]
+            left = [one for one in node.causes if _failure_key(one) not in failed_on_other_nodes]
             # A larger setting alone releases nothing.
             if len(left) < len(node.causes) and not _enough(left, policy):
-                changes.releases[node.name] = _refuted(node, elsewhere)
+                changes.releases[node.name] = _refuted(node, failed_on_other_nodes)
                 changes.refuted.add(node.name)
-    for name in _let_out(nodes, changes.releases):
+    for name in _released_for_capacity(nodes, changes.releases):
         changes.releases[name] = "no other node of its kind does, so it is no more than suspected until one does"
-        changes.let_out.add(name)
+        changes.released_for_capacity.add(name)
 
 
-def _let_out(nodes: Sequence[NodeCandidate], releases: Collection[str]) -> list[str]:
+def _released_for_capacity(nodes: Sequence[NodeCandidate], releases: Collection[str]) -> list[str]:
     """For each kind with only quarantined nodes, the node that is least certainly broken."""
     by_kind: dict[tuple[Any, ...], list[NodeCandidate]] = {}
     for node in nodes:
@@ -286,13 +289,13 @@ def _let_out(nodes: Sequence[NodeCandidate], releases: Collection[str]) -> list[
 
 
 def _pending_causes(
-    node: NodeCandidate, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime
+    node: NodeCandidate, failed_on_other_nodes: Mapping[_FailureKey, set[str]], policy: Policy, now: datetime
 ) -> tuple[NodeFailureFact, ...]:
     """Why it returns to quarantine as soon as another node takes work; ``()``: it need not."""
     is_over = node.until is not None and node.until <= now
     if is_over or not (node.is_let_out or node.is_quarantined):
         return ()
-    left = tuple(one for one in node.causes if _claim(one) not in elsewhere)
+    left = tuple(one for one in node.causes if _failure_key(one) not in failed_on_other_nodes)
     return node.causes if len(left) == len(node.causes) else left if _enough(left, policy) else ()
 
 
@@ -317,17 +320,17 @@ def _enough(causes: Sequence[NodeFailureFact], policy: Policy) -> bool:
     return any(one.is_certain for one in causes) or len(causes) >= policy.quarantine_failures
 
 
-def _refuted(node: NodeCandidate, elsewhere: Mapping[_Claim, set[str]]) -> str:
-    job = next(one for one in node.causes if _claim(one) in elsewhere)
-    others = ", ".join(sorted(elsewhere[_claim(job)])[:_SHOWN])
+def _refuted(node: NodeCandidate, failed_on_other_nodes: Mapping[_FailureKey, set[str]]) -> str:
+    job = next(one for one in node.causes if _failure_key(one) in failed_on_other_nodes)
+    others = ", ".join(sorted(failed_on_other_nodes[_failure_key(job)])[:_SHOWN])
     return f"job {job.job} failed so on {others}, too, so it is not this node's fault"
 
 
-def _why_not(node: NodeCandidate, nodes: Iterable[NodeCandidate], shut: Collection[str], policy: Policy) -> str:
+def _why_not(node: NodeCandidate, nodes: Iterable[NodeCandidate], closed_nodes: Collection[str], policy: Policy) -> str:
     alike = [one for one in nodes if one.kind == node.kind]
-    if not any(one.takes_work and one.name not in shut and one.name != node.name for one in alike):
+    if not any(one.takes_work and one.name not in closed_nodes and one.name != node.name for one in alike):
         return "it is the last node of its kind that takes work"
-    closed = [one for one in alike if one.name in shut]
+    closed = [one for one in alike if one.name in closed_nodes]
     most = max(1, floor(policy.quarantine_share * len(alike)))
     if len(closed) >= most:
         are = "is" if len(closed) == 1 else "are"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 # Key in a replica's progress; internal.
-KEY: Final = "_roads"
+KEY: Final = "_metric_sources"
 
 _NAMES: Final = 8
 _NAMES_SHOWN: Final = 3
@@ -39,10 +39,10 @@ class MetricSources:
         """From what :func:`parse_sources` stored in the replicas' progress."""
         reported = [one[KEY] for one in progress if KEY in one]
         found: dict[str, MetricSource] = {}
-        for road in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
-            parts = [one[road] for one in reported if road in one]
+        for source in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
+            parts = [one[source] for one in reported if source in one]
             names = tuple(dict.fromkeys(name for part in parts for name in part["names"]))
-            found[road] = MetricSource(
+            found[source] = MetricSource(
                 names,
                 max([len(names), *(part["name_count"] for part in parts)]),
                 sum(part["values"] for part in parts),
@@ -55,8 +55,8 @@ class MetricSources:
         found, log = self.found, self.found[LOG]
         # MLflow's client sends to the API, which does not count: its metrics are the stored ones that no other source
         # reported.
-        others = [name for name in came if not any(name[:_NAME_CHARS] in road.names for road in found.values())]
-        is_all_known = not more and all(len(road.names) == road.name_count for road in found.values())
+        others = [name for name in came if not any(name[:_NAME_CHARS] in source.names for source in found.values())]
+        is_all_known = not more and all(len(source.names) == source.name_count for source in found.values())
         mlflow = "nothing" if not (others or more) else _shown(others, len(others)) if is_all_known else "not known"
         return "; ".join(
             (
@@ -75,12 +75,12 @@ def parse_sources(reported: Any) -> dict[str, Any] | None:
     if not isinstance(reported, dict):
         return None
     found: dict[str, Any] = {}
-    for road in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
-        one = reported.get(road)
+    for source in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
+        one = reported.get(source)
         if isinstance(one, dict):
             names = one.get("names")
             names = [name[:_NAME_CHARS] for name in names if isinstance(name, str)] if isinstance(names, list) else []
-            found[road] = {"names": names[:_NAMES], **{name: _whole(one.get(name)) for name in _FIELDS}}
+            found[source] = {"names": names[:_NAMES], **{name: _whole(one.get(name)) for name in _FIELDS}}
     return found
 
 
@@ -88,10 +88,10 @@ def _whole(value: Any) -> int:
     return max(0, min(2**53, value)) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _brought(road: MetricSource) -> str:
-    if not road.values:
+def _brought(source: MetricSource) -> str:
+    if not source.values:
         return "nothing"
-    return f"{_shown(road.names, road.name_count)}, {road.values:,} value{'s' if road.values > 1 else ''}"
+    return f"{_shown(source.names, source.name_count)}, {source.values:,} value{'s' if source.values > 1 else ''}"
 
 
 def _shown(names: Sequence[str], count: int) -> str:

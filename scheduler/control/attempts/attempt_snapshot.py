@@ -17,7 +17,7 @@ from core.domain.jobs.states import AttemptState, DesiredState, JobState, Replic
 from executors.base import Observation
 
 # Roles that serve: they never decide the end of a job and are stopped as soon as the deciding roles are done.
-SERVING_ROLES: Final = frozenset({"ps", "scheduler"})
+PS_ROLES: Final = frozenset({"ps", "scheduler"})
 CHIEF: Final = "chief"
 WORKER: Final = "worker"
 EVALUATOR: Final = "evaluator"
@@ -204,7 +204,7 @@ class CompletionRules:
         elif WORKER in roles:
             deciders = frozenset({WORKER})
         else:
-            deciders = roles - SERVING_ROLES - {EVALUATOR}
+            deciders = roles - PS_ROLES - {EVALUATOR}
         return cls(deciders, {name: _policy(name, role.restart) for name, role in spec.roles.items()})
 
 

@@ -19,7 +19,7 @@ from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 from executors.base import Observation, Phase, ReplicaExit
 from scheduler.control.attempts.attempt_snapshot import (
     EVALUATOR,
-    SERVING_ROLES,
+    PS_ROLES,
     AttemptSnapshot,
     CompletionRules,
     GangMember,
@@ -376,7 +376,7 @@ class _DecisionBuilder:
             return True
         if self.decided_at is None:
             return False
-        if member.role in SERVING_ROLES or not is_in_world(self.snapshot, member):
+        if member.role in PS_ROLES or not is_in_world(self.snapshot, member):
             return True
         # Workers next to a chief and the user's own roles may still be writing when the deciding roles are done.
         waits = self.snapshot.job.spec.grace

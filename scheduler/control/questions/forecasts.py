@@ -56,7 +56,7 @@ _FAILED: Final = (
 _NOT_LOGGED: Final = "No plan of that time is kept; {}. Without a time, the present is explained."
 
 
-class Forecaster:
+class QuestionAnswerer:
     """Answers questions; one per process. Two processes may answer the same question equally well."""
 
     def __init__(self, control: ControlContext) -> None:

@@ -193,7 +193,7 @@ def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -
 
 
 def _release(session: Session, node: Node, why: str, changes: QuarantineChanges, now: datetime) -> bool:
-    is_let_out = node.name in changes.let_out
+    is_let_out = node.name in changes.released_for_capacity
     values = {**_OPEN, "trusted_since": now}
     if is_let_out or node.name in changes.refuted:
         values["quarantine_count"] = node.quarantine_count - 1
@@ -209,7 +209,7 @@ def _release(session: Session, node: Node, why: str, changes: QuarantineChanges,
 def _suspicions(session: Session, nodes: Sequence[Node], changes: QuarantineChanges, now: datetime) -> list[str]:
     changed = []
     for node in nodes:
-        if node.name in changes.quarantines or node.name in changes.let_out:
+        if node.name in changes.quarantines or node.name in changes.released_for_capacity:
             continue
         suspicion = changes.suspicions.get(node.name)
         new = None if suspicion is None else _suspicion(node.name, suspicion)

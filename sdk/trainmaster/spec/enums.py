@@ -11,7 +11,7 @@ ROLE_ORDER: Final = ("chief", "worker", "ps", "evaluator")
 DMLC_SCHEDULER_ROLE: Final = "scheduler"
 MAX_REPLICAS: Final = 4096
 # Auxiliary roles: no GPUs and no ranks unless their own entry says so; their exits never decide the job's result.
-SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
+NON_DECIDER_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
 JobState = Literal[
     "queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"
 ]

@@ -8,7 +8,7 @@ from typing import Final
 from trainmaster.spec.enums import (
     DMLC_SCHEDULER_ROLE,
     MAX_REPLICAS,
-    SERVING_ROLES,
+    NON_DECIDER_ROLES,
     Contract,
     RestartPolicy,
     ServerPlacement,
@@ -40,7 +40,7 @@ def _gang(spec: JobSpec) -> Iterator[Violation]:
     total = sum(role.replicas for role in spec.roles.values())
     if total > MAX_REPLICAS:
         yield Violation(("roles",), f"{total} replicas in total; a gang has at most {MAX_REPLICAS}")
-    if not set(spec.roles) - SERVING_ROLES:
+    if not set(spec.roles) - NON_DECIDER_ROLES:
         yield Violation(
             ("roles",),
             f"only {', '.join(sorted(spec.roles))}: no role decides when the job is done",

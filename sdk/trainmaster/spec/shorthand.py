@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.spec.enums import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, SERVING_ROLES, Contract
+from trainmaster.spec.enums import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, NON_DECIDER_ROLES, Contract
 from trainmaster.spec.errors import FieldError, Path, Violation, join_path
 from trainmaster.spec.fields import (
     ByteQuantity,
@@ -120,7 +120,7 @@ def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
 
 def _is_defaulted(role: str, key: str) -> bool:
     """Whether the shorthand ``key`` (not a count) applies to ``role``."""
-    return role not in SERVING_ROLES or key not in ("gpus", "gpu_type", "processes_per_replica")
+    return role not in NON_DECIDER_ROLES or key not in ("gpus", "gpu_type", "processes_per_replica")
 
 
 def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
@@ -298,7 +298,7 @@ def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorth
     if processes is None and _is_defaulted(name, "processes_per_replica") and short.processes_per_replica is not None:
         role["processes_per_replica"] = short.processes_per_replica
         expanded.origins["roles", name, "processes_per_replica"] = ("processes_per_replica",)
-    elif processes is None and name not in SERVING_ROLES and expanded.data.get("contract") == Contract.UAI.value:
+    elif processes is None and name not in NON_DECIDER_ROLES and expanded.data.get("contract") == Contract.UAI.value:
         # A UAI program is one process per node that uses all of the node's GPUs.
         role["processes_per_replica"] = 1
 

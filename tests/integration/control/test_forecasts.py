@@ -24,7 +24,7 @@ from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.control.questions.explain import explanation
-from scheduler.control.questions.forecasts import Forecaster, StartForecastWriter, start_forecast_rows
+from scheduler.control.questions.forecasts import QuestionAnswerer, StartForecastWriter, start_forecast_rows
 from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import forecast_starts
 from scheduler.planning.planner import PlanningPass
@@ -36,7 +36,7 @@ class SchedulerWakeup:
     """A scheduler in this process. ``lost``: so many rings are not heard."""
 
     def __init__(self, plane) -> None:
-        self.forecaster = Forecaster(plane.control)
+        self.question_answerer = QuestionAnswerer(plane.control)
         self.lost = 0
         self.heard = 0
 
@@ -44,7 +44,7 @@ class SchedulerWakeup:
         if topic == TOPIC_FORECAST:
             self.heard += 1
             if self.heard > self.lost:
-                self.forecaster.answer()
+                self.question_answerer.answer()
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_no_metric_is_waited_for_where_all_replicas_have_fully_reported(lab: Lab
     lab.curve = lambda _point: [(1, float("nan"))]
     lab.turn()
     attempt = lab.plane.one(Attempt, job_id=lab.trials[0].job_id)
-    item = ReportItem(seq=1, at=lab.plane.engine.now, kind="progress", data={"roads": {}})
+    item = ReportItem(seq=1, at=lab.plane.engine.now, kind="progress", data={"metric_sources": {}})
     with unit_of_work(lab.plane.sessions) as session:
         report = Report(role="worker", index=0, generation=1, items=[item])
         ingest_report(session, AttemptId(attempt.id), report, now=lab.plane.engine.now)

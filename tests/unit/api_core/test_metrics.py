@@ -233,11 +233,11 @@ def test_progress_and_items_of_metrics_become_series(client: TestClient, job: st
     assert found["accuracy"]["steps"] == [0, 1, 2]
 
 
-def test_what_came_on_each_road_is_retained_beside_the_progress_and_shown_to_nobody(
+def test_what_came_from_each_source_is_retained_beside_the_progress_and_shown_to_nobody(
     client: TestClient, job: str, worker: TestClient, sessions: SessionFactory
 ) -> None:
     log = {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7, "more": "x" * 1000}
-    data: list[dict[str, Any]] = [{"step": 2, "steps": 4}, {"roads": {"log": log}}, {"roads": 7}]
+    data: list[dict[str, Any]] = [{"step": 2, "steps": 4}, {"metric_sources": {"log": log}}, {"metric_sources": 7}]
     reported = [("progress", one) for one in data]
     assert report(worker, *reported).json() == {"acked": 3}
     shown = client.get(f"/api/v1/jobs/{job}").json()["progress"]

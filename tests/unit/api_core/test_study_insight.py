@@ -21,7 +21,7 @@ from core.db.repositories.questions import QuestionKind
 from core.db.tables import Event, Study, Trial
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.questions.forecasts import Forecaster
+from scheduler.control.questions.forecasts import QuestionAnswerer
 
 SPEC: dict[str, Any] = {
     "name": "search",
@@ -56,7 +56,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch, sessions: SessionFactory, clock: 
         requested.append(ask)
         with platform.write() as work:
             questions.put(work.session, f"question-{len(requested)}", caller.user_id, ask, work.now, kind)
-        Forecaster(
+        QuestionAnswerer(
             ControlContext(sessions, FakeExecutor(FakeEngine()), platform.wakeup, clock, "test", b"k" * 32)
         ).answer()
         with platform.read() as work:

@@ -132,7 +132,7 @@ def test_where_only_quarantined_nodes_are_left_the_least_surely_broken_is_let_ou
     gone = tuple(replace(node, takes_work=False) for node in FOUR[2:])
     assert not decide([], (sure, less, *FOUR[2:])).releases
     made = decide([], (sure, less, *gone))
-    assert (set(made.releases), made.let_out, made.refuted) == ({"n1"}, {"n1"}, set())
+    assert (set(made.releases), made.released_for_capacity, made.refuted) == ({"n1"}, {"n1"}, set())
     assert "no other node of its kind does" in made.releases["n1"]
     (left,) = made.suspicions.values()
     assert (left.causes, left.until, left.is_let_out) == (less.causes, until, True)

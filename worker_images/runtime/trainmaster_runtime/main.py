@@ -72,10 +72,10 @@ def _claim_start(state: StateFolder) -> None:
     The file appears as a whole, by linking: the executor ends the process that it names when nothing follows.
     """
     pid = os.getpid()
-    temporary_name = "road.%d" % pid
+    temporary_name = "start_claim.%d" % pid
     state.write(temporary_name, {"pid": pid, "start_ticks": procfs.start_ticks(pid)})
     try:
-        os.link(state.file(temporary_name), state.file("road"))
+        os.link(state.file(temporary_name), state.file("start_claim"))
     finally:
         os.unlink(state.file(temporary_name))
 

@@ -6,7 +6,7 @@
 ``token``               the attempt's token
 ``runtime.json``        the process that runs it: pid, start, boot, folders of its control groups. Its presence means:
                         started once, never to be started again
-``road``                of a warm start: created by the process that starts the order, the executor (empty) or a forked
+``start_claim``         of a warm start: created by the process that starts the order, the executor (empty) or a forked
                         runtime (its pid and start); the other one leaves it alone
 ``status.json``         phase, detail, facts; replaced as things move on
 ``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM

@@ -44,7 +44,7 @@ def _show_contexts(tx: RecordTransaction, records: list[VertexRecord]) -> list[d
 
 def _add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextArtifactsAndExecutions``."""
-    message.demand_known({"context", "artifacts", "executions"})
+    message.refuse_unknown_fields({"context", "artifacts", "executions"})
     context = service.find(tx, CONTEXT, path, locks=True)
     for kind, name in ((ARTIFACT, "artifacts"), (EXECUTION, "executions")):
         for record in _named(tx, kind, message, name):
@@ -54,7 +54,7 @@ def _add_members(tx: RecordTransaction, path: str, message: Message) -> dict[str
 
 def _add_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addContextChildren``. Raises ``Conflict`` for a cycle."""
-    message.demand_known({"context", "childContexts"})
+    message.refuse_unknown_fields({"context", "childContexts"})
     context = service.find(tx, CONTEXT, path, locks=True)
     children = _named(tx, CONTEXT, message, "childContexts")
     over = _all_above(tx, context)
@@ -67,7 +67,7 @@ def _add_children(tx: RecordTransaction, path: str, message: Message) -> dict[st
 
 def _remove_children(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:removeContextChildren``."""
-    message.demand_known({"context", "childContexts"})
+    message.refuse_unknown_fields({"context", "childContexts"})
     context = service.find(tx, CONTEXT, path, locks=True)
     children = _named(tx, CONTEXT, message, "childContexts")
     vertex_records.unlink(tx.session, context, [child.id for child in children], "child")
@@ -76,11 +76,13 @@ def _remove_children(tx: RecordTransaction, path: str, message: Message) -> dict
 
 def _add_events(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``:addExecutionEvents``: inputs and outputs of an execution."""
-    message.demand_known({"execution", "events"})
+    message.refuse_unknown_fields({"execution", "events"})
     execution = service.find(tx, EXECUTION, path, locks=True)
     for at, item in message.items("events"):
         event = Message(item, at)
-        event.demand_known({"artifact", "type", "execution", "eventTime"}, absent={"labels": "labels of events are"})
+        event.refuse_unknown_fields(
+            {"artifact", "type", "execution", "eventTime"}, absent={"labels": "labels of events are"}
+        )
         kind = event.enum("type", _EVENTS)
         if kind == _EVENTS[0]:
             raise event.fault("type", "is INPUT or OUTPUT.")

@@ -52,7 +52,7 @@ def read_fields(kind: RecordKind, message: Message, only: frozenset[str] | None 
 
     Raises ``InvalidRequest`` or ``NotServed``.
     """
-    message.demand_known({*kind.fields, *_OUTPUT, *kind.output}, absent=kind.absent)
+    message.refuse_unknown_fields({*kind.fields, *_OUTPUT, *kind.output}, absent=kind.absent)
     found = {}
     for name, read in kind.fields.items():
         if only is not None and name not in only:

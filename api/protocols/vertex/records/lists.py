@@ -26,7 +26,7 @@ from api.protocols.vertex.filters import (
     parse_filter,
     text_test,
 )
-from api.protocols.vertex.paging import Keyset, ListQuery, first_items
+from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import snake
 from api.protocols.vertex.records.kinds import RecordKind, enum
 from api.protocols.vertex.records.principals import RecordTransaction
@@ -115,13 +115,13 @@ def list_records(
     With a selective filter a page may be short, even empty, and still have a next page. Raises ``InvalidRequest``.
     """
     test = parse_filter(query.filter, vocabulary(kind))
-    order, is_down = _order(query.order_by)
+    order, is_descending = _order(query.order_by)
     statement = vertex_records.records_in(tx.scope, collection)
     for term in itertools.islice(_database_terms(test), _DATABASE_TERMS):
         statement = _filtered(tx, statement, term)
-    keyset = Keyset(_ORDERS[order], VertexRecord.id, is_down)
+    keyset = Keyset(_ORDERS[order], VertexRecord.id, is_descending)
     if query.page_token:
-        statement = keyset.after(statement, *_read_token(query.page_token, order, is_down))
+        statement = keyset.after(statement, *_read_token(query.page_token, order, is_descending))
     scanned = max(_LEAST, min(_SCANNED, _COMPARED // count_terms(query.filter)))
 
     def read_rows() -> Iterator[tuple[VertexRecord, _Batch]]:
@@ -129,10 +129,10 @@ def list_records(
             batch = _Batch(tx, [row for (row,) in rows])
             yield from ((row, batch) for row in batch.rows)
 
-    found, token = first_items(
+    found, token = take_page(
         read_rows(),
         lambda pair: pair[0] if test(pair[1].read(pair[0])) else None,
-        lambda pair: _token(pair[0], order, is_down),
+        lambda pair: _token(pair[0], order, is_descending),
         query.limit,
         scanned=scanned,
     )
@@ -188,15 +188,15 @@ class _Batch:
         }
 
 
-def _token(row: VertexRecord, order: str, is_down: bool) -> str:
+def _token(row: VertexRecord, order: str, is_descending: bool) -> str:
     value = getattr(row, _ORDERS[order].key)
     text = value.isoformat() if isinstance(value, datetime) else value
-    return make_cursor(f"{order}{' desc' if is_down else ''}", text, row.id)
+    return make_cursor(f"{order}{' desc' if is_descending else ''}", text, row.id)
 
 
-def _read_token(token: str, order: str, is_down: bool) -> tuple[Any, str]:
+def _read_token(token: str, order: str, is_descending: bool) -> tuple[Any, str]:
     token_order, value, row_id = read_cursor(token, (str, str, str))
-    if token_order != f"{order}{' desc' if is_down else ''}":
+    if token_order != f"{order}{' desc' if is_descending else ''}":
         raise InvalidRequest(
             "page_token: it belongs to a list in another order; start again without it.", field="page_token"
         )

@@ -31,13 +31,13 @@ class ModelOrder:
     """``field``: of ``_TIMES``; empty: by name, which no other model has."""
 
     field: str = ""
-    is_down: bool = False
+    is_descending: bool = False
 
     def page(self, statement: AnySelect, token: str, limit: int) -> AnySelect:
         """``statement`` in this order, after the page token, limited to ``limit`` + 1 rows. Raises
         ``InvalidRequest``.
         """
-        keyset = Keyset(_TIMES.get(self.field, Model.name), Model.id, self.is_down)
+        keyset = Keyset(_TIMES.get(self.field, Model.name), Model.id, self.is_descending)
         if token:
             mark, value, model_id = token_parts(token, (str, str, str))
             if mark != self._mark:
@@ -54,7 +54,7 @@ class ModelOrder:
 
     @property
     def _mark(self) -> str:
-        return f"{self.field}{' desc' if self.is_down else ''}"
+        return f"{self.field}{' desc' if self.is_descending else ''}"
 
 
 def read_order(text: str) -> ModelOrder:

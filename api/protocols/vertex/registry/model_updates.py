@@ -38,7 +38,7 @@ def update(
         NotFound, Forbidden
     """
     message = Message(raw, "model")
-    message.demand_known(models.SERVED, absent=models.ABSENT)
+    message.refuse_unknown_fields(models.SERVED, absent=models.ABSENT)
     model_id, _, version_ref = resource_id.removesuffix("@-").partition("@")
     named = _named(update_mask, is_version=bool(version_ref))
     common = jobs.read_common(Message({**raw, "displayName": message.raw("displayName") or "-"}, message.path))
@@ -63,7 +63,7 @@ def _named(update_mask: str, *, is_version: bool) -> set[str]:
     """The fields that the mask names, in camelCase."""
     paths = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
     for path in paths:
-        path.demand_known(models.SERVED, absent=models.ABSENT)
+        path.refuse_unknown_fields(models.SERVED, absent=models.ABSENT)
     named = {name for name in models.SERVED if any(name in path for path in paths)}
     if not named:
         raise InvalidRequest(

@@ -27,7 +27,7 @@ from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.filters import FieldReader, field_reader, parse_filter
 from api.protocols.vertex.names import Parent, deletion_view, member_of
-from api.protocols.vertex.paging import ListQuery, first_items, page_of
+from api.protocols.vertex.paging import ListQuery, page_of, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry.model_orders import read_order
 from api.protocols.vertex.serving.containers import read_container
@@ -111,10 +111,10 @@ def read_upload(message: Message, *, model_id: str, parent: str, where: str = "t
     """Parse the model of a pipeline or an upload. ``where``: the request's message. Raises ``InvalidRequest``,
     ``NotServed``.
     """
-    message.demand_known(SERVED, absent=ABSENT)
+    message.refuse_unknown_fields(SERVED, absent=ABSENT)
     read_container(message)
     if (schemata := message.message("predictSchemata")) is not None:
-        schemata.demand_known({"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
+        schemata.refuse_unknown_fields({"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
     common = jobs.read_common(message)
     aliases = list(message.texts("versionAliases"))
     for alias in aliases:
@@ -240,7 +240,7 @@ class Models:
                 item = {} if version is None else view(work.session, parent, row, version)
                 return item if item and test(_reader_of(item, row)) else None
 
-            items, token = first_items(rows, item_of, order.token, query.limit, scanned=query.limit)
+            items, token = take_page(rows, item_of, order.token, query.limit, scanned=query.limit)
         return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
@@ -282,7 +282,7 @@ def list_versions(
 def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
     """Add aliases to a version; aliases with a leading dash are removed."""
     message = Message(raw, "merge_version_aliases")
-    message.demand_known({"name", "versionAliases"})
+    message.refuse_unknown_fields({"name", "versionAliases"})
     with context.write() as work:
         model, version = find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
         access = _access(caller, parent, model)

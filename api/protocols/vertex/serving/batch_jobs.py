@@ -79,7 +79,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     """The id of a new job. Raises as ``custom_jobs.create``."""
     jobs.demand_member(context, caller, parent, "member", verb="batchPredictionJobs.create")
     message = Message(raw, "batch_prediction_job")
-    message.demand_known(_SERVED, absent=_ABSENT)
+    message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     common = jobs.read_common(message)
     table = table_of(context)
     resources = read_batch(message.message("dedicatedResources"), table, parent.location)
@@ -87,7 +87,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     prefix = _read_destination(message)
     tuning = message.message("manualBatchTuningParameters")
     if tuning is not None:
-        tuning.demand_known({"batchSize"})
+        tuning.refuse_unknown_fields({"batchSize"})
     with context.read() as work:
         member = member_of(work.session, caller, parent, "member", verb="batchPredictionJobs.create")
         model, version = models.find_named(work.session, caller, parent, message, "model")
@@ -161,11 +161,11 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
     config = message.message("inputConfig")
     if config is None:
         raise message.missing("inputConfig")
-    config.demand_known({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
+    config.refuse_unknown_fields({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
     kind = _format(config, "instancesFormat", ("jsonl", "csv"))
     bucket = config.message("gcsSource")
     if bucket is not None:
-        bucket.demand_known({"uris"})
+        bucket.refuse_unknown_fields({"uris"})
     uris = bucket.texts("uris") if bucket is not None else ()
     where = config.at("gcsSource")
     if len(uris) != 1:
@@ -180,7 +180,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
     instance = message.message("instanceConfig")
     rows: Literal["array", "object"] = "array"  # Vertex AI's default for CSV rows
     if instance is not None:
-        instance.demand_known({"instanceType"}, absent=_NO_FIELDS)
+        instance.refuse_unknown_fields({"instanceType"}, absent=_NO_FIELDS)
         if instance.text("instanceType", 20) not in ("", "array", "object"):
             raise instance.fault("instanceType", "must be array or object.")
         rows = "object" if instance.text("instanceType") == "object" else rows
@@ -192,11 +192,11 @@ def _read_destination(message: Message) -> str:
     config = message.message("outputConfig")
     if config is None:
         raise message.missing("outputConfig")
-    config.demand_known({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
+    config.refuse_unknown_fields({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
     _format(config, "predictionsFormat", ("jsonl",))
     bucket = config.message("gcsDestination")
     if bucket is not None:
-        bucket.demand_known({"outputUriPrefix"})
+        bucket.refuse_unknown_fields({"outputUriPrefix"})
     prefix = bucket.text("outputUriPrefix", 2_000) if bucket is not None else ""
     if not prefix:
         where = f"{config.at('gcsDestination')}.output_uri_prefix"

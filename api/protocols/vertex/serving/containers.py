@@ -72,7 +72,7 @@ def read_container(model: Message) -> ModelContainer | None:
     spec = model.message("containerSpec")
     if spec is None:
         return None
-    spec.demand_known(_SERVED, absent=_ABSENT)
+    spec.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     image = spec.text("imageUri", 1024).strip()
     if not image:
         raise spec.missing("imageUri")
@@ -124,7 +124,7 @@ def _port(spec: Message) -> int:
     """The first port; Vertex AI also sends requests to no other."""
     ports = [Message(item, path) for path, item in spec.items("ports")]
     for port in ports:
-        port.demand_known({"containerPort"})
+        port.refuse_unknown_fields({"containerPort"})
         if not 1 <= port.whole("containerPort") <= 65535:
             raise port.fault("containerPort", "must be a port from 1 to 65535.")
     return ports[0].whole("containerPort") if ports else 0

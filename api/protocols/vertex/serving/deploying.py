@@ -78,11 +78,11 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
         NotFound, Forbidden, NoCapacity, Conflict
     """
     message = Message(raw, "deploy_model_request")
-    message.demand_known({"endpoint", "deployedModel", "trafficSplit"})
+    message.refuse_unknown_fields({"endpoint", "deployedModel", "trafficSplit"})
     model_message = message.message("deployedModel")
     if model_message is None:
         raise message.missing("deployedModel")
-    model_message.demand_known(_SERVED, absent=_ABSENT)
+    model_message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     table = table_of(context)
     resources = read_dedicated(model_message.message("dedicatedResources"), table, parent.location)
     with context.read() as work:
@@ -116,7 +116,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
 def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
     """An operation, done when the replicas have ended. Its traffic goes to the other models, or by ``trafficSplit``."""
     message = Message(raw, "undeploy_model_request")
-    message.demand_known({"endpoint", "deployedModelId", "trafficSplit"})
+    message.refuse_unknown_fields({"endpoint", "deployedModelId", "trafficSplit"})
     name = message.text("deployedModelId", _ID)
     if not name:
         raise message.missing("deployedModelId")

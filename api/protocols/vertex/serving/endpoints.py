@@ -27,7 +27,7 @@ from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, DELETION, TYPES, Parent, deletion_view, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
+from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
@@ -72,7 +72,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
     """Create an endpoint; the operation is done. ``endpoint_id``: chosen by the client; empty: generated."""
     jobs.demand_member(context, caller, parent, "member", verb="endpoints.create")
     message = Message(raw, "endpoint")
-    message.demand_known(
+    message.refuse_unknown_fields(
         {"displayName", "description", "labels", "deployedModels", "trafficSplit", *_OUTPUT_ONLY}, absent=_ABSENT
     )
     for name in ("deployedModels", "trafficSplit"):
@@ -109,10 +109,10 @@ def update(
 ) -> dict[str, Any]:
     """The updated endpoint. Without a mask all sent fields are set."""
     message = Message(raw, "endpoint")
-    message.demand_known({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
+    message.refuse_unknown_fields({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
     masked = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
     for path in masked:
-        path.demand_known(set(_CHANGED), absent=_ABSENT)
+        path.refuse_unknown_fields(set(_CHANGED), absent=_ABSENT)
     named = [name for name in _CHANGED if any(path.has(name) for path in masked) or (not masked and message.has(name))]
     with context.write() as work:
         row, about = find(work.session, caller, parent, resource_id, "member", verb="endpoints.update")
@@ -192,9 +192,7 @@ class Endpoints:
                 read = field_reader(item, create_time=row.created_at, update_time=row.updated_at)
                 return item if test(read) else None
 
-            items, token = first_items(
-                rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=query.limit
-            )
+            items, token = take_page(rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=query.limit)
         return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:

@@ -39,7 +39,7 @@ def read_dedicated(message: Message | None, table: Table, location: str) -> Repl
     """Resources of a deployed model. Raises ``InvalidRequest`` or ``NotServed``."""
     if message is None:
         return ReplicaResources({}, table.node_selector(location))
-    message.demand_known(
+    message.refuse_unknown_fields(
         {"machineSpec", "minReplicaCount", "maxReplicaCount", "requiredReplicaCount", "spot"}, absent=_NO_SCALING
     )
     replicas = message.whole("minReplicaCount") or 1
@@ -55,7 +55,7 @@ def read_batch(message: Message | None, table: Table, location: str) -> ReplicaR
     """Resources of a batch prediction. Raises ``InvalidRequest`` or ``NotServed``."""
     if message is None:
         return ReplicaResources({}, table.node_selector(location))
-    message.demand_known(
+    message.refuse_unknown_fields(
         {"machineSpec", "startingReplicaCount", "maxReplicaCount", "spot"}, absent={"flexStart": "flex-start is"}
     )
     # maxReplicaCount is ignored: the SDK always sends one (10 by default), and there is no autoscaling here.
@@ -71,7 +71,7 @@ def _demand_no_scaling(message: Message, name: str, replicas: int) -> None:
     if replicas < 1:
         raise message.fault(name, f"must be at least 1, not {replicas}.")
     if most and most != replicas:
-        message.demand_known(
+        message.refuse_unknown_fields(
             {"machineSpec", "minReplicaCount", "requiredReplicaCount", "spot"},
             absent={"maxReplicaCount": f"scaling by load (more than the {replicas} of min_replica_count) is"},
         )
@@ -82,7 +82,7 @@ def _machine(message: Message, table: Table, location: str) -> tuple[dict[str, A
     spec = message.message("machineSpec")
     if spec is None:
         return {}, table.node_selector(location)
-    spec.demand_known({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
+    spec.refuse_unknown_fields({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
     machine = table.machine(spec.text("machineType", 200), path=spec.at("machineType"))
     requested: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
     count, kind = spec.whole("acceleratorCount"), spec.enum("acceleratorType", ACCELERATORS)

@@ -45,7 +45,7 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     """
     jobs.demand_member(context, caller, parent, "member", verb="models.upload")
     message = Message(raw, "upload_model_request")
-    message.demand_known(
+    message.refuse_unknown_fields(
         {"parent", "parentModel", "modelId", "model"}, absent={"serviceAccount": "service accounts are"}
     )
     model_message = message.message("model")

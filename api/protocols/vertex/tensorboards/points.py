@@ -82,7 +82,7 @@ def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]])
     columns: defaultdict[str, Points] = defaultdict(Points)
     objects: list[NewMetricObject] = []
     for message in messages:
-        message.demand_known({"tensorboardTimeSeriesId", "valueType", "values"})
+        message.refuse_unknown_fields({"tensorboardTimeSeriesId", "valueType", "values"})
         name = message.text("tensorboardTimeSeriesId", 128)
         if name not in series:
             path = f"{run_path}/{SERIES.noun}/{name}"
@@ -92,7 +92,7 @@ def write(tx: RecordTransaction, run_path: str, data: Sequence[tuple[str, Any]])
             raise message.fault("valueType", f"the time series {name} is of type {kind}.")
         for at, item in message.items("values"):
             point = Message(item, at)
-            point.demand_known({"wallTime", "step", "scalar", "tensor", "blobs"})
+            point.refuse_unknown_fields({"wallTime", "step", "scalar", "tensor", "blobs"})
             if kind == SCALAR:
                 _add_scalar(point, columns[name], tx.work.now)
             elif kind == TENSOR:
@@ -198,7 +198,7 @@ def _shown(series: VertexRecord) -> str:
 def _add_scalar(point: Message, points: Points, now: datetime) -> None:
     scalar = point.message("scalar")
     if scalar is not None:
-        scalar.demand_known({"value"})
+        scalar.refuse_unknown_fields({"value"})
     # proto3 omits zero, so the message of a zero scalar is empty.
     value = 0.0 if scalar is None else _double(scalar, "value")
     if "scalar" not in point or point.has("tensor") or point.has("blobs"):
@@ -220,7 +220,7 @@ def _tensor(point: Message, name: str, now: datetime) -> NewMetricObject:
     tensor = point.message("tensor")
     if tensor is None:
         raise InvalidRequest(f"{point.path}: the time series is of type TENSOR, and has a tensor in each value.")
-    tensor.demand_known({"value", "versionNumber"})
+    tensor.refuse_unknown_fields({"value", "versionNumber"})
     try:
         data = base64.b64decode(tensor.text("value", 4 * OBJECT_BYTES), altchars=None, validate=False)
     except binascii.Error as error:
@@ -236,10 +236,10 @@ def _blobs(point: Message, name: str, now: datetime) -> NewMetricObject:
         raise InvalidRequest(f"{point.path}: the time series is of type BLOB_SEQUENCE, and has blobs in each value.")
     ids: list[str] = []
     if (sequence := point.message("blobs")) is not None:
-        sequence.demand_known({"values"})
+        sequence.refuse_unknown_fields({"values"})
         for at, item in sequence.items("values"):
             blob = Message(item, at)
-            blob.demand_known(
+            blob.refuse_unknown_fields(
                 {"id"},
                 absent={"data": "blobs lie in the TensorBoard's bucket (blob_storage_path_prefix); data here are"},
             )

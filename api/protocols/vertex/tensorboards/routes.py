@@ -134,17 +134,17 @@ def _batch_create_series(tx: RecordTransaction, path: str, message: Message) -> 
 
 def _write_run(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``runs:write``."""
-    message.demand_known({"tensorboardRun", "timeSeriesData"})
+    message.refuse_unknown_fields({"tensorboardRun", "timeSeriesData"})
     points.write(tx, path, _bounded(message, "timeSeriesData"))
     return {}
 
 
 def _write_experiment(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``experiments:write``: to several of its runs."""
-    message.demand_known({"tensorboardExperiment", "writeRunDataRequests"})
+    message.refuse_unknown_fields({"tensorboardExperiment", "writeRunDataRequests"})
     for at, item in _bounded(message, "writeRunDataRequests"):
         one = Message(item, at)
-        one.demand_known({"tensorboardRun", "timeSeriesData"})
+        one.refuse_unknown_fields({"tensorboardRun", "timeSeriesData"})
         run = _below(tx, one, "tensorboardRun", f"{path}/runs")
         points.write(tx, run, _bounded(one, "timeSeriesData"))
     return {}
@@ -190,7 +190,7 @@ def _read_series(tx: RecordTransaction, path: str, max_points: int) -> dict[str,
 
 def _export_series(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``timeSeries:exportTensorboardTimeSeries``: all scalars, in pages, in order of arrival."""
-    message.demand_known(
+    message.refuse_unknown_fields(
         {"tensorboardTimeSeries", "pageSize", "pageToken"}, absent={"filter": "filters are", "orderBy": "an order is"}
     )
     record = service.find(tx, SERIES, path)
@@ -207,12 +207,12 @@ def _export_series(tx: RecordTransaction, path: str, message: Message) -> dict[s
 
 def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> list[VertexRecord]:
     """Run all requests in ``message``, or none. ``path``: the common ancestor of their parents."""
-    message.demand_known({"parent", "requests"})
+    message.refuse_unknown_fields({"parent", "requests"})
     wanted: list[tuple[str, Message]] = []
     for at, item in _bounded(message, "requests"):
         item_message = Message(item, at)
         field = camel(kind.word)
-        item_message.demand_known({"parent", field, kind.id_parameter})
+        item_message.refuse_unknown_fields({"parent", field, kind.id_parameter})
         above = path if kind is RUN else _below(tx, item_message, "parent", f"{path}/runs")
         given_id = item_message.text(kind.id_parameter, 200)
         name = check_id(given_id, item_message.at(kind.id_parameter)) if given_id else ""

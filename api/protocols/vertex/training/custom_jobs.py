@@ -40,7 +40,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     """The id of a new job. Raises ``InvalidRequest``, ``NotServed``, ``NotFound`` or ``Forbidden``."""
     jobs.demand_member(context, caller, parent, "member", verb="customJobs.create")
     message = Message(raw, "custom_job")
-    message.demand_known({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
+    message.refuse_unknown_fields({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
     common = jobs.read_common(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
     order = JobOrder(spec, common.display_name, parent.own, parent.location, common.labels)

@@ -18,7 +18,7 @@ from api.jobs.service import Submission, canonical, check_submission, submit
 from api.protocols.kit.json_values import timestamps
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
+from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.kinds import labels
 from api.protocols.vertex.table import table_of
@@ -255,7 +255,7 @@ def list_page(
         return item if test(read) else None
 
     rows = itertools.chain.from_iterable(_NEWEST.batches(work.session, statement, query.limit))
-    items, token = first_items(rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=_SCANNED)
+    items, token = take_page(rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=_SCANNED)
     return page_of(collection, items, token)
 
 

@@ -44,7 +44,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         "parentModel",
         *_OUTPUT_ONLY,
     }
-    message.demand_known(served, absent=_NO_PIPELINE)
+    message.refuse_unknown_fields(served, absent=_NO_PIPELINE)
     common = jobs.read_common(message)
     definition = message.text("trainingTaskDefinition", 1_000)
     if not definition.endswith(_CUSTOM_TASK):

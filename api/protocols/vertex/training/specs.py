@@ -126,7 +126,7 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
     }
     tracked = {name: message.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
     # Vertex AI needs a service account to write to these; here the job's token suffices.
-    message.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
+    message.refuse_unknown_fields({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
     message.flag("enableWebAccess")  # adds `webAccessUris` to the resource; every job has its page
     message.flag("enableDashboardAccess")
     pools = tuple(_pool(Message(item, at)) for at, item in message.items("workerPoolSpecs"))
@@ -142,7 +142,7 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
         raise InvalidRequest(f"{where}: at most {_POOLS} pools, not {len(pools)}.", field=where)
     base = message.message("baseOutputDirectory")
     if base is not None:
-        base.demand_known({"outputUriPrefix"})
+        base.refuse_unknown_fields({"outputUriPrefix"})
     spec = _scheduled(message.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
     return replace(
         spec,
@@ -155,7 +155,9 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
 def _scheduled(message: Message | None, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
     if message is None:
         return CustomJobSpec(pools, base_output=base)
-    message.demand_known({"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"})
+    message.refuse_unknown_fields(
+        {"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"}
+    )
     strategy = message.enum("strategy", _STRATEGIES)
     if strategy == "FLEX_START":
         raise NotServed(
@@ -173,7 +175,7 @@ def _scheduled(message: Message | None, pools: tuple[Pool | None, ...], base: st
 
 
 def _pool(message: Message) -> Pool | None:
-    message.demand_known(
+    message.refuse_unknown_fields(
         {"machineSpec", "replicaCount", "diskSpec", "containerSpec", "pythonPackageSpec"}, absent=_NO_POOL
     )
     replicas = message.whole("replicaCount")
@@ -189,7 +191,7 @@ def _pool(message: Message) -> Pool | None:
     machine = message.message("machineSpec")
     if machine is None:
         return Pool(message.path, program, replicas or 1)
-    machine.demand_known({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
+    machine.refuse_unknown_fields({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
     kind, count = machine.enum("acceleratorType", ACCELERATORS), machine.whole("acceleratorCount")
     if (kind != ACCELERATORS[0]) != (count > 0):
         raise InvalidRequest(f"{machine.path}: accelerator_type and accelerator_count go together.")
@@ -200,7 +202,7 @@ def _check_disk(message: Message | None) -> None:
     """Validated as in Vertex AI, otherwise ignored. Raises ``InvalidRequest``."""
     if message is None:
         return
-    message.demand_known({"bootDiskType", "bootDiskSizeGb"})
+    message.refuse_unknown_fields({"bootDiskType", "bootDiskSizeGb"})
     kind, size = message.text("bootDiskType", 100), message.whole("bootDiskSizeGb")
     if kind not in _DISKS:
         raise message.fault("bootDiskType", f"is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.")
@@ -209,7 +211,7 @@ def _check_disk(message: Message | None) -> None:
 
 
 def _container(message: Message) -> Program:
-    message.demand_known({"imageUri", "command", "args", "env"})
+    message.refuse_unknown_fields({"imageUri", "command", "args", "env"})
     if not message.text("imageUri").strip():
         raise message.missing("imageUri")
     return Program(message.text("imageUri").strip(), message.texts("command"), _args(message), read_env(message))
@@ -217,7 +219,7 @@ def _container(message: Message) -> Program:
 
 def _package(message: Message | None) -> Program:
     assert message is not None  # noqa: S101 (one of the two is there)
-    message.demand_known({"executorImageUri", "packageUris", "pythonModule", "args", "env"})
+    message.refuse_unknown_fields({"executorImageUri", "packageUris", "pythonModule", "args", "env"})
     for name in ("executorImageUri", "pythonModule", "packageUris"):
         if not message.has(name):
             raise message.missing(name)
@@ -256,7 +258,7 @@ def read_env(message: Message) -> tuple[tuple[str, str], ...]:
     found = []
     for path, item in message.items("env"):
         variable = Message(item, path)
-        variable.demand_known({"name", "value"})
+        variable.refuse_unknown_fields({"name", "value"})
         found.append((variable.text("name", 256), variable.text("value")))
     return tuple(found)
 

@@ -68,7 +68,9 @@ def read_tuning(message: Message) -> TuningRequest:
     """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of the real API."""
     counts = {"maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"}
     output = {*custom_jobs.OUTPUT_ONLY, "trials"}
-    message.demand_known({"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING)
+    message.refuse_unknown_fields(
+        {"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING
+    )
     common = read_common(message)
     spec = message.message("studySpec")
     if spec is None:
@@ -128,7 +130,7 @@ def _place(tuning: TuningRequest, path: str) -> str:
 
 def _read_study(message: Message, tuning: TuningRequest) -> None:
     served = {"metrics", "parameters", "algorithm", "measurementSelectionType", "observationNoise", *_RULES}
-    message.demand_known(served, absent=_NO_STUDY)
+    message.refuse_unknown_fields(served, absent=_NO_STUDY)
     if message.raw("observationNoise") not in (None, 0, "OBSERVATION_NOISE_UNSPECIFIED"):
         raise message.fault("observationNoise", f"{_VIZIER}.")
     algorithm = message.enum("algorithm", ALGORITHMS)
@@ -156,7 +158,7 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
 
 
 def _metric(message: Message) -> dict[str, str]:
-    message.demand_known({"metricId", "goal", "safetyConfig"})
+    message.refuse_unknown_fields({"metricId", "goal", "safetyConfig"})
     if message.raw("safetyConfig") is not None:
         raise message.fault("safetyConfig", f"{_VIZIER}.")
     goal = message.enum("goal", _GOALS)
@@ -180,7 +182,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
         "updateAllStoppedTrials": "measurements that are extrapolated are",
     }
     if given[0] == "convexAutomatedStoppingSpec":
-        rule.demand_known({"maxStepCount", "minStepCount", "minMeasurementCount"}, absent=absent)
+        rule.refuse_unknown_fields({"maxStepCount", "minStepCount", "minMeasurementCount"}, absent=absent)
         stopping: dict[str, Any] = {"rule": "decay-curve"}
         for name, own in (("maxStepCount", "max_steps"), ("minStepCount", "min_steps")):
             if rule.whole(name):
@@ -188,7 +190,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
         # As in Vertex AI: strictly more completed trials than this, before any is judged.
         stopping["min_trials"] = (rule.whole("minMeasurementCount") or _CONVEX_MEASUREMENTS) + 1
     else:
-        rule.demand_known(set(), absent={"useElapsedDuration": absent["useElapsedDuration"]})
+        rule.refuse_unknown_fields(set(), absent={"useElapsedDuration": absent["useElapsedDuration"]})
         stopping = {"rule": "median" if given[0] == "medianAutomatedStoppingSpec" else "decay-curve"}
     tuning.study["stopping"] = stopping
 
@@ -200,7 +202,7 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
     """One parameter with its conditional ones. ``when``: values of its parent for which it is active."""
     if depth > _DEEPEST:
         raise InvalidRequest(f"{message.path}: conditional parameters are nested more than {_DEEPEST} times.")
-    message.demand_known({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
+    message.refuse_unknown_fields({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
     name = message.text("parameterId", 100)
     if not name:
         raise message.missing("parameterId")
@@ -251,7 +253,7 @@ def _add(tuning: TuningRequest, name: str, own: dict[str, Any], path: str) -> No
 def _values(message: Message, kind: str) -> dict[str, Any]:
     """A parameter's type with its range or values."""
     known = {"values"} if kind in ("categoricalValueSpec", "discreteValueSpec") else {"minValue", "maxValue"}
-    message.demand_known({*known, "defaultValue"})
+    message.refuse_unknown_fields({*known, "defaultValue"})
     if message.raw("defaultValue") is not None:
         raise message.fault("defaultValue", f"{_VIZIER}.")
     # proto3 omits a bound of zero, so one may be missing; without both the parameter has a single value.
@@ -271,7 +273,7 @@ def _values(message: Message, kind: str) -> dict[str, Any]:
 
 
 def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str, str], depth: int) -> None:
-    message.demand_known({"parameterSpec", *_CONDITIONS})
+    message.refuse_unknown_fields({"parameterSpec", *_CONDITIONS})
     name, kind = parent
     given = [condition for condition in _CONDITIONS if message.raw(condition) is not None]
     if len(given) != 1 or _CONDITIONS[given[0]] != kind:
@@ -286,7 +288,7 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
             field=message.path,
         )
     condition = Message(message.raw(given[0]), message.at(given[0]))
-    condition.demand_known({"values"})
+    condition.refuse_unknown_fields({"values"})
     values: list[Any]
     if kind == "categorical":
         values = list(condition.texts("values"))

@@ -16,7 +16,7 @@ from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp, timestamps
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, deletion_view, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, first_items, list_position, newest_token, page_of
+from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
@@ -111,7 +111,7 @@ class TuningJobs:
                 return item if test(read) else None
 
             rows = (row[0] for rows in _NEWEST.batches(work.session, statement, query.limit) for row in rows)
-            items, token = first_items(
+            items, token = take_page(
                 rows, item_of, newest_token, query.limit, scanned=_SCANNED, is_full=lambda: trials >= _TRIALS
             )
         return page_of(COLLECTION, items, token)

@@ -207,7 +207,7 @@ def test_a_program_that_could_notice_the_difference_is_executed(lasting, why, fi
 
 
 @pytest.mark.parametrize(
-    ("env", "has_road"),
+    ("env", "has_parent"),
     [
         ({"HOME": "/srv/database"}, True),
         ({"TMPDIR": "/mnt/data"}, True),
@@ -221,7 +221,7 @@ def test_a_program_that_could_notice_the_difference_is_executed(lasting, why, fi
     ],
     ids=str,
 )
-def test_only_what_lies_in_the_jobs_own_folders_has_no_parent(tmp_path, env, has_road):
+def test_only_what_lies_in_the_jobs_own_folders_has_no_parent(tmp_path, env, has_parent):
     folder = tmp_path / "mnt" / "data" / "venv" / "bin"
     folder.mkdir(parents=True)
     (folder / "python").symlink_to(sys.executable)
@@ -229,7 +229,7 @@ def test_only_what_lies_in_the_jobs_own_folders_has_no_parent(tmp_path, env, has
     starts = warm.WarmStarts(tmp_path / "warm", limits, python=sys.executable, runtime=tmp_path)
     order = plain_order("node", command=("python", "train.py"), env=env)
 
-    assert (starts.pool(order, {"PATH": f"{folder}:/usr/bin"}) is not None) == has_road
+    assert (starts.pool(order, {"PATH": f"{folder}:/usr/bin"}) is not None) == has_parent
     assert starts.pool(order, {"PATH": f"/data/bin:{folder}"}) is None
 
 

@@ -69,13 +69,15 @@ def test_a_forked_runtime_that_stalls_is_not_waited_for(lasting, tmp_path, monke
     for name in ("_ANSWER_S", "_CLAIM_S"):
         monkeypatch.setattr(warm, name, 0.2)
     take = warm._claim_start
-    monkeypatch.setattr(warm, "_claim_start", lambda state: (wait_for(lambda: state.read("road")), take(state))[1])
+    monkeypatch.setattr(
+        warm, "_claim_start", lambda state: (wait_for(lambda: state.read("start_claim")), take(state))[1]
+    )
     starts = warm.WarmStarts(folder.parents[1], WarmLimits(1, 2**31, 60.0), python="python", runtime=Path())
     with (tmp_path / "lock").open("w") as lock, (tmp_path / "log").open("w") as log:
         reported = starts.start(
             ParentPool(folder.parent, {}, tmp_path / "hint"), state, {}, lock=lock.fileno(), log=log.fileno()
         )
-    claim = state.read("road")
+    claim = state.read("start_claim")
     assert claim is not None
     assert reported == (warm.CLAIMED if has_claimed else None)
     assert is_alive(claim["pid"]) == has_claimed

@@ -331,9 +331,8 @@ class Reporter:
     def _report_sources(self, collector: Collector) -> None:
         """At the end, report the counts of each metric source. An API of an older version ignores this progress."""
         if collector.sources is not None:
-            self._spool.add(
-                {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.sources.summary()}}
-            )
+            data = {"metric_sources": collector.sources.summary()}
+            self._spool.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
 
     def _follow_api_url(self) -> None:
         """Go on at the API's new address, if it has moved: a server at the old one is another program."""

@@ -22,9 +22,9 @@ DEFAULTS: Final = frozenset(
 )
 
 
-def variables(seat: ReplicaContext) -> dict[str, str]:
+def variables(replica_context: ReplicaContext) -> dict[str, str]:
     """The replica's identity, its folders, its API, its devices, and its trial."""
-    context, replica = seat.context, seat.replica
+    context, replica = replica_context.context, replica_context.replica
     paths = context.paths
     env = {
         "TRAINMASTER_JOB_ID": context.job_id,
@@ -39,7 +39,7 @@ def variables(seat: ReplicaContext) -> dict[str, str]:
         "TRAINMASTER_OUTPUT_DIR": paths.output,
         "TRAINMASTER_TOKEN_FILE": context.token_file or f"{paths.own}/token",
         "TRAINMASTER_REPORT_FILE": context.report_file or f"{paths.own}/report.jsonl",
-        "TRAINMASTER_LAYOUT": _layout(seat),
+        "TRAINMASTER_LAYOUT": _layout(replica_context),
         # With block buffering the log would stay empty while the job trains.
         "PYTHONUNBUFFERED": "1",
     }
@@ -48,63 +48,70 @@ def variables(seat: ReplicaContext) -> dict[str, str]:
         "TRAINMASTER_STUDY_ID": context.study_id,
         "TRAINMASTER_TRIAL_ID": context.trial_id,
         "TRAINMASTER_RESUME_FROM": context.resume_from,
-        "CUDA_VISIBLE_DEVICES": _devices(seat),
-        "OMP_NUM_THREADS": _threads(seat),
-        "TRAINMASTER_METRIC_PATTERNS": json.dumps(seat.spec.metric_patterns) if seat.spec.metric_patterns else None,
+        "CUDA_VISIBLE_DEVICES": _devices(replica_context),
+        "OMP_NUM_THREADS": _threads(replica_context),
+        "TRAINMASTER_METRIC_PATTERNS": json.dumps(replica_context.spec.metric_patterns)
+        if replica_context.spec.metric_patterns
+        else None,
     }
-    return env | {name: value for name, value in optional.items() if value is not None} | _part(seat) | _trial(seat)
+    return (
+        env
+        | {name: value for name, value in optional.items() if value is not None}
+        | _part(replica_context)
+        | _trial(replica_context)
+    )
 
 
-def files(seat: ReplicaContext) -> dict[str, str]:
+def files(replica_context: ReplicaContext) -> dict[str, str]:
     """Path -> content of the files that the runtime writes before the start: a trial's parameters as JSON."""
-    trial = seat.context.trial
-    return {} if trial is None else {_parameters_path(seat): json.dumps(trial.parameters, indent=1) + "\n"}
+    trial = replica_context.context.trial
+    return {} if trial is None else {_parameters_path(replica_context): json.dumps(trial.parameters, indent=1) + "\n"}
 
 
-def _trial(seat: ReplicaContext) -> dict[str, str]:
-    trial = seat.context.trial
+def _trial(replica_context: ReplicaContext) -> dict[str, str]:
+    trial = replica_context.context.trial
     if trial is None:
         return {}
     return {
         "TRAINMASTER_STUDY": trial.study,
         "TRAINMASTER_TRIAL": str(trial.number),
         "TRAINMASTER_PARAMETERS": json.dumps(trial.parameters),
-        "TRAINMASTER_PARAMETERS_FILE": _parameters_path(seat),
+        "TRAINMASTER_PARAMETERS_FILE": _parameters_path(replica_context),
     }
 
 
-def _parameters_path(seat: ReplicaContext) -> str:
-    return f"{seat.context.paths.own}/parameters.json"
+def _parameters_path(replica_context: ReplicaContext) -> str:
+    return f"{replica_context.context.paths.own}/parameters.json"
 
 
-def _layout(seat: ReplicaContext) -> str:
+def _layout(replica_context: ReplicaContext) -> str:
     roles: dict[str, list[str]] = {}
-    for replica in seat.layout.replicas:
+    for replica in replica_context.layout.replicas:
         roles.setdefault(replica.role, []).append(framework_endpoint(replica))
-    return json.dumps({"roles": roles, "gpus": list(seat.replica.gpus)}, separators=(",", ":"))
+    return json.dumps({"roles": roles, "gpus": list(replica_context.replica.gpus)}, separators=(",", ":"))
 
 
-def _devices(seat: ReplicaContext) -> str | None:
+def _devices(replica_context: ReplicaContext) -> str | None:
     """The assigned devices; empty (none at all) for a replica without GPUs.
 
     ``None`` if the engine itself assigns them (a Kubernetes device plugin): naming them here would hide them.
     """
-    if seat.replica.gpus:
-        return ",".join(seat.replica.gpus)
-    return "" if seat.gpu_count == 0 else None
+    if replica_context.replica.gpus:
+        return ",".join(replica_context.replica.gpus)
+    return "" if replica_context.gpu_count == 0 else None
 
 
-def _part(seat: ReplicaContext) -> dict[str, str]:
+def _part(replica_context: ReplicaContext) -> dict[str, str]:
     """Limits that keep programs to their fraction of a device; otherwise each takes as much as it can get.
 
     MPS: https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-active-thread-percentage (binds under MPS alone). JAX:
     https://docs.jax.dev/en/latest/gpu_memory_allocation.html. TensorFlow has no fraction, but can allocate on demand:
     https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth. For torch, trainmaster_train.init sets the limit.
     """
-    milli = seat.gpu_milli
+    milli = replica_context.gpu_milli
     if not milli:
         return {}
-    each = milli / 1000 / seat.processes
+    each = milli / 1000 / replica_context.processes
     return {
         "TRAINMASTER_GPU_FRACTION": f"{milli / 1000:g}",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, round(100 * each))),
@@ -113,15 +120,15 @@ def _part(seat: ReplicaContext) -> dict[str, str]:
     }
 
 
-def _threads(seat: ReplicaContext) -> str | None:
+def _threads(replica_context: ReplicaContext) -> str | None:
     """The replica's CPUs divided by its processes, at least 1.
 
     Without stated CPUs, a gang gets one thread per process, as with torchrun, so that its processes do not compete for
     the cores; a job of one process keeps the library's default (``None``).
     """
-    cpu_milli = seat.spec.roles[seat.replica.role].resources.cpu_milli
+    cpu_milli = replica_context.spec.roles[replica_context.replica.role].resources.cpu_milli
     # A launcher is one process that starts as many as the platform would.
-    processes = max(1, seat.replica.processes) if seat.has_launcher else seat.processes
+    processes = max(1, replica_context.replica.processes) if replica_context.has_launcher else replica_context.processes
     if cpu_milli is None:
-        return "1" if len(seat.layout.replicas) > 1 or processes > 1 else None
+        return "1" if len(replica_context.layout.replicas) > 1 or processes > 1 else None
     return str(max(1, cpu_milli // 1000 // processes))

@@ -1,6 +1,6 @@
-"""A study's metric by each road that needs no other framework: real scripts, one small study each, side by side.
+"""A study's metric by each source that needs no other framework: real scripts, one small study each, side by side.
 
-By MLflow's and hypertune's own packages: ``tests/frameworks/test_study_roads.py``.
+By MLflow's and hypertune's own packages: ``tests/frameworks/test_study_metric_sources.py``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ UNREPORTED = (
 
 
 @dataclass(frozen=True)
-class Road:
+class Source:
     """``values``: what trials of 4 and 8 units are worth, and which of them is better."""
 
     script: str
@@ -73,21 +73,21 @@ class Road:
     template: dict[str, Any] = field(default_factory=dict)
 
 
-ROADS = {
-    "library": Road(LIBRARY),
-    "library-least": Road(LIBRARY, (0.25, 0.5), 1, spec={"goal": "minimize"}),
-    "events": Road(EVENTS, metric="eval/score"),
-    "lines": Road(LINES, (0.5, 1.0), spec={"measurement": "last"}),
-    "pattern": Road(PATTERN, template={"metric_patterns": ["[round {step}] held-out score is {score}"]}),
-    "none": Road(NONE),
+SOURCES = {
+    "library": Source(LIBRARY),
+    "library-least": Source(LIBRARY, (0.25, 0.5), 1, spec={"goal": "minimize"}),
+    "events": Source(EVENTS, metric="eval/score"),
+    "lines": Source(LINES, (0.5, 1.0), spec={"measurement": "last"}),
+    "pattern": Source(PATTERN, template={"metric_patterns": ["[round {step}] held-out score is {score}"]}),
+    "none": Source(NONE),
 }
 
 
 def test_two_trials_by_each_road_count_what_their_scripts_computed(platform: Any, tmp_path: Path) -> None:
-    studies = {name: begin(platform, tmp_path / name, name, road) for name, road in ROADS.items()}
+    studies = {name: begin(platform, tmp_path / name, name, source) for name, source in SOURCES.items()}
     ended = {name: platform.client.wait_for_study(study, timeout_s=180) for name, study in studies.items()}
     for name, study in studies.items():
-        road, trials = ROADS[name], list(platform.client.list_trials(study))
+        source, trials = SOURCES[name], list(platform.client.list_trials(study))
         if name == "none":
             assert ended[name].state == "failed", ended[name].reason
             assert [(trial.state, trial.result, trial.reason) for trial in trials] == [("failed", None, UNREPORTED)] * 2
@@ -95,28 +95,28 @@ def test_two_trials_by_each_road_count_what_their_scripts_computed(platform: Any
             continue
         assert ended[name].state == "succeeded", (name, ended[name].reason, trials)
         reported = [(trial.number, trial.state, trial.result) for trial in trials]
-        wanted = [(number, "succeeded", {road.metric: value}) for number, value in enumerate(road.values, start=1)]
+        wanted = [(number, "succeeded", {source.metric: value}) for number, value in enumerate(source.values, start=1)]
         assert reported == wanted, name
-        assert [trial.number for trial in platform.client.get_study_best(study).trials] == [road.best], name
+        assert [trial.number for trial in platform.client.get_study_best(study).trials] == [source.best], name
         curves = {curve.number: curve for curve in platform.client.get_study_curves(study).curves}
         for number, units in ((1, 4), (2, 8)):
             assert curves[number].steps == [1, 2, 3, 4], name
             assert curves[number].values == [units / 4, units / 2, units / 16, units / 8], name
 
 
-def begin(platform: Any, folder: Path, name: str, road: Road) -> str:
+def begin(platform: Any, folder: Path, name: str, source: Source) -> str:
     """Its id. The two points are given, so that each trial's value is known."""
     folder.mkdir()
-    (folder / "train.py").write_text(COMMON + road.script)
+    (folder / "train.py").write_text(COMMON + source.script)
     spec = {
-        "name": f"road-{name}",
-        "template": {"command": [sys.executable, "train.py"], "cpu": "100m", **road.template},
+        "name": f"source-{name}",
+        "template": {"command": [sys.executable, "train.py"], "cpu": "100m", **source.template},
         "parameters": {"units": {"type": "integer", "min": 1, "max": 8}},
-        "metric": road.metric,
+        "metric": source.metric,
         "goal": "maximize",
         "budget": {"trials": 2, "parallel": 2},
         "initial": [{"units": 4}, {"units": 8}],
-        **road.spec,
+        **source.spec,
     }
     study: str = platform.client.create_study(spec, code=folder).id
     return study

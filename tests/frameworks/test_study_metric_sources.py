@@ -1,5 +1,5 @@
-"""A study's metric by MLflow's and hypertune's own packages, unmodified; other roads:
-``tests/e2e/test_study_roads.py``.
+"""A study's metric by MLflow's and hypertune's own packages, unmodified; other sources:
+``tests/e2e/test_study_metric_sources.py``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def begin(client: Any, folder: Path, python: str, script: str, more: dict[str, A
     folder.mkdir()
     (folder / "train.py").write_text(COMMON + script)
     spec = {
-        "name": f"road-{folder.name}",
+        "name": f"source-{folder.name}",
         "template": {"command": [python, "train.py"], "cpu": "100m"},
         "parameters": {"units": {"type": "integer", "min": 1, "max": 8}},
         "metric": "score",

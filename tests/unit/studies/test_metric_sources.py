@@ -1,4 +1,4 @@
-"""What each road of a metric brought: counted where the trial runs, kept bounded, and said in words."""
+"""What each source of a metric brought: counted where the trial runs, kept bounded, and said in words."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
 
 
 def reported_by(made: Reporter) -> Any:
-    """What it says of its roads at its end."""
+    """What it says of its sources at its end."""
     added: list[dict[str, Any]] = []
     cast("Any", made)._spool.add = added.append
     made._collect(True)
     made._collect_metrics(True)
-    return next(item["data"]["roads"] for item in added if "roads" in item["data"])
+    return next(item["data"]["metric_sources"] for item in added if "metric_sources" in item["data"])
 
 
-def test_a_trial_tells_at_its_end_what_came_on_each_road(tmp_path: Path) -> None:
+def test_a_trial_tells_at_its_end_what_came_from_each_source(tmp_path: Path) -> None:
     made = reporter(tmp_path, json.dumps({"kind": "progress", "step": 1, "metrics": {"loss": 0.1, "lr": 1}}) + "\n")
     made.note([b"hello", b"loss=0.5 step=1", b"nothing of it"])
-    roads = MetricSources.of([{KEY: parse_sources(reported_by(made))}])
-    assert roads.is_known
-    assert roads.words(["acc", "loss", "lr", "auc"], more=False) == (
+    sources = MetricSources.of([{KEY: parse_sources(reported_by(made))}])
+    assert sources.is_known
+    assert sources.words(["acc", "loss", "lr", "auc"], more=False) == (
         "training library: `loss`, `lr`, 2 values; hypertune's file: `acc`, 1 value; MLflow: `auc`; "
         "TensorBoard's event files: nothing; log: 1 of 3 lines matched, with `loss`"
     )
@@ -68,8 +68,8 @@ def test_many_names_take_few_words_and_what_is_no_count_is_none() -> None:
     reported = parse_sources({**counted.summary(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
     assert reported is not None
     assert len(json.dumps(reported)) < 1_500
-    roads = MetricSources.of([{KEY: reported}, {KEY: reported}, {}])
-    words = roads.words([f"layer/{number}" for number in range(8)], more=True)
+    sources = MetricSources.of([{KEY: reported}, {KEY: reported}, {}])
+    words = sources.words([f"layer/{number}" for number in range(8)], more=True)
     assert "and 78 more, 10,000 values" in words
     assert "MLflow: not known" in words
     assert "log: 0 of 0 lines matched, with `a`" in words
