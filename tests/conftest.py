@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import hypothesis
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import create_engine, make_url, text
@@ -31,6 +32,12 @@ from tests.databases import empty
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # starlette wants another client library; httpx is what the SDK uses too
     from starlette.testclient import TestClient
+
+# The machine's load decides how long an example takes, not the code.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 POSTGRES = os.environ.get("TRAINMASTER_TEST_DATABASE_URL", "")
 
