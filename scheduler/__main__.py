@@ -167,9 +167,9 @@ def _worker(settings: Settings, concurrency: int) -> int:
         for stop in stops:
             stop()
     # An exit code, possibly 0, where the worker was asked to end.
-    was_asked = worker_state.should_stop is not None or worker_state.should_terminate is not None
-    log.info("scheduler.stopped", was_asked=was_asked)
-    return 0 if was_asked else 1  # any other cause has been logged
+    was_requested = worker_state.should_stop is not None or worker_state.should_terminate is not None
+    log.info("scheduler.stopped", was_requested=was_requested)
+    return 0 if was_requested else 1  # any other cause has been logged
 
 
 def _watch_servers(metrics: ProcessMetrics, engine: Engine, wakeup: AppWakeup | _BeatSender) -> None:

@@ -66,7 +66,7 @@ def render_order(
     fields["cwd"] = WORK if order.command else None
     fields["termination_path"] = termination_path
     fields["enforced"] = sorted(enforced)
-    fields["asked_path"] = STOP_REQUEST
+    fields["request_path"] = STOP_REQUEST
     fields["use_cgroups"] = False
     files = {"order.json": json.dumps(fields).encode(), "order.sh": _script(fields).encode()}
     if order.token is not None:

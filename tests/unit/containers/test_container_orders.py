@@ -91,7 +91,7 @@ def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
         "joins_warm": False,
         "cwd": "/data",
         "termination_path": "/dev/termination-log",
-        "asked_path": "/trainmaster/asked/stop",
+        "request_path": "/trainmaster/asked/stop",
         "enforced": ["cpu", "memory"],
         "use_cgroups": False,
     }

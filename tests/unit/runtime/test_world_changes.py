@@ -11,7 +11,7 @@ import pytest
 from trainmaster_runtime.record import StateFolder
 from trainmaster_runtime.worlds import WorldChanges, hold_s
 
-from executors.kubernetes.pods.pod_writer import encode
+from executors.kubernetes.pods.pod_writer import encode_world
 from tests.orders import bare_order
 
 
@@ -25,7 +25,7 @@ def worlds(tmp_path: Path) -> WorldChanges:
         env={"RANK": "1"},
         process_env=[{}],
         files={},
-        requested_path=None,
+        request_path=None,
     )
     return WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
 
@@ -55,7 +55,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
         args=[],
         env={"SIZE": "4"},
         process_env=[{"RANK": "2"}, {"RANK": "3"}],
-        requested_path=None,
+        request_path=None,
     )
     WorldChanges(order, StateFolder(str(tmp_path / "state")), str(tmp_path)).publish()
     assert json.loads((tmp_path / "world.json").read_text()) == {
@@ -65,7 +65,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
 
 
 def test_one_that_joins_is_ready_when_its_process_says_so_or_when_there_is_none_yet(tmp_path: Path) -> None:
-    order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}], requested_path=None)
+    order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}], request_path=None)
     warm = WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
     assert not warm.facts()["is_ready"]
     (tmp_path / "keeps-0").touch()
@@ -92,12 +92,14 @@ def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: WorldChan
         env={"RANK": "1", "SIZE": "2", "API_KEY": "hunter2"},
         process_env=[{}],
         files={},
-        requested_path=str(request_folder / "stop"),
+        request_path=str(request_folder / "stop"),
     )
     worlds = WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
     (request_folder / "world").touch()
     assert worlds.newer_world() is None
-    whole = encode(bare_order(world=2, env={"RANK": "0", "API_KEY": "hunter2"}, job_variables=frozenset({"API_KEY"})))
+    whole = encode_world(
+        bare_order(world=2, env={"RANK": "0", "API_KEY": "hunter2"}, job_variables=frozenset({"API_KEY"}))
+    )
     (request_folder / "world").write_text(whole[:40])
     assert worlds.newer_world() is None  # half of it is there
     (request_folder / "world").write_text(whole)
@@ -116,7 +118,7 @@ def test_who_joins_learns_from_the_others_folder_that_the_program_keeps_its_proc
     def replica(name: str, world: int) -> WorldChanges:
         job_folder = tmp_path / name
         job_folder.mkdir()
-        order: Any = SimpleNamespace(world=world, joins_warm=False, env={}, process_env=[{}], requested_path=None)
+        order: Any = SimpleNamespace(world=world, joins_warm=False, env={}, process_env=[{}], request_path=None)
         return WorldChanges(order, StateFolder(str(job_folder)), str(job_folder), str(shared))
 
     first = replica("first", 1)

@@ -65,7 +65,7 @@ class RuntimeOrder:
         self.cwd: str | None = data.get("cwd", "/data")
         self.termination_path: str | None = data.get("termination_path")
         self.enforced: list[str] = data.get("enforced", [])
-        self.asked_path: str | None = data.get("asked_path")
+        self.request_path: str | None = data.get("request_path")
         # Elastic gangs: the world of `env`, 0 for a joining replica; None: not elastic.
         self.world: int | None = data.get("world")
         self.joins_warm: bool = data.get("joins_warm", False)

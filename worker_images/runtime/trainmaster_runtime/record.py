@@ -130,12 +130,12 @@ def _private(path: str, flags: int) -> int:
 class StopRequest:
     """The stop request in the state folder; a signal announces it.
 
-    ``asked_path``: the engine's file with the request, where a signal would lose the exit; ``None``: it has none.
+    ``request_path``: the engine's file with the request, where a signal would lose the exit; ``None``: it has none.
     """
 
-    def __init__(self, state: StateFolder, asked_path: str | None, default_grace_s: float) -> None:
+    def __init__(self, state: StateFolder, request_path: str | None, default_grace_s: float) -> None:
         self._state = state
-        self._asked_path = asked_path
+        self._request_path = request_path
         self._default_grace_s = default_grace_s
         self._last_request = ""  # last content of the engine's file
 
@@ -151,7 +151,7 @@ class StopRequest:
         """Whether the engine's file holds a new request, which is copied to the state folder; a shorter grace may
         follow.
         """
-        text = "" if self._asked_path is None else read_text(self._asked_path)
+        text = "" if self._request_path is None else read_text(self._request_path)
         if not text or text == self._last_request:
             return False
         self._last_request = text

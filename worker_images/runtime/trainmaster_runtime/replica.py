@@ -50,7 +50,7 @@ class ReplicaRun:
         self._start = ""  # how its processes came to be, where that is not by execution
         self._token = read_text(token_path)
         self._state = state
-        self._stop = StopRequest(state, order.asked_path, order.stop_grace_s)
+        self._stop = StopRequest(state, order.request_path, order.stop_grace_s)
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         self._output = output
         folder = state.path if output is None else output + _LOGS

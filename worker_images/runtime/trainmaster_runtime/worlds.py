@@ -1,7 +1,7 @@
 """World updates of an elastic gang: layouts that arrive while the replica's processes run.
 
 The executor puts the newest one into the state folder, or where an engine can change a file only so, into the folder of
-``RuntimeOrder.asked_path``. Processes that go from world to world by themselves (they use
+``RuntimeOrder.request_path``. Processes that go from world to world by themselves (they use
 ``trainmaster_train.elastic``, and say so by a file) read it from ``/data/.trainmaster/world.json``; all others are
 ended and started again in place, with the new world's environment.
 """
@@ -66,8 +66,8 @@ class WorldChanges:
         self._order = order
         self._job_folder = job_folder
         self._paths = [state.file(FILE)]
-        if order.asked_path is not None:
-            self._paths.append(os.path.dirname(order.asked_path) + "/" + _WORLD_REQUEST_FILE)
+        if order.request_path is not None:
+            self._paths.append(os.path.dirname(order.request_path) + "/" + _WORLD_REQUEST_FILE)
         self._file_versions: dict[str, tuple[int, int, int]] = {}
         self._shared = None if shared is None else shared + "/" + _GANG_KEEPS
         self._has_shown = False
