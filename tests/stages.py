@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import which
 
 ROOT = Path(__file__).resolve().parents[1]
-# Each takes more than a minute of a processor; `--all` and CI run them.
+# They take two thirds of the time of all tests; `--all` and CI run them.
 SLOW = Path(__file__).with_name("slow_files.txt")
 QUICK, ALL = "--quick", "--all"
 # More workers than this wait for each other: the platforms that they start have several processes each.
