@@ -94,7 +94,7 @@ class RolloutEvent:
 
 @dataclass(slots=True)
 class RolloutPlan:
-    """Everything to write, at once. ``deployed``: the new state. ``next_wake``: when time alone changes something."""
+    """Everything to write, at once. ``deployed``: the new state. ``recheck_at``: when time alone changes something."""
 
     deployed: DeployedModel
     servers: dict[str, ServerStatus] = field(default_factory=dict)  # changed servers

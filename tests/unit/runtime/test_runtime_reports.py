@@ -66,7 +66,7 @@ def reporter(tmp_path, api, log_lines):
     made._post = api.post
     made._beat_at = clock.monotonic()
     yield made
-    made._spool.close()
+    made._send_queue.close()
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def lab(tmp_path, monkeypatch):
     (tmp_path / "output").mkdir()
     made = Lab(tmp_path).answering()
     yield made
-    made.reporter._spool.close()
+    made.reporter._send_queue.close()
 
 
 def test_what_an_api_that_is_away_did_not_take_is_preserved_with_its_numbers(lab):
@@ -189,7 +189,7 @@ def test_an_api_that_never_answers_delays_an_end_by_its_two_seconds_alone(tmp_pa
         since = time.monotonic()
         lab.reporter.finish()
         requested.close()
-        lab.reporter._spool.close()
+        lab.reporter._send_queue.close()
     assert time.monotonic() - since < 4
     assert lab.spooled_items() == [(1, 1)]
 

@@ -36,7 +36,7 @@ _BATCH_ITEMS = 500
 _BATCH_BYTES = 512 * 1024
 _LINE_BYTES = 1024 * 1024  # an image is such a line
 _ROUND_BYTES = 8 * 2**20  # of the report file: a flood of lines must not hold up the heartbeat
-_PRESSED_BYTES = 1024  # bodies from here on are compressed
+_COMPRESS_FROM_BYTES = 1024  # bodies from here on are compressed
 _SPOOL_BYTES = 16 * 2**20
 _BACK_OFF_S = 30.0
 _FREE_BYTES = 4 * 2**20  # so much of the report file is read before its room is given back
@@ -112,13 +112,13 @@ class SendQueue:
         self._file.seek(self._start)
         lines = self._file.read(self._end - self._start).splitlines(keepends=True)
         last = max((n for n, line in enumerate(lines) if json.loads(line)["kind"] == "progress"), default=-1)
-        spool_file = [line for n, line in enumerate(lines) if n == last or json.loads(line)["kind"] != "progress"]
-        while sum(map(len, spool_file)) > self._limit // 2:
-            del spool_file[: max(1, len(spool_file) // 4)]
+        remaining = [line for n, line in enumerate(lines) if n == last or json.loads(line)["kind"] != "progress"]
+        while sum(map(len, remaining)) > self._limit // 2:
+            del remaining[: max(1, len(remaining) // 4)]
         self._file.seek(0)
         self._file.truncate(0)
-        self._file.write(b"".join(spool_file))
-        self._start, self._end = 0, sum(map(len, spool_file))
+        self._file.write(b"".join(remaining))
+        self._start, self._end = 0, sum(map(len, remaining))
 
 
 class Reporter:
@@ -157,7 +157,7 @@ class Reporter:
         self._offset = 0
         self._freed_to = 0
         self._is_in_long_line = False
-        self._spool = SendQueue(spool_path)
+        self._send_queue = SendQueue(spool_path)
         self._say = say
         self._in_flight: list[dict[str, Any]] = []
         self._next_seq = 1
@@ -256,7 +256,7 @@ class Reporter:
                 return True
             self._say("not all of its metrics were read: there was no time left for the rest")
             return False
-        return bool(self._in_flight or self._spool) and not self._is_refused and self._may_send()
+        return bool(self._in_flight or self._send_queue) and not self._is_refused and self._may_send()
 
     def _may_send(self) -> bool:
         """Whether its time is not over. The job may have ended: then an API that does not take anything has little."""
@@ -273,7 +273,7 @@ class Reporter:
             self._save_unsent()
             took = clock.monotonic() - now
             self._keep_at = now + max(_KEEP_EVERY_S, 20 * took)  # of a slow volume it takes little
-        elif not is_away and not self._in_flight and not self._spool and self._spool_file is not None:
+        elif not is_away and not self._in_flight and not self._send_queue and self._spool_file is not None:
             self._spool_file.drop()
 
     def _save_unsent(self) -> None:
@@ -281,15 +281,17 @@ class Reporter:
         if self._spool_file is None:
             return
         lines = [_line(item) for item in self._in_flight]
-        if self.has_attempt_ended or not (self._spool or any(item["kind"] != "heartbeat" for item in self._in_flight)):
+        if self.has_attempt_ended or not (
+            self._send_queue or any(item["kind"] != "heartbeat" for item in self._in_flight)
+        ):
             self._spool_file.drop()
             return
         first = self._in_flight[0]["seq"] if self._in_flight else self._next_seq
-        place = (first, self._next_seq, *self._spool.place)
+        place = (first, self._next_seq, *self._send_queue.place)
         if self._spool_file.is_there and place == self._saved_state:
             return
         try:
-            self._spool_file.write({**self._replica, "first_seq": first}, chain(lines, self._spool.lines()))
+            self._spool_file.write({**self._replica, "first_seq": first}, chain(lines, self._send_queue.lines()))
             self._saved_state = place
         except (OSError, ImportError) as error:  # not all of the standard library is in every image
             if self._end_by is not None:
@@ -316,7 +318,7 @@ class Reporter:
                 while self.collector.troubles:
                     self._say(self.collector.troubles.pop(0))
                 for item in items:
-                    self._spool.add({"at": at, **item})
+                    self._send_queue.add({"at": at, **item})
                 # A look reads a piece of each file: at the end all that is left, and what was read is sent meanwhile.
                 if not is_last or not items or clock.monotonic() >= read_until:
                     break
@@ -332,7 +334,7 @@ class Reporter:
         """At the end, report the counts of each metric source. An API of an older version ignores this progress."""
         if collector.sources is not None:
             data = {"metric_sources": collector.sources.summary()}
-            self._spool.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
+            self._send_queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
 
     def _follow_api_url(self) -> None:
         """Go on at the API's new address, if it has moved: a server at the old one is another program."""
@@ -375,7 +377,7 @@ class Reporter:
         is_rest, self._is_in_long_line = self._is_in_long_line, not is_whole and (is_long or self._is_in_long_line)
         item = None if is_long or is_rest else _item(line)
         if item is not None:
-            self._spool.add(item)
+            self._send_queue.add(item)
             if self.collector is not None:
                 # A checkpoint's metrics belong to it: they draw no curve that printed lines would double.
                 self.collector.reports_metrics |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
@@ -401,7 +403,7 @@ class Reporter:
             if now < self._retry_at:
                 return
             if not self._in_flight:
-                items = self._spool.take() if self._spool else []
+                items = self._send_queue.take() if self._send_queue else []
                 if not items and now - self._beat_at >= HEARTBEAT_S and not is_last:
                     items = [{"at": clock.stamp(clock.now()), "kind": "heartbeat", "data": {}}]
                 if not items:
@@ -420,7 +422,7 @@ class Reporter:
             status, answer = self._post({**self._replica, "items": self._in_flight})
         except (OSError, ValueError, LookupError):
             self._drop_connection()
-            return self._later()
+            return self._back_off()
         finally:
             self._request_since = None
         if status == 200:
@@ -428,17 +430,17 @@ class Reporter:
             self._beat_at = clock.monotonic()
             acked = int(answer.get("acked", self._in_flight[-1]["seq"]))
             self._in_flight = [item for item in self._in_flight if item["seq"] > acked]
-            return not self._in_flight or self._later()
+            return not self._in_flight or self._back_off()
         if status in (401, 403, 404, 410):
             self._is_refused = True
             self.has_attempt_ended = status == 410 and answer.get("code") == "attempt_ended"
             self._say("the platform takes no more reports of this replica (HTTP %d)" % status)
             return False
         if status in (400, 413, 422):
-            return self._part()
-        return self._later()
+            return self._split_batch()
+        return self._back_off()
 
-    def _part(self) -> bool:
+    def _split_batch(self) -> bool:
         """The server rejects the batch: send its halves; replace a single item by a heartbeat."""
         if len(self._in_flight) > 1:
             back = self._in_flight[len(self._in_flight) // 2 :]
@@ -447,12 +449,12 @@ class Reporter:
             self._in_flight += back
             return done
         if self._in_flight[0]["kind"] == "heartbeat":
-            return self._later()
+            return self._back_off()
         # Numbers must stay without gaps: a heartbeat takes the place.
         self._in_flight[0].update(kind="heartbeat", data={})
         return True
 
-    def _later(self) -> bool:
+    def _back_off(self) -> bool:
         """Back off; ``False``, as the answer of a failed request."""
         self._failures += 1
         self._retry_at = clock.monotonic() + min(_BACK_OFF_S, 0.5 * 2 ** min(self._failures, 8))
@@ -471,8 +473,8 @@ class Reporter:
             self._connection.sock.settimeout(self._timeout())
         headers = {"Authorization": "Bearer " + self._token, "Content-Type": "application/json"}
         data = json.dumps(body).encode()
-        if len(data) >= _PRESSED_BYTES:
-            data = _pressed(data)
+        if len(data) >= _COMPRESS_FROM_BYTES:
+            data = _compressed(data)
             headers["Content-Encoding"] = "gzip"
         try:
             self._connection.request("POST", parts.path, data, headers)
@@ -498,7 +500,7 @@ def _report_url(api_url: str) -> str:
     return api_url.rstrip("/") + "/api/v1/runtime/report"
 
 
-def _pressed(data: bytes) -> bytes:
+def _compressed(data: bytes) -> bytes:
     import zlib
 
     press = zlib.compressobj(1, zlib.DEFLATED, 31)  # gzip's frame
