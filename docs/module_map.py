@@ -24,7 +24,6 @@ ROOMS = (
     "worker_images/train/trainmaster_train",
     "worker_images/serving/trainmaster_serving",
     "worker_images/serving/trainmaster_automl",
-    "benchmarks",
 )
 WIDTH = 120
 HEADER = """# Module map
