@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.protocols.gcs.answers import read_selection, select
-from api.protocols.gcs.parameters import ABSENT, demand_served, refuse_unknown_fields
+from api.protocols.gcs.parameters import ABSENT, demand_served, refuse_unknown_parameters
 from api.protocols.kit.errors import NotServed
 from core.domain.errors import InvalidRequest
 from core.settings import Settings
@@ -73,8 +73,8 @@ def test_a_resource_as_the_server_gave_it_is_taken_and_an_unknown_name_is_not(cl
 @pytest.mark.parametrize("name", sorted(ABSENT))
 def test_a_parameter_that_would_be_ignored_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(NotServed, match=f"^{name}: .* not served by this platform"):
-        refuse_unknown_fields({name: "true"}, {}, ())
-    refuse_unknown_fields({name: "false"}, {}, ())
+        refuse_unknown_parameters({name: "true"}, {}, ())
+    refuse_unknown_parameters({name: "false"}, {}, ())
 
 
 def test_every_route_knows_its_parameters_and_headers(client: TestClient) -> None:

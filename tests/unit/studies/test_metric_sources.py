@@ -24,7 +24,7 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
         spool_path=str(tmp_path / "spool"),
         say=lambda _text: None,
     )  # fmt: skip
-    made._spool.close()  # what is added is caught by the tests
+    made._send_queue.close()  # what is added is caught by the tests
     made.collector = Collector(
         hypertune=HypertuneFile(str(tmp_path / "output.metric")), patterns=LinePatterns([]), sources=Counted()
     )
@@ -34,7 +34,7 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
 def reported_by(made: Reporter) -> Any:
     """What it says of its sources at its end."""
     added: list[dict[str, Any]] = []
-    cast("Any", made)._spool.add = added.append
+    cast("Any", made)._send_queue.add = added.append
     made._collect(True)
     made._collect_metrics(True)
     return next(item["data"]["metric_sources"] for item in added if "metric_sources" in item["data"])
@@ -56,7 +56,7 @@ def test_a_job_that_is_no_trial_counts_nothing(tmp_path: Path) -> None:
     assert made.collector is not None
     made.collector.sources = None
     added: list[dict[str, Any]] = []
-    cast("Any", made)._spool.add = added.append
+    cast("Any", made)._send_queue.add = added.append
     made._collect_metrics(True)
     assert [item["kind"] for item in added] == ["metrics"]
 
