@@ -46,7 +46,7 @@ def upload_model(body: RawBody, parent: ParentDep, caller: Writer, context: AppC
 
 @router.get(f"{PARENT}{_UPLOAD}")
 @router.get(f"{PARENT_OF_PROGRESS}{_UPLOAD}")
-def look_at_upload(
+def get_upload_operation(
     resource: ResourceId,
     number: Annotated[int, Path(ge=1, le=2**31 - 1)],
     parent: ParentDep,

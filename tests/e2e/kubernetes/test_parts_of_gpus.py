@@ -144,7 +144,7 @@ def slices(cluster: Any, node: str) -> Iterator[int]:
     tell(None)
 
 
-def test_slices_are_a_model_of_their_own_that_nobody_gets_who_requested_the_whole(
+def test_slices_are_a_model_of_their_own_and_no_whole_gpu(
     run: Any, cluster: Any, platform: Any, eventually: Any, node: str, slices: int
 ) -> None:
     model = "a100-sxm4-40gb-mig-1g-5gb"

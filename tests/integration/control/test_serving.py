@@ -295,7 +295,7 @@ def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab
     assert len(lab.replicas) == 1
 
 
-def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_are_not_queried_more_often(
+def test_the_next_probe_is_when_a_replica_may_be_ready_and_ready_ones_are_not_probed_more_often(
     lab: Lab,
 ) -> None:
     lab.create(replicas=1)

@@ -233,7 +233,7 @@ def test_progress_and_items_of_metrics_become_series(client: TestClient, job: st
     assert found["accuracy"]["steps"] == [0, 1, 2]
 
 
-def test_what_came_from_each_source_is_retained_beside_the_progress_and_shown_to_nobody(
+def test_source_counts_are_stored_beside_the_progress_and_not_shown(
     client: TestClient, job: str, worker: TestClient, sessions: SessionFactory
 ) -> None:
     log = {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7, "more": "x" * 1000}

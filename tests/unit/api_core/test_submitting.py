@@ -164,7 +164,7 @@ def test_a_secret_that_the_project_lacks_is_named(client: TestClient) -> None:
     assert "WANDB_KEY" in answer.json()["detail"]
 
 
-def test_a_project_that_nobody_informed_of_is_not_found(as_user: Callable[..., TestClient]) -> None:
+def test_an_unknown_project_is_not_found(as_user: Callable[..., TestClient]) -> None:
     answer = submit(as_user("eve", role=None))
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 

@@ -509,7 +509,7 @@ def test_who_is_stopped_by_a_reservation_and_nodes_that_are_shut_are_warned_of(h
     ]
 
 
-def test_a_reservation_ahead_tells_who_is_held_back_until_then_and_names_nobody_who_has_ended_or_stays(
+def test_a_future_reservation_lists_only_jobs_that_it_holds_back(
     lab: Any,
 ) -> None:
     def warnings(name: str) -> list[str]:

@@ -76,7 +76,7 @@ def test_without_instances_no_files_are_named_that_do_not_exist(serve: Serve, cl
 
 
 @pytest.mark.parametrize("summaries", [(None,), (counted(1, 0), None), ("no summary",)])
-def test_what_nobody_has_counted_is_not_reported_as_a_number(serve: Serve, cli: Any, summaries: Any) -> None:
+def test_an_unknown_count_is_not_reported_as_a_number(serve: Serve, cli: Any, summaries: Any) -> None:
     serve(*summaries)
     result = cli(*REQUEST)
     assert result.exit_code == 0

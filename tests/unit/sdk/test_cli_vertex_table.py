@@ -63,7 +63,7 @@ def test_changes_are_reported_entry_by_entry(cli: Any, server: Any, tmp_path: Pa
     assert server.bodies("PUT", "/vertex-table")[0]["generation"] == 3
 
 
-def test_somebody_elses_change_is_reported(cli: Any, server: Any) -> None:
+def test_a_concurrent_change_of_another_user_is_reported(cli: Any, server: Any) -> None:
     conflict = make_problem(409, "conflict", "ann stored another table: its generation is 4, and yours was made of 3.")
     server.on("GET", "/vertex-table", VIEW).on("PUT", "/vertex-table", conflict)
     wrong = cli("vertex-table", "set", "-", stdin="generation: 3\nmachines: {}\n")

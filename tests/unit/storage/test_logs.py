@@ -147,7 +147,7 @@ def test_the_offset_is_the_byte_after_the_line(output: Output) -> None:
     assert [line.offset for line in lines] == [data.index(b"\n") + 1, len(data)]
 
 
-def test_an_emptied_file_is_reported_anew(output: Output) -> None:
+def test_a_truncated_file_is_read_from_its_start(output: Output) -> None:
     output.write(1, "worker-0", stamped(1, "a"), stamped(2, "b"))
     merge = LogMerge(output.logs, Selection(), LogPosition())
     assert len(read_all(merge, is_final=False)) == 2

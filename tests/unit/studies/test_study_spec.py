@@ -254,7 +254,7 @@ def test_the_points_of_a_grid_are_counted_and_not_made() -> None:
 @pytest.mark.parametrize(
     ("template", "output"), [({"command": "train"}, True), (None, True), (GOOD["template"], False)]
 )
-def test_gpu_hours_that_nobody_spends_are_no_end(template: Any, output: bool) -> None:
+def test_gpu_hours_alone_do_not_limit_trials_without_gpus(template: Any, output: bool) -> None:
     raw = {**GOOD, "template": template, "stopping": None}
     if output:
         assert mistakes(template=template, stopping=None, budget={"gpu_hours": 1})[0].startswith(
