@@ -27,8 +27,8 @@ _METADATA_FIELDS: Final = (
 )  # fmt: skip
 # On the Pod of an elastic gang: all that the replica must know of its newest world. Only the replica reads it.
 WORLD_UPDATE: Final = "trainmaster/world-told"
-# On a Pod that holds a device for those that have parts of it (:mod:`executors.kubernetes.reservations`).
-RESERVATION: Final = "trainmaster/reservation"
+# The label of a placeholder (:mod:`executors.kubernetes.placeholders`). Its value stays: it is on pods that run.
+PLACEHOLDER: Final = "trainmaster/reservation"
 _SPEC_FIELDS: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "affinity")
 
 
@@ -85,7 +85,7 @@ class PodCache:
         self._changed = threading.Condition()
         self._own: dict[AttemptId, dict[str, Json]] = {}  # by uid
         self._attempt_of: dict[str, AttemptId] = {}
-        self._reserved: dict[str, Json] = {}  # by uid
+        self._placeholders: dict[str, Json] = {}  # by uid
         self._counted: dict[str, tuple[str, NodeUsage]] = {}  # uid -> node and what is not the planner's own there
         self._use: dict[str, NodeUsage] = {}  # their sums by node
         self._deleted_uids: OrderedDict[str, None] = OrderedDict()
@@ -100,11 +100,11 @@ class PodCache:
         with self._changed:
             return tuple(self._own.get(attempt_id, {}).values())
 
-    def reservations(self) -> tuple[Json, ...]:
+    def placeholders(self) -> tuple[Json, ...]:
         """Our Pods that hold shared devices. No request is made."""
         self.reflector.require()
         with self._changed:
-            return tuple(self._reserved.values())
+            return tuple(self._placeholders.values())
 
     def labels_of_attempts(self) -> Sequence[Mapping[str, str]]:
         """The labels of one pod of each attempt that has any. No request is made."""
@@ -127,7 +127,7 @@ class PodCache:
                         if entry is not None:
                             node, use = entry
                             taken[node] = taken.get(node, NO_USAGE).plus(use)
-            for pod in self._reserved.values():
+            for pod in self._placeholders.values():
                 if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
                     entry = _entry(pod, NodeUsage(devices=pod_usage(pod).devices))
                     if entry is not None:
@@ -197,14 +197,14 @@ class PodCache:
         own: list[Json] = []
         counted: dict[str, tuple[str, NodeUsage]] = {}
         for pod in items:
-            if self._attempt(pod) is not None or self._is_reservation(pod):
+            if self._attempt(pod) is not None or self._is_placeholder(pod):
                 own.append(pod)
             elif (entry := _entry(pod, pod_usage(pod))) is not None:
                 counted[pod["metadata"]["uid"]] = entry
         listed = int(resource_version)
         with self._changed:
             present = {pod["metadata"]["uid"] for pod in own}
-            location = self._attempt_of.keys() | self._reserved.keys()
+            location = self._attempt_of.keys() | self._placeholders.keys()
             for uid in list(self._counted.keys() - location - counted.keys()):
                 self._count(uid, None)
             for uid, foreign in counted.items():
@@ -215,16 +215,16 @@ class PodCache:
                 # What was put here after the list was made stays.
                 if uid not in present and _version(self._own[attempt_id][uid]) <= listed:
                     self._forget(uid)
-            for uid, pod in list(self._reserved.items()):
+            for uid, pod in list(self._placeholders.items()):
                 if uid not in present and _version(pod) <= listed:
                     self._forget(uid)
 
     def _put(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
-        if self._is_reservation(pod):
-            before = self._reserved.get(uid)
+        if self._is_placeholder(pod):
+            before = self._placeholders.get(uid)
             if uid not in self._deleted_uids and (before is None or _version(before) < _version(pod)):
-                self._reserved[uid] = lean_pod(pod)
+                self._placeholders[uid] = lean_pod(pod)
                 self._count(uid, _entry(pod, without_devices(pod_usage(pod))))
             return
         attempt_id = self._attempt(pod)
@@ -242,7 +242,7 @@ class PodCache:
     def _forget(self, uid: str) -> None:
         self._count(uid, None)
         attempt_id = self._attempt_of.pop(uid, None)
-        if self._reserved.pop(uid, None) is not None:
+        if self._placeholders.pop(uid, None) is not None:
             self._bury(uid)
         if attempt_id is None:
             return
@@ -279,9 +279,9 @@ class PodCache:
         self._changed_attempts.add(attempt_id)
         self._changed.notify_all()
 
-    def _is_reservation(self, pod: Json) -> bool:
+    def _is_placeholder(self, pod: Json) -> bool:
         own = pod["metadata"].get("labels") or {}
-        is_ours = own.get(labels.INSTANCE) == self._instance and bool(own.get(RESERVATION))
+        is_ours = own.get(labels.INSTANCE) == self._instance and bool(own.get(PLACEHOLDER))
         return is_ours and self._is_home(pod["metadata"]["namespace"])
 
     def _attempt(self, pod: Json) -> AttemptId | None:

@@ -7,7 +7,7 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 ``create``        sends them, in an order that is safe against crashes and concurrent removals
 ``observe``       a Pod as an observation, in ``phrases``
 ``pod_writer``    a new world of its gang, sent to a running Pod
-``reservations``  Pods that hold shared devices for the Pods that use parts of them
+``placeholders``  Pods that hold shared devices for the Pods that use parts of them
 ``delete``        stop and remove
 ================  ====================================================================================================
 """
@@ -29,12 +29,12 @@ from executors.kubernetes.events import PodWarnings
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import KubernetesNodeCache
 from executors.kubernetes.options import KubernetesOptions
+from executors.kubernetes.placeholders import Placeholders
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.create import PodCreator
 from executors.kubernetes.pods.delete import PodDeleter
 from executors.kubernetes.pods.observe import Patience, read_pod
 from executors.kubernetes.pods.pod_writer import change_world
-from executors.kubernetes.reservations import Reservations
 from executors.node_resources import with_memory_limit
 
 
@@ -72,8 +72,8 @@ class KubernetesExecutor:
             is_home=namespaces.may_hold,
         )
         self._nodes = KubernetesNodeCache(cluster, self._pods, options.rules, selector=node_selector)
-        self._reservations = Reservations(cluster, options, namespaces, self._pods, self._clock)
-        self._creator = PodCreator(cluster, options, namespaces, self._pods, self._reservations)
+        self._placeholders = Placeholders(cluster, options, namespaces, self._pods, self._clock)
+        self._creator = PodCreator(cluster, options, namespaces, self._pods, self._placeholders)
         self._deleter = PodDeleter(cluster, options, namespaces, self._pods, self._clock)
         self._warnings = PodWarnings(cluster)
 
@@ -129,12 +129,12 @@ class KubernetesExecutor:
         return newest_generations(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        """Also deletes old tombstones, and reservations of shared devices that no attempt uses: it is the
+        """Also deletes old tombstones, and placeholders of shared devices that no attempt uses: it is the
         sweep's call, every few minutes.
         """
         self._deleter.forget_old_tombstones()
         live = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
-        self._reservations.sweep(live)
+        self._placeholders.sweep(live)
         return live
 
     def remove(self, attempt_id: AttemptId) -> None:
@@ -148,7 +148,7 @@ class KubernetesExecutor:
                 forgotten, too.
         """
         self._deleter.remove(attempt_id)
-        self._reservations.release(attempt_id)
+        self._placeholders.release(attempt_id)
         self._creator.forget(attempt_id)
 
     def unkilled_replicas(self, attempt_id: AttemptId) -> Sequence[str]:

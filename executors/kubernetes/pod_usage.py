@@ -80,7 +80,7 @@ def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
 
 
 def without_devices(use: NodeUsage) -> NodeUsage:
-    """Usage of a shared device's reservation without the device, which the planner counts itself."""
+    """Usage of a shared device's placeholder without the device, which the planner counts itself."""
     return NodeUsage(use.cpu_milli, use.memory_bytes, {}, use.pods)
 
 

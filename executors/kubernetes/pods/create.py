@@ -29,11 +29,11 @@ from executors.kubernetes.api_server.client import Json, KubernetesClient, Objec
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.options import KubernetesOptions
+from executors.kubernetes.placeholders import Placeholders
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.observe import is_over
 from executors.kubernetes.pods.secret import Bundle, bundle
 from executors.kubernetes.policy import policies_url, render_policy
-from executors.kubernetes.reservations import Reservations
 
 _REMEMBERED: Final = 10_000
 # Requests of this process's creations that wait for their answers, all attempts together.
@@ -50,13 +50,13 @@ class PodCreator:
         options: KubernetesOptions,
         namespaces: Namespaces,
         pods: PodCache,
-        reservations: Reservations,
+        placeholders: Placeholders,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._namespaces = namespaces
         self._pods = pods
-        self._reservations = reservations
+        self._placeholders = placeholders
         self._services: OrderedDict[AttemptId, Json] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_CREATION_THREADS, thread_name_prefix="pods")
@@ -112,7 +112,7 @@ class PodCreator:
         if policy is not None:
             policy.result()
         # After the Service: as long as it is there, the sweep leaves what is held for its attempt.
-        devices = self._reservations.hold([order for order in orders if order.request.gpu_milli])
+        devices = self._placeholders.hold([order for order in orders if order.request.gpu_milli])
         for key, device in devices.items():
             render.show_device(pods[key], device)
         self._end_earlier(orders)

@@ -310,9 +310,9 @@ class KubernetesBench(DockerBench):
             f"{entry_.rpartition('/')[2]}/{item['metadata']['name']}"
             for entry_ in urls
             for item in self.engine.get(entry_, query)["items"]
-        ] + [f"pods/{pod['metadata']['name']}" for pod in self.reservations()]
+        ] + [f"pods/{pod['metadata']['name']}" for pod in self.placeholders()]
 
-    def reservations(self) -> list[Json]:
+    def placeholders(self) -> list[Json]:
         """The pods that hold shared GPUs."""
         query = {"labelSelector": f"trainmaster/instance={self.instance},trainmaster/reservation"}
         pods: list[Json] = self.engine.get(url("pods", self.namespace), query)["items"]
@@ -321,7 +321,7 @@ class KubernetesBench(DockerBench):
     def close(self) -> None:
         for attempt in self.executor.attempts():
             remove(self.executor, attempt)
-        for pod in self.reservations():  # what kubelet still holds is no matter of the driver
+        for pod in self.placeholders():  # what kubelet still holds is no matter of the driver
             if "deletionTimestamp" in pod["metadata"]:
                 where = url("pods", self.namespace, pod["metadata"]["name"])
                 with suppress(ObjectNotFound):

@@ -116,20 +116,20 @@ def free_gpus(bench: KubernetesBench, database_id: str = "") -> int:
 
 
 @kubernetes
-def test_sharers_of_a_device_hold_one_reservation_and_another_device_has_another(cluster):
+def test_sharers_of_a_device_hold_one_placeholder_and_another_device_has_another(cluster):
     orders = [part(cluster, "0"), part(cluster, "0"), part(cluster, "1", 750)]
     for order in orders:
         create(cluster.executor, order)
     for order in orders:
         cluster.until(order, is_running)
         assert "nvidia.com/gpu" not in cluster.pod(order)["spec"]["containers"][0]["resources"].get("limits", {})
-    holding = cluster.reservations()
+    holding = cluster.placeholders()
     assert len(holding) == 2
     assert {pod["status"]["phase"] for pod in holding} <= {"Pending", "Running"}
     assert all(pod["spec"]["nodeName"] == cluster.node for pod in holding)
     for order in orders:
         remove(cluster.executor, order.key.attempt_id)
-    cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservations")
+    cluster.wait_for(lambda: not cluster.placeholders(), what="the end of the placeholders")
 
 
 @kubernetes
@@ -149,11 +149,11 @@ def test_the_last_one_that_goes_gives_the_device_back_and_a_whole_one_waits_unti
     whole = cluster.order(FOREVER, gpus=tuple(map(str, range(many))), request=ResourceRequest(gpu_count=many))
     create(cluster.executor, whole)
     remove(cluster.executor, sharers[0].key.attempt_id)
-    assert len(cluster.reservations()) == 1
+    assert len(cluster.placeholders()) == 1
     assert not [item for item in cluster.executor.observe(whole.key.attempt_id) if is_running(item)]
     remove(cluster.executor, sharers[1].key.attempt_id)
     cluster.until(whole, is_running, 90)
-    cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")
+    cluster.wait_for(lambda: not cluster.placeholders(), what="the end of the placeholders")
 
 
 @kubernetes
@@ -163,17 +163,17 @@ def test_a_platform_that_was_started_again_finds_the_device_again(cluster):
     later = cluster.another()
     second = part(cluster, "0")
     create(later, second)
-    assert len(cluster.reservations()) == 1
+    assert len(cluster.placeholders()) == 1
     for order in (first, second):
         remove(later, order.key.attempt_id)
-    cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")
+    cluster.wait_for(lambda: not cluster.placeholders(), what="the end of the placeholders")
 
 
 @kubernetes
 def test_what_a_killed_platform_has_left_is_swept(cluster):
     order = part(cluster, "0")
     create(cluster.executor, order)
-    (pod,) = cluster.reservations()
+    (pod,) = cluster.placeholders()
     (mark,) = (key for key in pod["metadata"]["annotations"] if key.startswith("held.trainmaster/"))
     where = url("pods", cluster.namespace, pod["metadata"]["name"])
     # Of an orphaned attempt, an hour old.
@@ -182,7 +182,7 @@ def test_what_a_killed_platform_has_left_is_swept(cluster):
     cluster.wait_for(lambda: _swept(cluster, where), what="the sweep of what is gone")
     assert mark in cluster.engine.get(where)["metadata"]["annotations"]
     remove(cluster.executor, order.key.attempt_id)
-    cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")
+    cluster.wait_for(lambda: not cluster.placeholders(), what="the end of the placeholders")
 
 
 def _swept(cluster: KubernetesBench, where: str) -> bool:
@@ -204,4 +204,4 @@ def test_a_node_that_does_not_tell_the_device_is_named(cluster):
     cluster.wait_for(is_named, 90, "the word of the node")
     remove(cluster.executor, order.key.attempt_id)
     # kubelet may take a minute and more to let a Pod go whose containers are just being made.
-    cluster.wait_for(lambda: all(map(is_sent_away, cluster.reservations())), what="the end of the reservation")
+    cluster.wait_for(lambda: all(map(is_sent_away, cluster.placeholders())), what="the end of the placeholders")

@@ -10,8 +10,8 @@ import pytest
 
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.placeholders import Placeholders
 from executors.kubernetes.pods.create import PodCreator
-from executors.kubernetes.reservations import Reservations
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_render import OF_REPLICA, OPTIONS, ORDER
 
@@ -72,8 +72,8 @@ def start(server, cluster):
             holding = KubernetesClient(server, pods)
             cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
             namespaces = Namespaces(cluster, OPTIONS)
-            reservations = Reservations(cluster, OPTIONS, namespaces, cache, lambda: NOW)
-            starting = PodCreator(cluster, OPTIONS, namespaces, cache, reservations)
+            placeholders = Placeholders(cluster, OPTIONS, namespaces, cache, lambda: NOW)
+            starting = PodCreator(cluster, OPTIONS, namespaces, cache, placeholders)
             stack.callback(starting.close)
             stack.callback(cache.reflector.stop)
             return holding, starting

@@ -1,14 +1,14 @@
 """Parts of GPUs: a Pod of our own holds the whole device for all that share it.
 
 kubelet gives devices out whole, and chooses which. So for each device that is given away in parts there is one
-*reservation*: a Pod that requests one device, reports which one it got, and sleeps. The Pods that share it request no
+*placeholder*: a Pod that requests one device, reports which one it got, and sleeps. The Pods that share it request no
 device: they are shown that one by ``NVIDIA_VISIBLE_DEVICES``. KAI-Scheduler does the same
-(https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing); where its reservation writes to the API server,
+(https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing); where its reservation pod calls the API server,
 ours needs no right to anything: its init container leaves the device's name as its termination message.
 
-A reservation's name follows from the node and from the planner's name of the device, so that all processes find the
+A placeholder's name follows from the node and from the planner's name of the device, so that all processes find the
 same one. It has an annotation for each attempt that holds it. The process that removes the last annotation deletes it,
-if nothing has changed since; what a killed process leaves is swept by :meth:`Reservations.sweep`. Why like this:
+if nothing has changed since; what a killed process leaves is swept by :meth:`Placeholders.sweep`. Why like this:
 docs/decisions/0025.
 """
 
@@ -28,7 +28,7 @@ from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, paths
 from executors.kubernetes.api_server.client import Json, ObjectConflict, ObjectExists, ObjectNotFound, path
-from executors.kubernetes.cache import RESERVATION
+from executors.kubernetes.cache import PLACEHOLDER
 from executors.kubernetes.nodes import SIMULATED, gpu_resource
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
@@ -36,14 +36,14 @@ from executors.kubernetes.pods.pod_writer import PodWriter
 
 log = structlog.get_logger(__name__)
 
-# On a reservation, one for each attempt that holds it: since when.
+# On a placeholder, one for each attempt that holds it: since when.
 _HOLDER_PREFIX: Final = "held.trainmaster/"
 _DEVICE_PROBE: Final = "look"
 # Long enough for a node that has the runtime's image; the control loop comes back anyway.
 _WAIT_S: Final = 4.0
 _STEP_S: Final = 0.2
 _TRIES: Final = 5
-# A creator marks the reservation a moment before anything else of its attempt can be seen.
+# A creator marks the placeholder a moment before anything else of its attempt can be seen.
 _YOUNG: Final = timedelta(seconds=60)
 # Of a program that sleeps. As much as it may have is guaranteed to it: so it is evicted last.
 _OWN_RESOURCES: Final = {"cpu": "10m", "memory": "16Mi"}
@@ -58,7 +58,7 @@ printf %s "$device" > /dev/termination-log
 """
 
 
-class Reservations(PodWriter):
+class Placeholders(PodWriter):
     """Makes, shares and ends them. Keeps nothing."""
 
     def hold(self, orders: Sequence[ReplicaOrder]) -> Mapping[ReplicaKey, str]:
@@ -68,13 +68,13 @@ class Reservations(PodWriter):
         Raises:
             ExecutorTryAgain: kubelet has not given a device, or the device cannot be identified.
         """
-        wanted = {_render_reservation(order, self._options)["metadata"]["name"]: order for order in orders}
+        wanted = {_render_placeholder(order, self._options)["metadata"]["name"]: order for order in orders}
         if not wanted:
             return {}
         if self._options.is_per_project:
             self._namespaces.ensure_own()
         end_s = time.monotonic() + _WAIT_S
-        pending = {name: self._reserve(order) for name, order in wanted.items()}
+        pending = {name: self._ensure(order) for name, order in wanted.items()}
         devices: dict[str, str] = {}
         while pending:
             for name, pod in list(pending.items()):
@@ -87,12 +87,12 @@ class Reservations(PodWriter):
                     raise ExecutorTryAgain(_why_waits(next(iter(pending.values()))))
                 self._sleep.wait(_STEP_S)
                 pending = {name: self._refetch(pod, wanted[name]) for name, pod in pending.items()}
-        return {order.key: devices[_reservation_name(order, self._options)] for order in orders}
+        return {order.key: devices[_placeholder_name(order, self._options)] for order in orders}
 
     def release(self, attempt_id: AttemptId) -> None:
-        """The attempt has ended: delete its reservations that no other attempt holds."""
+        """The attempt has ended: delete its placeholders that no other attempt holds."""
         mark = _holder_key(attempt_id)
-        for pod in self._pods.reservations():
+        for pod in self._pods.placeholders():
             if mark in (pod["metadata"].get("annotations") or {}):
                 self._release_marks(pod, {mark})
 
@@ -100,16 +100,16 @@ class Reservations(PodWriter):
         """Take off the marks of attempts that are not among ``live``, if they are older than a minute."""
         marks = {_holder_key(attempt_id) for attempt_id in live}
         oldest = self._clock() - _YOUNG
-        for pod in self._pods.reservations():
+        for pod in self._pods.placeholders():
             gone = {mark for mark, since in _holders(pod).items() if mark not in marks and _time(since) < oldest}
             if gone or (not _holders(pod) and _time(pod["metadata"]["creationTimestamp"]) < oldest):
                 log.info("kubernetes.reservation_swept", pod=pod["metadata"]["name"], holders=sorted(gone))
                 self._release_marks(pod, gone)
 
-    def _reserve(self, order: ReplicaOrder) -> Json:
-        """The reservation, with the mark of the order's attempt on it."""
+    def _ensure(self, order: ReplicaOrder) -> Json:
+        """The placeholder, with the mark of the order's attempt on it."""
         mark = _holder_key(order.key.attempt_id)
-        wanted = _render_reservation(order, self._options)
+        wanted = _render_placeholder(order, self._options)
         url = path("pods", self._options.namespace)
         for _ in range(_TRIES):
             wanted["metadata"]["annotations"] |= {mark: self._clock().isoformat()}
@@ -137,7 +137,7 @@ class Reservations(PodWriter):
                 self._delete(known, grace_s=0)
                 return None
             if known["metadata"].get("deletionTimestamp") is None and mark not in _holders(known):
-                # Always a patch, so that a concurrent deletion of an unused reservation meets another version.
+                # Always a patch, so that a concurrent deletion of an unused placeholder meets another version.
                 known = self._cluster.patch(url, {"metadata": {"annotations": {mark: self._clock().isoformat()}}})
         except (ObjectNotFound, ObjectConflict):
             return None
@@ -147,7 +147,7 @@ class Reservations(PodWriter):
         try:
             return self._cluster.get(_url(pod))
         except ObjectNotFound:
-            return self._reserve(order)
+            return self._ensure(order)
 
     def _device(self, pod: Json, node: str) -> str | None:
         """Which device it got; ``None``: not yet known. Raises ``ExecutorTryAgain`` where it cannot be known."""
@@ -204,18 +204,18 @@ class Reservations(PodWriter):
             self._pods.put(answer)
 
 
-def _reservation_name(order: ReplicaOrder, options: KubernetesOptions) -> str:
+def _placeholder_name(order: ReplicaOrder, options: KubernetesOptions) -> str:
     """The same for all that share the device."""
     identity = "\n".join((options.instance, order.database_id, order.node, order.gpus[0]))
     return f"gpu-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
-def _render_reservation(order: ReplicaOrder, options: KubernetesOptions) -> Json:
+def _render_placeholder(order: ReplicaOrder, options: KubernetesOptions) -> Json:
     """The Pod that holds the device of ``order``, without marks."""
     resource = gpu_resource(order.gpus[0], options.rules)
     device = {"limits": {**_OWN_RESOURCES, resource: "1"}, "requests": {**_OWN_RESOURCES, resource: "1"}}
-    name = _reservation_name(order, options)
-    own = {labels.INSTANCE: options.instance, RESERVATION: name}
+    name = _placeholder_name(order, options)
+    own = {labels.INSTANCE: options.instance, PLACEHOLDER: name}
     if order.database_id:
         own[labels.DATABASE] = order.database_id
     container: Json = {

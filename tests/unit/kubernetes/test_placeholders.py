@@ -9,7 +9,7 @@ import pytest
 from core.domain.ids import AttemptId
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.reservations import Reservations
+from executors.kubernetes.placeholders import Placeholders
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_render import OPTIONS
 
@@ -18,7 +18,7 @@ MINE, THEIRS = "held.trainmaster/att-1", "held.trainmaster/att-2"
 CONFLICT = Answer(409, {"kind": "Status", "reason": "Conflict", "message": "the version is another one"})
 
 
-def reservation(version: str, *marks: str):
+def placeholder(version: str, *marks: str):
     return {
         "metadata": {
             "name": "gpu-1", "namespace": "jobs", "uid": "uid-1", "resourceVersion": version,
@@ -33,7 +33,7 @@ def reservation(version: str, *marks: str):
 
 @pytest.fixture
 def holding(server, cluster):
-    """``held(pod) -> Reservations`` of a cluster that has this reservation."""
+    """``held(pod) -> Placeholders`` of a cluster that has this placeholder."""
     caches = []
 
     def make(pod):
@@ -47,7 +47,7 @@ def holding(server, cluster):
         caches.append(cache)
         cache.reflector.start()
         cache.reflector.require()
-        return Reservations(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW)
+        return Placeholders(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW)
 
     yield make
     for cache in caches:
@@ -75,30 +75,30 @@ def script(server, patched, deleted):
 
 
 def test_the_last_one_deletes_exactly_the_version_that_it_saw(holding, server):
-    reservations = holding(reservation("5", MINE))
-    script(server, [reservation("6")], [Answer(200, {"kind": "Status"})])
-    reservations.release(AttemptId("att-1"))
+    placeholders = holding(placeholder("5", MINE))
+    script(server, [placeholder("6")], [Answer(200, {"kind": "Status"})])
+    placeholders.release(AttemptId("att-1"))
     (deleted,) = requested_of(server, "DELETE")
     assert deleted.body["preconditions"] == {"uid": "uid-1", "resourceVersion": "6"}
 
 
 def test_a_device_that_another_attempt_holds_stays(holding, server):
-    reservations = holding(reservation("5", MINE, THEIRS))
-    script(server, [reservation("6", THEIRS)], [])
-    reservations.release(AttemptId("att-1"))
+    placeholders = holding(placeholder("5", MINE, THEIRS))
+    script(server, [placeholder("6", THEIRS)], [])
+    placeholders.release(AttemptId("att-1"))
     assert requested_of(server, "DELETE") == []
 
 
 def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(holding, server):
-    reservations = holding(reservation("5", MINE))
-    script(server, [reservation("6"), reservation("7", THEIRS)], [CONFLICT])
-    reservations.release(AttemptId("att-1"))
+    placeholders = holding(placeholder("5", MINE))
+    script(server, [placeholder("6"), placeholder("7", THEIRS)], [CONFLICT])
+    placeholders.release(AttemptId("att-1"))
     assert len(requested_of(server, "DELETE")) == 1
 
 
 def test_the_sweep_takes_off_old_marks_of_attempts_that_are_gone_alone(holding, server):
-    reservations = holding(reservation("5", MINE, THEIRS))
-    script(server, [reservation("6", MINE)], [])
-    reservations.sweep([AttemptId("att-1")])
+    placeholders = holding(placeholder("5", MINE, THEIRS))
+    script(server, [placeholder("6", MINE)], [])
+    placeholders.sweep([AttemptId("att-1")])
     (patched,) = requested_of(server, "PATCH")
     assert patched.body == {"metadata": {"annotations": {THEIRS: None}}}
