@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.planning.explain.wait_reasons import Infeasibility
-from scheduler.planning.forecast.reservation import RunningUsage
+from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex

@@ -2,7 +2,7 @@
 
 `docs/planner.md` describes the algorithm. In short: jobs are taken in queue order (priority, fair shares, the
 policy's order). A gang that fits into the capacity that its run time may use starts. The first blocked gang that
-would fit an empty cluster gets a reservation (backfilling: jobs behind it may only use what the reservation leaves).
+would fit an empty cluster gets a backfill reservation (jobs behind it may only use what the reservation leaves).
 Free amounts only shrink while a plan is built, so a shape that was refused once stays refused, and equal shapes are
 tried once. Wait reasons are written at the end, against the final free capacity, so that equal shapes have equal
 reasons.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from core.domain.ids import JobId
 from scheduler.planning.context import PlanningContext
-from scheduler.planning.forecast.reservation import Timeline
+from scheduler.planning.forecast.backfill import Timeline
 from scheduler.planning.model import QueuedGang
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.demand import Demand
@@ -21,7 +21,7 @@ from scheduler.planning.queue.shares import draft_amounts
 
 # A timed reservation simulates every stated end, which costs a few milliseconds; one is enough per set of competing
 # nodes. Gangs beyond this number claim their nodes by a rule that ignores time.
-MAX_TIMED_RESERVATIONS = 8
+MAX_TIMED_BACKFILL_RESERVATIONS = 8
 # Job classes for which no reserved room could be borrowed. Searching for more would cost more than it finds.
 MAX_LOANS_REFUSED = 16
 
@@ -208,7 +208,7 @@ class QueueWalk:
         policy = self.context.preemption_policy
         lenders = [
             reservation.job.job_id
-            for reservation in self.ledger.reservations
+            for reservation in self.ledger.backfill_reservations
             if reservation.start_s is None and policy.may_backfill_over(reservation.job, job)
         ]
         if not lenders:
@@ -228,7 +228,7 @@ class QueueWalk:
         self.shares.add(job.project, job.user, draft_amounts(draft))
         self.queue.withdrawn.add(job.job_id)
 
-    # ---- reservations ----
+    # ---- backfill reservations ----
 
     def _reserve_for(self, job: QueuedGang, key: str) -> None:
         """Reserve room for the first blocked gang among those that compete for the same nodes."""
@@ -246,7 +246,7 @@ class QueueWalk:
             for job_id, draft in self.nominated.items():
                 self._timeline.add_start(context.nominations.jobs[job_id], draft)
         lasting = self._without_later_bookings(job, key, reserved_demand)
-        if len(self.ledger.reservations) < MAX_TIMED_RESERVATIONS:
+        if len(self.ledger.backfill_reservations) < MAX_TIMED_BACKFILL_RESERVATIONS:
             reservation = self._timeline.reserve(job, lasting, context.free)
         else:
             reservation = self._timeline.claim(job, lasting, context.empty.capacity)
@@ -259,7 +259,7 @@ class QueueWalk:
 
     def _without_later_bookings(self, job: QueuedGang, key: str, demand: Demand) -> Demand:
         """The demand without nodes that will be booked for other projects, if the gang can do without them."""
-        later = self.eligibility.key_for_reservation(job, key)
+        later = self.eligibility.key_without_booked_nodes(job, key)
         if later == key:
             return demand
         lasting = self.eligibility.demand(job, later)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.reservation import RunningUsage
+from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.partial import PartialPlacement
 

@@ -23,7 +23,7 @@ from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.gang import best_domain, place
-from scheduler.planning.placement.ledger import Ledger, Reservation
+from scheduler.planning.placement.ledger import BackfillReservation, Ledger
 from scheduler.planning.placement.search import SearchBudget
 
 
@@ -62,7 +62,9 @@ class Explainer:
         self.holders = holders
         self.budget = SearchBudget()
         self.quarantined = QuarantinedNodes(snapshot)
-        self._reservations = {id(reservation.demand): reservation for reservation in ledger.reservations}
+        self._backfill_reservations = {
+            id(reservation.demand): reservation for reservation in ledger.backfill_reservations
+        }
         self._everywhere: EmptyCluster | None = None  # unschedulable nodes included
         self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
         self._most_cpu: dict[int, int] = {}
@@ -121,7 +123,7 @@ class Explainer:
             numbers["until"] = at.isoformat()
         return Reason(WaitReasonCode.RESERVED, sentence, numbers)
 
-    def _binding(self, demand: Demand) -> Reservation | None:
+    def _binding(self, demand: Demand) -> BackfillReservation | None:
         """The reservation that blocks ``demand``: the first to open among those that it would touch."""
         draft = place(demand, self.free, self.budget)
         for opens_s, view in zip(self.ledger.opens_s, self.ledger.views[1:], strict=True):
@@ -131,7 +133,7 @@ class Explainer:
                 return next(
                     (
                         reservation
-                        for reservation in self.ledger.reservations
+                        for reservation in self.ledger.backfill_reservations
                         if reservation.opens_s == opens_s
                         and (wanted is None or not reservation.beside.keys().isdisjoint(wanted.left))
                     ),
@@ -146,7 +148,7 @@ class Explainer:
         at = self.snapshot.now + timedelta(seconds=in_s)
         return at, phrases.about(at, self.snapshot.now)
 
-    def _node_names(self, reservation: Reservation) -> list[str]:
+    def _node_names(self, reservation: BackfillReservation) -> list[str]:
         return [self.cluster.nodes[number].id for number in sorted(reservation.beside)]
 
     # ---- no room ----
@@ -349,7 +351,7 @@ class Explainer:
 
     def _with_start(self, demand: Demand, reason: Reason) -> Reason:
         """Adds the expected start of the shape's first job, if it has a reservation."""
-        reservation = self._reservations.get(id(demand))
+        reservation = self._backfill_reservations.get(id(demand))
         if reservation is None:
             return reason
         numbers = {**reason.numbers, RESERVED_FOR: reservation.job.job_id, "on": self._node_names(reservation)}

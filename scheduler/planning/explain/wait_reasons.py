@@ -12,7 +12,7 @@ from dataclasses import replace
 from core.domain.ids import JobId
 from scheduler.planning.explain.occupancy import GpuOccupancy
 from scheduler.planning.explain.reasons import Explainer
-from scheduler.planning.forecast.reservation import RunningUsage
+from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.eligibility import Eligibility
@@ -62,7 +62,7 @@ class WaitReasons:
         self._explainer = Explainer(snapshot, infeasibility.empty, ledger, holders)
         self._known: dict[object, Reason] = {}
         self._weights = _weights(snapshot, shares)
-        self._holding = {reservation.job.job_id: reservation.job for reservation in ledger.reservations}
+        self._holding = {reservation.job.job_id: reservation.job for reservation in ledger.backfill_reservations}
 
     def reasons_for(self, waiting: Sequence[QueueEntry]) -> dict[JobId, Reason]:
         """One reason per job class; one per family where no nodes are booked."""

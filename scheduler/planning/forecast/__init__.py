@@ -1,1 +1,1 @@
-"""Expected starts: projection in virtual time, durations, reservations."""
+"""Expected starts: projection in virtual time, durations, backfill reservations."""

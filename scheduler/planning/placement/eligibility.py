@@ -168,8 +168,8 @@ class Eligibility:
 
         return replace(snapshot, queued=tuple(job for job in snapshot.queued if has_hope(job)))
 
-    def key_for_reservation(self, job: QueuedGang, key: str) -> str:
-        """The key for a reservation: without all nodes that are ever booked for other projects."""
+    def key_without_booked_nodes(self, job: QueuedGang, key: str) -> str:
+        """The key for a backfill reservation: without all nodes that are ever booked for other projects."""
         ever = self.bookings.ever_hidden(job.project)
         narrow = self._filters.get(key, NodeFilter(frozenset(), frozenset()))
         return key if ever == narrow.hidden else self._key(job, replace(narrow, hidden=ever))

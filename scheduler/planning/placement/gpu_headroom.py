@@ -32,7 +32,7 @@ from scheduler.planning.placement.cluster import ClusterIndex, Flags, Ints, Node
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.fragmentation import WorkloadProfile
-from scheduler.planning.placement.ledger import Reservation
+from scheduler.planning.placement.ledger import BackfillReservation
 
 # Fraction of the requested GPUs for which the headroom of each GPU suffices.
 _ENOUGH_FOR: Final = 0.75
@@ -200,7 +200,7 @@ class GpuHeadroom:
             reserved_share[here] = np.minimum(reserved_share[here], 0 if each is None else each.cpu[here])
         return self.cluster.cpu_shares - reserved_share
 
-    def lend(self, reservation: Reservation, free: Capacity) -> Reservation:
+    def lend(self, reservation: BackfillReservation, free: Capacity) -> BackfillReservation:
         """The reservation of a bound gang, with the headroom of presently free GPUs lent to other jobs."""
         if not reservation.demand.respects_headroom or not self.is_active:
             return reservation

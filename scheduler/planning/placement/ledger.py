@@ -1,4 +1,4 @@
-"""The ledger: free amounts, and the part of them that is reserved for gangs with a reservation.
+"""The ledger: free amounts, and the part of them that is reserved for gangs with a backfill reservation.
 
 A job that certainly ends before a reservation starts may use everything that is free (backfilling); any other only
 what is left next to the reserved amounts. So there is one *view* of the capacity per moment at which a reservation
@@ -24,8 +24,8 @@ REFUSED = -NEVER
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: unknown).
+class BackfillReservation:
+    """Backfill reservation: nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: unknown).
 
     ``beside``: per reserved node, what other jobs may use meanwhile even if they do not end before the start.
     """
@@ -42,21 +42,21 @@ class Reservation:
 
 
 class Ledger:
-    """Free amounts and reservations.
+    """Free amounts and backfill reservations.
 
     Attributes:
-        reservations: in the order in which they were made. opens_s: the different moments at which they open, the
-        unknown one (-1) first. views: ``views[k]`` respects the reservations of the first ``k`` moments.
+        backfill_reservations: in the order in which they were made. opens_s: the different moments at which they open,
+        the unknown one (-1) first. views: ``views[k]`` respects the reservations of the first ``k`` moments.
     """
 
-    __slots__ = ("_beside", "_holder", "opens_s", "reservations", "views")
+    __slots__ = ("_beside", "_holder", "backfill_reservations", "opens_s", "views")
 
     def __init__(self, free: Capacity) -> None:
-        self.reservations: list[Reservation] = []
+        self.backfill_reservations: list[BackfillReservation] = []
         self.opens_s: list[float] = []
         self.views = [free]
         self._beside: dict[int, FreeAmounts] = {}
-        self._holder: dict[int, Reservation] = {}
+        self._holder: dict[int, BackfillReservation] = {}
 
     @property
     def free(self) -> Capacity:
@@ -65,7 +65,7 @@ class Ledger:
 
     @property
     def reserved_nodes(self) -> frozenset[int]:
-        """Nodes with a reservation."""
+        """Nodes with a backfill reservation."""
         return frozenset(self._holder)
 
     def holders(self, draft: PartialPlacement) -> set[JobId]:
@@ -80,9 +80,9 @@ class Ledger:
         """The longest run time whose level is below ``level``; ``REFUSED`` if there is none."""
         return self.opens_s[level - 1] if level else REFUSED
 
-    def reserve(self, reservation: Reservation) -> None:
+    def reserve(self, reservation: BackfillReservation) -> None:
         """Add a reservation. Its nodes must not be reserved yet."""
-        self.reservations.append(reservation)
+        self.backfill_reservations.append(reservation)
         for number, amounts in reservation.beside.items():
             self._beside[number] = amounts
             self._holder[number] = reservation

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from core.domain.ids import JobId
-from scheduler.planning.forecast.reservation import RunningUsage
+from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.ledger import Ledger

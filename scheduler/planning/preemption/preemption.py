@@ -16,7 +16,7 @@ from core.domain.sharing.policy import Defragment, QueueOrder
 from scheduler.planning.elastic import shrink_candidates
 from scheduler.planning.elastic.shrink_candidates import replicas_to_spare
 from scheduler.planning.explain.preemption_messages import PreemptionMessages
-from scheduler.planning.forecast.reservation import RunningUsage
+from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import Migration, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
@@ -104,7 +104,7 @@ class Preemption:
         self._refused: set[tuple[object, ...]] = set()
         self._choices = preemptors
         self._spent = 0
-        self._own = {reservation.job.job_id for reservation in ledger.reservations}
+        self._own = {reservation.job.job_id for reservation in ledger.backfill_reservations}
 
     def run(self, blocked: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> PreemptionDecision:
         """Decide for the ``blocked`` jobs, in order; jobs that can never run are not among them. ``demands``: per job
@@ -207,7 +207,7 @@ class Preemption:
         soon_s = self.policy.grace_s + self.policy.restart_cost_s
         return any(
             reservation.job.job_id == job.job_id and reservation.start_s is not None and reservation.start_s <= soon_s
-            for reservation in self.ledger.reservations
+            for reservation in self.ledger.backfill_reservations
         )
 
     # ---- evictable units ----
@@ -462,7 +462,7 @@ class Preemption:
         quota.
         """
         return job.job_id in self.over_quota and all(
-            reservation.job.priority < job.priority for reservation in self.ledger.reservations
+            reservation.job.priority < job.priority for reservation in self.ledger.backfill_reservations
         )
 
     # ---- bookings and drained nodes ----

@@ -1,4 +1,6 @@
-"""Reservations: when and where a blocked gang can start, from stated ends, else on the nodes closest to being free.
+"""Backfill reservations: when and where a blocked gang can start.
+
+The answer comes from stated ends, else from the nodes that are closest to being free.
 
 Two stages, because the end of a job is either stated or unknown:
 
@@ -34,7 +36,7 @@ from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity, Free
 from scheduler.planning.placement.cluster import ClusterIndex, Ints
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.gang import place
-from scheduler.planning.placement.ledger import NEVER, Reservation
+from scheduler.planning.placement.ledger import NEVER, BackfillReservation
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 
@@ -92,7 +94,7 @@ class Timeline:
             self._known.append((end_s, uses))
             self._given_back = None
 
-    def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> Reservation | None:
+    def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> BackfillReservation | None:
         """The earliest reservation for ``job``; ``None`` if it would not fit even after all ends."""
         times = sorted({end_s for end_s, _ in self._known})
 
@@ -102,16 +104,16 @@ class Timeline:
         found = _first(len(times), fits_by)
         if found is not None:
             position, draft = found
-            return Reservation(job, demand, times[position], _guarded(draft, draft.left))
+            return BackfillReservation(job, demand, times[position], _guarded(draft, draft.left))
         order = self._nearest_to_free(demand, self._unknown)
 
         def fits_on(position: int) -> PartialPlacement | None:
             return place(demand, self._after(free, NEVER, order[: position + 1]), SearchBudget())
 
         found = _first(len(order), fits_on)
-        return None if found is None else Reservation(job, demand, None, _beside_now(found[1], free))
+        return None if found is None else BackfillReservation(job, demand, None, _beside_now(found[1], free))
 
-    def claim(self, job: QueuedGang, demand: Demand, empty: Capacity) -> Reservation | None:
+    def claim(self, job: QueuedGang, demand: Demand, empty: Capacity) -> BackfillReservation | None:
         """Reserve whole nodes for ``job`` from now on, whatever runs there and until when.
 
         Args:
@@ -123,7 +125,7 @@ class Timeline:
             return place(replace(demand, pool=self.cluster.pool(order[: position + 1])), empty, SearchBudget())
 
         found = _first(len(order), fits_on)
-        return None if found is None else Reservation(job, demand, None, dict.fromkeys(found[1].left, _NOTHING))
+        return None if found is None else BackfillReservation(job, demand, None, dict.fromkeys(found[1].left, _NOTHING))
 
     def _nearest_to_free(self, demand: Demand, replicas: Mapping[int, int]) -> list[int]:
         """Nodes by the ``replicas`` that must end there per member gained."""
