@@ -27,7 +27,7 @@ from typing import Any
 from trainmaster.studies import Goal, Stopping, StoppingRule
 
 from core.domain.studies.curves import Curve
-from core.domain.studies.trial_schedulers import judge_all
+from core.domain.studies.trial_schedulers import decide_early_stops
 
 EPOCHS = 81
 TRIALS = 64
@@ -106,7 +106,9 @@ def searched(curves: Sequence[Sequence[float]], workers: int, rule: Stopping | N
             best = min(best, curves[number][running[number] - 1])
         best_so_far.append(best)
         seen = {number: _curve(number, curves[number], epochs) for number, epochs in running.items()}
-        verdicts = {} if rule is None else judge_all(rule, Goal.MINIMIZE, list(seen.values()), over[-1000:], passed)
+        verdicts = (
+            {} if rule is None else decide_early_stops(rule, Goal.MINIMIZE, list(seen.values()), over[-1000:], passed)
+        )
         for number in list(running):
             if number in verdicts or running[number] == EPOCHS:
                 is_over = number not in verdicts

@@ -23,7 +23,7 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
 from core.domain.studies.curves import make_curve
-from core.domain.studies.trial_schedulers import judge_all, judge_traces
+from core.domain.studies.trial_schedulers import decide_early_stops, decide_early_stops_of_traces
 from scheduler.control.studies.follow import TraceFollower
 from scheduler.control.studies.reported_metrics import read_metrics
 
@@ -65,7 +65,7 @@ def report(session: Session, job_id: str, begin: int, count: int) -> None:
 def whole(session: Session, jobs: dict[int, str], rule: Stopping) -> None:
     metrics = read_metrics(session, list(jobs.values()), ["loss"])
     curves = [make_curve(number, metrics[job_id].points.get("loss", ())) for number, job_id in jobs.items()]
-    judge_all(rule, Goal.MINIMIZE, curves, [])
+    decide_early_stops(rule, Goal.MINIMIZE, curves, [])
 
 
 def followed(
@@ -74,7 +74,7 @@ def followed(
     is_all = False
     while not is_all:
         traces, is_all = followers.look(session, jobs, "loss", Goal.MINIMIZE)
-    judge_traces(rule, list(traces.values()), [], passed)
+    decide_early_stops_of_traces(rule, list(traces.values()), [], passed)
 
 
 def tell(what: str, work: Callable[[], None]) -> None:

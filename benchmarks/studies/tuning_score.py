@@ -38,7 +38,7 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from trainmaster.studies import Algorithm, Goal, Space, parse_study
 
 from benchmarks.support.tuning_tasks import TASKS, Task
-from scheduler.control.studies.decide import prefetched_to_start
+from scheduler.control.studies.decisions import prefetched_to_start
 from scheduler.tuning import ObservedTrial, Proposal, ProposalRequest, chosen_algorithm, propose
 from scheduler.tuning.engine import _distribution, _outer
 from scheduler.tuning.proposers import is_quick

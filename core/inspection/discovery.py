@@ -167,7 +167,7 @@ class _FolderScan:
             if name in taken or name.encode("utf-8", "ignore").decode() != name:
                 continue
             try:
-                found = self._judge(name, status)
+                found = self._detect_checkpoint(name, status)
             except (TrainmasterError, OSError):
                 continue  # vanished or changing meanwhile
             if found is not None:
@@ -176,16 +176,16 @@ class _FolderScan:
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}" if self._folder else name
 
-    def _judge(self, name: str, status: os.stat_result) -> CheckpointFiles | None:
+    def _detect_checkpoint(self, name: str, status: os.stat_result) -> CheckpointFiles | None:
         if stat.S_ISDIR(status.st_mode):
-            judged = self._judge_folder(name)
+            detected = self._detect_folder_format(name)
         elif stat.S_ISREG(status.st_mode):
-            judged = self._judge_file(name, status.st_size)
+            detected = self._detect_file_format(name, status.st_size)
         else:
             return None
-        if judged is None:
+        if detected is None:
             return None
-        form, problem = judged
+        form, problem = detected
         is_dir = stat.S_ISDIR(status.st_mode)
         path = self._path(name)
         size, modified_s = status.st_size, status.st_mtime
@@ -200,7 +200,7 @@ class _FolderScan:
         at = datetime.fromtimestamp(modified_s, UTC)
         return CheckpointFiles(path, form, step, size, at, is_dir, (path,), problem)
 
-    def _judge_folder(self, name: str) -> tuple[str, str] | None:
+    def _detect_folder_format(self, name: str) -> tuple[str, str] | None:
         if name.startswith("."):
             return ("trainmaster", _BEING_WRITTEN) if _STAGED.match(name) else None
         inside = set(self._tree.names(self._path(name)))
@@ -223,7 +223,7 @@ class _FolderScan:
             return _form_of(inside), f"It has no {MARKER} file, which its writer makes last."
         return None
 
-    def _judge_file(self, name: str, size: int) -> tuple[str, str] | None:
+    def _detect_file_format(self, name: str, size: int) -> tuple[str, str] | None:
         if name.startswith(".") or name.endswith(_UNFINISHED):
             bare = _bare(name)
             form = _FORMATS.get(os.path.splitext(bare)[1])  # noqa: PTH122 (no Path per file)

@@ -85,14 +85,14 @@ def _candidates(root: Path | Tree) -> Iterator[ResumableCheckpoint]:
     try:
         with tree.open_folder(FOLDER) as folder, os.scandir(folder) as entries:
             for entry in entries:
-                found = _judge(folder, entry)
+                found = _resumable_checkpoint(folder, entry)
                 if found is not None:
                     yield found
     except NotFound:
         return
 
 
-def _judge(folder: int, entry: os.DirEntry[str]) -> ResumableCheckpoint | None:
+def _resumable_checkpoint(folder: int, entry: os.DirEntry[str]) -> ResumableCheckpoint | None:
     if entry.name.endswith((".tmp", ".part")):
         return None
     try:

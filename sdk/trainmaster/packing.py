@@ -192,11 +192,11 @@ class _IgnoreRules:
     base: str
     spec: Any
 
-    def decide(self, name: str, *, is_folder: bool) -> bool | None:
+    def match(self, name: str, *, is_folder: bool) -> bool | None:
         """Whether ``name`` is ignored; ``None`` if no rule matches."""
         relative = name[len(self.base) :] + ("/" if is_folder else "")
-        decided: bool | None = self.spec.check_file(relative).include
-        return decided
+        is_ignored: bool | None = self.spec.check_file(relative).include
+        return is_ignored
 
 
 def _rules(base: str, lines: Sequence[str]) -> _IgnoreRules:
@@ -207,9 +207,9 @@ def _rules(base: str, lines: Sequence[str]) -> _IgnoreRules:
 
 def _is_ignored(name: str, rules: Sequence[_IgnoreRules], *, is_folder: bool) -> bool:
     for level in reversed(rules):  # the rules of the nearest folder take precedence, as in git
-        decided = level.decide(name, is_folder=is_folder)
-        if decided is not None:
-            return decided
+        is_ignored = level.match(name, is_folder=is_folder)
+        if is_ignored is not None:
+            return is_ignored
     return False
 
 

@@ -118,7 +118,7 @@ class QuarantineChanges:
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
 
 
-def judge(
+def decide_quarantines(
     nodes: Sequence[NodeCandidate],
     failures: Sequence[NodeFailureFact],
     successes: Mapping[str, datetime],

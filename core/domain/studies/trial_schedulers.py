@@ -41,15 +41,15 @@ class EarlyStop:
     sentence: str
 
 
-def judge(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> EarlyStop | None:
+def decide_early_stop(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> EarlyStop | None:
     """Whether the trial of ``curve`` is stopped here. ``others``: the curves of all others, running or over.
 
     Deterministic, whatever the order of ``others``.
     """
-    return judge_all(rule, goal, [curve], others).get(curve.number)
+    return decide_early_stops(rule, goal, [curve], others).get(curve.number)
 
 
-def judge_all(
+def decide_early_stops(
     rule: Stopping,
     goal: Goal,
     running: Sequence[Curve],
@@ -58,10 +58,10 @@ def judge_all(
 ) -> dict[int, EarlyStop]:
     """The same for each of ``running``, which are compared with each other, too; by number, only stopped trials."""
     traces = [[Trace.of(curve, goal) for curve in some] for some in (running, others)]
-    return judge_traces(rule, traces[0], traces[1], {} if passed is None else passed)
+    return decide_early_stops_of_traces(rule, traces[0], traces[1], {} if passed is None else passed)
 
 
-def judge_traces(
+def decide_early_stops_of_traces(
     rule: Stopping, running: Sequence[Trace], others: Sequence[Trace], passed: MutableMapping[int, int]
 ) -> dict[int, EarlyStop]:
     """The same for traces.
@@ -73,7 +73,7 @@ def judge_traces(
     found: dict[int, EarlyStop] = {}
     for curve in running:
         if curve and curve.steps[-1] >= rule.min_steps:
-            verdict = field.judged(curve)
+            verdict = field.early_stop(curve)
             if verdict is not None:
                 found[curve.number] = verdict
     return found
@@ -101,7 +101,7 @@ class _Field:
         self._passed = passed
         self._reached: dict[tuple[int, int, int], list[float]] = {}
 
-    def judged(self, curve: Trace) -> EarlyStop | None:
+    def early_stop(self, curve: Trace) -> EarlyStop | None:
         match self._rule.rule:
             case StoppingRule.ASHA:
                 return self._halved(curve, max(1, self._rule.min_steps), brackets=1)

@@ -154,7 +154,7 @@ class PreviousEnd:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSnapshot:
-    """All inputs of :func:`scheduler.control.attempts.decide.decide`.
+    """All inputs of :func:`scheduler.control.attempts.decide.decide_attempt`.
 
     ``observed``: the executor's observations, by (role, index). ``lost_nodes``: nodes that have been gone for too long,
     with the time when they were last seen. ``refusal``: the executor's message when it refused to start a replica of

@@ -54,7 +54,7 @@ START_PATIENCE: Final = timedelta(minutes=10)
 _NODE_GONE: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
 
-def decide(snapshot: AttemptSnapshot) -> Decision:
+def decide_attempt(snapshot: AttemptSnapshot) -> Decision:
     """What to record and to do now.
 
     Raises:
@@ -188,17 +188,17 @@ class _DecisionBuilder:
 
     def apply_rules(self) -> None:
         if self.stop is None:
-            self._judge_success()
-            self._judge_user_request()
-            self._judge_failures()
-            self._judge_joining()
-            self._judge_world()
-            self._judge_time()
+            self._decide_success()
+            self._decide_user_request()
+            self._decide_failures()
+            self._decide_joining()
+            self._decide_world()
+            self._decide_time()
         if self.stop is None and self.decided_at is None:
-            self._judge_start()
+            self._decide_start()
         self._drop_uncreated()
 
-    def _judge_success(self) -> None:
+    def _decide_success(self) -> None:
         deciders = [m for m in self._world_members() if m.role in self.rules.deciders]
         ignored = {role for role, policy in self.rules.policies.items() if policy is RestartPolicy.IGNORE}
         done = [m for m in deciders if m.state is ReplicaState.SUCCEEDED]
@@ -208,14 +208,14 @@ class _DecisionBuilder:
         if self.decided_at is None and done and len(done) + len(ignored_failures) == len(deciders):
             self.decided_at = self.now
 
-    def _judge_user_request(self) -> None:
+    def _decide_user_request(self) -> None:
         wanted = self.snapshot.job.wanted
         if wanted is DesiredState.CANCEL:
             self._stop(StopCause.CANCEL, self.snapshot.user_request or "The job was cancelled.")
         elif wanted is DesiredState.PAUSE and self.decided_at is None:
             self._stop(StopCause.PAUSE, self.snapshot.user_request or "The job was paused.")
 
-    def _judge_failures(self) -> None:
+    def _decide_failures(self) -> None:
         if self.stop is not None or self.decided_at is not None:
             return
         if self.snapshot.refusal is not None:
@@ -226,7 +226,7 @@ class _DecisionBuilder:
             return
         failed = [m for m in self._world_members() if m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
         for member in sorted(failed, key=lambda m: (m.ended_at or self.now, m.name)):
-            self._judge_failure(member)
+            self._decide_failure(member)
             if self.stop is not None:
                 return
         if self.losses:
@@ -237,7 +237,7 @@ class _DecisionBuilder:
         ):  # and none succeeded: all are ignored failures
             self._stop(StopCause.FAILURE, "All replicas that decide the job's end failed.", is_final=True)
 
-    def _judge_failure(self, member: GangMember) -> None:
+    def _decide_failure(self, member: GangMember) -> None:
         exit_ = member.exit or self._facts(member, ExitCause.UNKNOWN, "")
         verdict = classify(exit_)
         is_platform = verdict.kind is ExitKind.PLATFORM
@@ -245,7 +245,7 @@ class _DecisionBuilder:
             self._stop(StopCause.DEADLINE, verdict.sentence, is_final=True)
             return
         if tolerates_loss(self.snapshot, self._world_members(), member):
-            self._judge_loss(exit_)
+            self._decide_loss(exit_)
             return
         match self.rules.policies[member.role]:
             case RestartPolicy.IGNORE:
@@ -256,9 +256,9 @@ class _DecisionBuilder:
             case RestartPolicy.GANG:
                 self._stop(StopCause.FAILURE, verdict.sentence)
             case RestartPolicy.REPLICA:
-                self._judge_restart(member, exit_)
+                self._decide_restart(member, exit_)
 
-    def _judge_loss(self, exit_: ExitFacts) -> None:
+    def _decide_loss(self, exit_: ExitFacts) -> None:
         """An elastic gang goes on without the lost replica, as often as it might be restarted."""
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM and not verdict.is_consequence
@@ -269,7 +269,7 @@ class _DecisionBuilder:
         self.counted_restarts += is_counted
         self.losses.append(verdict.sentence)
 
-    def _judge_joining(self) -> None:
+    def _decide_joining(self) -> None:
         """A joining replica that never gets ready gives its place back; the others are not disturbed."""
         if self.stop is not None or self.decided_at is not None:
             return
@@ -290,7 +290,7 @@ class _DecisionBuilder:
             ):
                 self.recheck_times.append(member.ended_at + CREATE_CALL_TIMEOUT)
 
-    def _judge_world(self) -> None:
+    def _decide_world(self) -> None:
         if self.stop is not None or self.decided_at is not None:
             return
         change = next_world(self.snapshot, tuple(self.members.values()), self.losses)
@@ -300,7 +300,7 @@ class _DecisionBuilder:
         else:
             self.world = change
 
-    def _judge_restart(self, member: GangMember, exit_: ExitFacts) -> None:
+    def _decide_restart(self, member: GangMember, exit_: ExitFacts) -> None:
         """Restart this replica alone, or give up: an evaluator alone, any other role with the whole gang."""
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM
@@ -318,7 +318,7 @@ class _DecisionBuilder:
         self.counted_restarts += is_counted
         self._move(member, ReplicaEvent.RESTART, self.now, reason=verdict.sentence)
 
-    def _judge_time(self) -> None:
+    def _decide_time(self) -> None:
         attempt, spec = self.snapshot.attempt, self.snapshot.job.spec
         if spec.max_run_time is None or attempt.started_at is None or self.stop or self.decided_at:
             return
@@ -329,7 +329,7 @@ class _DecisionBuilder:
         sentence = "max_run_time is over: raise it, or clone the job to go on from the last checkpoint."
         self._stop(StopCause.DEADLINE, sentence, is_final=True)
 
-    def _judge_start(self) -> None:
+    def _decide_start(self) -> None:
         started = {ReplicaState.PENDING, ReplicaState.STARTING}
         waiting = [m for m in self._world_members() if m.state in started]
         if not waiting:

@@ -24,7 +24,7 @@ from core.wakeups import TOPIC_TICK
 from executors.base import Observation, Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember
 from scheduler.control.attempts.backoff import retry_delay
-from scheduler.control.attempts.decide import START_PATIENCE, decide
+from scheduler.control.attempts.decide import START_PATIENCE, decide_attempt
 from scheduler.control.attempts.decision import Decision
 from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.launching.addresses import addresses_of
@@ -74,7 +74,7 @@ class ReconcilePass:
             if attempt.state is AttemptState.PLACED and is_wanted and not is_stuck:
                 yield from self._prepare()
             seen = self._observe()
-            decision = decide(self._snapshot(seen))
+            decision = decide_attempt(self._snapshot(seen))
             result = yield from self._apply(decision, seen)
         except ExecutorTryAgain as away:
             return (yield from self._retry_later(away.sentence, away.retry_after_s))

@@ -151,7 +151,7 @@ def ends_at_last(
 
 
 def late_after_limit(stop_grace_s: float | None) -> timedelta:
-    """From the end of ``max_run_time`` until the executor removes the rest, as ``decide`` waits."""
+    """From the end of ``max_run_time`` until the executor removes the rest, as ``decide_attempt`` waits."""
     return DEADLINE_SLACK + timedelta(seconds=_STOP_GRACE_S if stop_grace_s is None else stop_grace_s) + KILL_SLACK
 
 

@@ -66,7 +66,7 @@ class Ticker:
         self._cache = SnapshotCache()
         self._plan_log = PlanLogWriter()
         self._poison_filter = PoisonJobFilter()
-        self._quarantine_judge = quarantine.QuarantineSchedule()
+        self._quarantine_schedule = quarantine.QuarantineSchedule()
         self._idle_fingerprint: tuple[Any, ...] | None = None  # after a tick that left nothing to start
         self._busy_ticks = 0  # consecutive ticks that started or stopped a job
         self._ticked_at: datetime | None = None
@@ -125,11 +125,11 @@ class Ticker:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
             user_requests = _unmet_user_requests(session)
-            is_due = self._quarantine_judge.is_due(session, control.clock())
+            is_due = self._quarantine_schedule.is_due(session, control.clock())
         if is_due:  # before anything is placed on a broken node
             with tick_lease.write() as session:
-                quarantine.decide(session, control.clock())
-            self._quarantine_judge.note_done()
+                quarantine.update_quarantines(session, control.clock())
+            self._quarantine_schedule.note_done()
         for job_id, event in user_requests:
             self._apply_user_request(tick_lease, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:

@@ -46,19 +46,19 @@ class StudyHistory:
         self.memos: dict[int, Mapping[str, Any]] = {}
         # Members of a population that ended for a replacement, with its possible parents, the best first.
         self.replaced_members: dict[int, tuple[int, ...]] = {}
-        self._judged_at: datetime | None = None
+        self._checked_at: datetime | None = None
         self.trace_follower = TraceFollower()
 
     def is_due(self, now: datetime, every: timedelta) -> bool:
-        """Whether the curves were not judged for so long; if so, they count as judged now."""
-        is_due = self._judged_at is None or now - self._judged_at >= every
+        """Whether the curves were not checked for so long; if so, they count as checked now."""
+        is_due = self._checked_at is None or now - self._checked_at >= every
         if is_due:
-            self._judged_at = now
+            self._checked_at = now
         return is_due
 
-    def reset_judged(self) -> None:
-        """The curves could not be judged after all: they are due."""
-        self._judged_at = None
+    def mark_due(self) -> None:
+        """The curves could not be checked after all: they are due."""
+        self._checked_at = None
 
     def traces(self, session: Session, study_id: str, goal: Goal, *, limit: int) -> list[Trace]:
         """Curves of the newest ended trials, at most ``limit``."""

@@ -26,7 +26,7 @@ from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
 from scheduler.control.leased_loop import LeasedLoop
 from scheduler.control.studies.best_trial import register_best_trial
-from scheduler.control.studies.decide import (
+from scheduler.control.studies.decisions import (
     algorithm_of,
     as_sentence,
     auto_choice,

@@ -19,7 +19,7 @@ from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies import promotion
-from scheduler.control.studies.decide import algorithm_of, choose_points, initial_points, is_initial, prefetch
+from scheduler.control.studies.decisions import algorithm_of, choose_points, initial_points, is_initial, prefetch
 from scheduler.control.studies.facts import StudyPassContext
 from scheduler.control.studies.promotion import TrialStart
 from scheduler.tuning import ObservedTrial, Proposal, ProposalRequest

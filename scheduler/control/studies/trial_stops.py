@@ -17,9 +17,9 @@ from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState
 from core.domain.studies.curves import Trace
 from core.domain.studies.states import StudyState, TrialState
-from core.domain.studies.trial_schedulers import judge_traces
+from core.domain.studies.trial_schedulers import decide_early_stops_of_traces
 from scheduler.control.studies import promotion
-from scheduler.control.studies.decide import RETRY_KEY
+from scheduler.control.studies.decisions import RETRY_KEY
 from scheduler.control.studies.facts import RunningTrial, StudyPassContext
 from scheduler.control.transitions import cancel_job
 from scheduler.tuning import Proposal
@@ -27,7 +27,7 @@ from scheduler.tuning import Proposal
 # Curves of ended trials that a stopping rule compares with: more would not move a median.
 _MAX_CURVES: Final = 1_000
 # Every trial's end causes a pass; all curves are judged this often at most.
-_JUDGE_INTERVAL: Final = timedelta(seconds=1)
+_CHECK_INTERVAL: Final = timedelta(seconds=1)
 
 
 def expire_trials(context: StudyPassContext) -> bool:
@@ -77,8 +77,8 @@ def stop_early(context: StudyPassContext) -> bool:
         for trial in facts.running
         if trial.job_state is JobState.RUNNING and trial.stop is None and trial.job_id and not trial.is_decided
     }
-    is_judged = rule is not None or context.spec.population is not None
-    if not is_judged or not watched or not history.is_due(context.now, _JUDGE_INTERVAL):
+    has_early_stopping = rule is not None or context.spec.population is not None
+    if not has_early_stopping or not watched or not history.is_due(context.now, _CHECK_INTERVAL):
         return False
     metric = context.spec.metrics[0]
     # Trials that wait for their next attempt stay followed.
@@ -88,14 +88,14 @@ def stop_early(context: StudyPassContext) -> bool:
         others = history.traces(session, facts.id, metric.goal, limit=_MAX_CURVES) if is_complete else []
     if not is_complete:
         # Half of a curve is not compared with any other.
-        history.reset_judged()
+        history.mark_due()
         return True
     own = [traces[number] for number in watched]
     if rule is None:
         _replace_worst(context, watched, own, others)
         return False
     passed = {number: trial.passed for number, trial in watched.items()}
-    verdicts = judge_traces(rule, own, others, passed)
+    verdicts = decide_early_stops_of_traces(rule, own, others, passed)
     _note_passed_rungs(context, [trial for number, trial in watched.items() if passed[number] != trial.passed], passed)
     for number, trial in watched.items():
         if number in verdicts:

@@ -26,8 +26,8 @@ from core.domain.sharing.quarantine import (
     Quarantine,
     QuarantineChanges,
     Suspicion,
+    decide_quarantines,
     describe_causes,
-    judge,
     until_text,
 )
 from scheduler.control.journal import SCHEDULER
@@ -102,14 +102,14 @@ def next_change(session: Session, now: datetime) -> datetime | None:
     return min((at for at in times if at > now), default=None)
 
 
-def decide(session: Session, now: datetime) -> list[str]:
+def update_quarantines(session: Session, now: datetime) -> list[str]:
     """Quarantine and release nodes, in the caller's transaction; returns those that have changed."""
     nodes = session.scalars(select(Node).order_by(Node.name)).all()
     policy = planning.read_policy(session).policy
     suspects = [_candidate(node) for node in nodes]
     failures = _failures(session, suspects, policy, now)
     successes = _successes(session, {failure.node for failure in failures})
-    changes = judge(suspects, failures, successes, policy, now)
+    changes = decide_quarantines(suspects, failures, successes, policy, now)
     by_name = {node.name: node for node in nodes}
     changed = [name for name, made in changes.quarantines.items() if _quarantine(session, by_name[name], made, now)]
     for name, why in changes.releases.items():

@@ -16,7 +16,7 @@ from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
 from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.quarantine import QuarantineSchedule, decide, forget_failures
+from scheduler.control.upkeep.quarantine import QuarantineSchedule, forget_failures, update_quarantines
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -185,11 +185,11 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
     broken_once(fleet)
 
     def fail(session, now):
-        decide(session, now)
+        update_quarantines(session, now)
         raise OSError("the database went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr("scheduler.control.upkeep.quarantine.decide", fail)
+        patched.setattr("scheduler.control.upkeep.quarantine.update_quarantines", fail)
         with pytest.raises(OSError, match="went away"):
             fleet.ticker.tick()
     assert not shut(fleet)
@@ -199,12 +199,12 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
 
 def test_it_is_due_for_each_failure_whatever_its_id_and_at_least_once_a_minute(fleet):
     broken_once(fleet)
-    judge, now = QuarantineSchedule(), fleet.engine.now
+    schedule, now = QuarantineSchedule(), fleet.engine.now
 
     def is_due(seconds: float = 0) -> bool:
         with unit_of_work(fleet.sessions) as session:
-            due = judge.is_due(session, now + timedelta(seconds=seconds))
-        judge.note_done()
+            due = schedule.is_due(session, now + timedelta(seconds=seconds))
+        schedule.note_done()
         return due
 
     assert is_due()
@@ -232,9 +232,9 @@ def test_two_that_decide_at_once_write_it_once(fleet):
     fleet.reconciler.reconcile(fleet.one(Attempt, job_id="job-a").id)
     now = fleet.engine.now
     with unit_of_work(fleet.sessions) as session:
-        assert decide(session, now) == ["node-0"]
+        assert update_quarantines(session, now) == ["node-0"]
     with unit_of_work(fleet.sessions) as session:
-        assert decide(session, now) == []
+        assert update_quarantines(session, now) == []
     assert len(described(fleet, "node.quarantined")) == 1
 
 

@@ -25,7 +25,7 @@ from core.reports.ingest import ingest_report
 from core.wakeups import TOPIC_STUDY
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
-from scheduler.control.studies.decide import METRIC_GRACE
+from scheduler.control.studies.decisions import METRIC_GRACE
 from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.tuning import Proposal, ProposalRequest, propose
 from scheduler.tuning.proposers import Proposers
@@ -335,7 +335,7 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, has_torch: bool
 ) -> None:
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: has_torch)
-    monkeypatch.setattr("scheduler.control.studies.decide.gp_is_there", lambda: has_torch)
+    monkeypatch.setattr("scheduler.control.studies.decisions.gp_is_there", lambda: has_torch)
 
     class Failing:
         def submit(self, *_: object) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Event, Job, Lease, Replica
-from core.domain.studies.trial_schedulers import judge_traces
+from core.domain.studies.trial_schedulers import decide_early_stops_of_traces
 from core.wakeups import TOPIC_STUDY
 from executors.fake import Script
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
@@ -69,15 +69,19 @@ def test_a_trial_whose_script_has_finished_is_not_stopped_early(
             with pytest.raises(RuntimeError):
                 lab.plane.settle()
 
-    def judge(*given: Any) -> Any:
-        monkeypatch.setattr("scheduler.control.studies.trial_stops.judge_traces", judge_traces)
+    def decide_early_stops_once(*given: Any) -> Any:
+        monkeypatch.setattr(
+            "scheduler.control.studies.trial_stops.decide_early_stops_of_traces", decide_early_stops_of_traces
+        )
         finish()
-        return judge_traces(*given)
+        return decide_early_stops_of_traces(*given)
 
     if moment == "before the round":
         finish()
     else:
-        monkeypatch.setattr("scheduler.control.studies.trial_stops.judge_traces", judge)
+        monkeypatch.setattr(
+            "scheduler.control.studies.trial_stops.decide_early_stops_of_traces", decide_early_stops_once
+        )
     lab.study_loop.reconcile("study-1")
     bad = lab.plane.one(Job, id=lab.trials[3].job_id)
     assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.desired_state) == (

@@ -20,7 +20,7 @@ from scheduler.control.attempts.attempt_snapshot import (
     PreviousEnd,
     StopCause,
 )
-from scheduler.control.attempts.decide import START_PATIENCE, decide
+from scheduler.control.attempts.decide import START_PATIENCE, decide_attempt
 from scheduler.control.attempts.decision import Decision
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -122,27 +122,27 @@ def moved(decision):
 
 
 def test_a_pending_gang_is_created_and_nothing_is_written():
-    decision = decide(snapshot({"worker": 2}, attempt_state=AttemptState.STARTING))
+    decision = decide_attempt(snapshot({"worker": 2}, attempt_state=AttemptState.STARTING))
     assert [m.name for m in decision.creates] == ["worker-0", "worker-1"]
     assert not decision.has_writes
 
 
 def test_a_replica_that_an_earlier_run_created_is_adopted_not_created_again():
     seen = show(snapshot({"worker": 2}, attempt_state=AttemptState.STARTING), worker_0=Phase.PENDING)
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert moved(decision) == [("worker-0", ReplicaEvent.CREATE)]
     assert [m.name for m in decision.creates] == ["worker-1"]
 
 
 def test_the_job_runs_when_every_replica_does():
     begun = snapshot({"worker": 2}, attempt_state=AttemptState.STARTING)
-    assert not decide(show(begun, worker_0=Phase.RUNNING, worker_1=Phase.PENDING)).is_running
-    assert decide(show(begun, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING)).is_running
+    assert not decide_attempt(show(begun, worker_0=Phase.RUNNING, worker_1=Phase.PENDING)).is_running
+    assert decide_attempt(show(begun, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING)).is_running
 
 
 def test_a_replica_too_quick_to_be_seen_running_still_ran():
     begun = snapshot({"worker": 1}, attempt_state=AttemptState.STARTING)
-    decision = decide(show(begun, worker_0=DONE))
+    decision = decide_attempt(show(begun, worker_0=DONE))
     assert moved(decision) == [("worker-0", ReplicaEvent.RUN), ("worker-0", ReplicaEvent.SUCCEED)]
     assert decision.end is not None
     assert decision.end.event is JobEvent.SUCCEED
@@ -150,8 +150,8 @@ def test_a_replica_too_quick_to_be_seen_running_still_ran():
 
 def test_without_a_chief_all_workers_decide():
     one = show(snapshot({"worker": 2}), worker_0=DONE)
-    assert not decide(one).is_decided
-    both = decide(show(one, worker_1=DONE))
+    assert not decide_attempt(one).is_decided
+    both = decide_attempt(show(one, worker_1=DONE))
     assert both.is_decided
     assert both.end is not None
     assert both.end.sentence == "All 2 workers finished."
@@ -160,22 +160,22 @@ def test_without_a_chief_all_workers_decide():
 @pytest.mark.parametrize(("grace", "seconds"), [({}, 30), ({"exit": 90}, 90)])
 def test_the_chief_decides_and_the_workers_next_to_it_may_finish_writing(grace, seconds):
     seen = show(snapshot({"chief": 1, "worker": 2}, grace=grace), chief_0=DONE)
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert decision.is_decided
     assert not decision.stops
     due = NOW + timedelta(seconds=seconds)
     assert decision.recheck_at == due
-    assert not decide(replace(follow(seen, decision), now=due - timedelta(seconds=1))).stops
+    assert not decide_attempt(replace(follow(seen, decision), now=due - timedelta(seconds=1))).stops
     after = replace(follow(seen, decision), now=due)
-    assert [m.name for m in decide(after).stops] == ["worker-0", "worker-1"]
+    assert [m.name for m in decide_attempt(after).stops] == ["worker-0", "worker-1"]
 
 
 def test_a_ps_never_decides_and_is_stopped_when_the_deciders_are_done():
     seen = snapshot({"worker": 1, "ps": 1})
-    assert decide(show(seen, ps_0=DONE)).end is None
-    decision = decide(show(seen, worker_0=DONE))
+    assert decide_attempt(show(seen, ps_0=DONE)).end is None
+    decision = decide_attempt(show(seen, worker_0=DONE))
     assert [m.name for m in decision.stops] == ["ps-0"]
-    after = decide(show(follow(seen, decision), ps_0=STOPPED))
+    after = decide_attempt(show(follow(seen, decision), ps_0=STOPPED))
     assert moved(after) == [("ps-0", ReplicaEvent.STOP)]
     assert after.end is not None
     assert after.end.event is JobEvent.SUCCEED
@@ -183,22 +183,22 @@ def test_a_ps_never_decides_and_is_stopped_when_the_deciders_are_done():
 
 def test_an_evaluator_gets_its_grace():
     seen = show(snapshot({"worker": 1, "evaluator": 1}, grace={"evaluator": 7}), worker_0=DONE)
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert not decision.stops
     assert decision.recheck_at == NOW + timedelta(seconds=7)
     after = replace(follow(seen, decision), now=NOW + timedelta(seconds=7))
-    assert [m.name for m in decide(after).stops] == ["evaluator-0"]
+    assert [m.name for m in decide_attempt(after).stops] == ["evaluator-0"]
 
 
 @pytest.mark.parametrize("role", ["worker", "ps", "chief"])
 def test_a_death_stops_the_gang_and_the_next_attempt_starts_at_once(role):
     seen = show(snapshot({"chief": 1, "worker": 2, "ps": 1}), **{f"{role}_0": KILLED})
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert decision.stop is not None
     assert decision.stop.cause is StopCause.FAILURE
     assert len(decision.stops) == 3
     rest = {m.name.replace("-", "_"): STOPPED for m in decision.stops}
-    after = decide(show(follow(seen, decision), **rest))
+    after = decide_attempt(show(follow(seen, decision), **rest))
     assert after.end is not None
     assert after.end.event is JobEvent.REQUEUE
     assert after.end.is_counted
@@ -210,7 +210,7 @@ def end_of(seen, **phases):
     """The end after everything that was stopped has ended."""
     seen = show(seen, **phases)
     for _ in range(3):
-        decision = decide(seen)
+        decision = decide_attempt(seen)
         if decision.end is not None:
             return decision.end
         seen = follow(seen, decision)
@@ -293,7 +293,7 @@ def test_a_platform_that_loses_a_job_again_and_again_says_so():
 
 def test_a_replica_that_vanished_was_lost_and_does_not_count():
     seen = replace(snapshot({"worker": 1}), observed={})
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert moved(decision) == [("worker-0", ReplicaEvent.LOSE)]
     assert decision.end is not None
     assert (decision.end.event, decision.end.is_counted) == (JobEvent.REQUEUE, False)
@@ -303,11 +303,11 @@ def test_the_last_detail_of_a_vanished_replica_is_the_reason():
     """As of a pod that somebody deletes: while it ends there is time to say so, then it is gone."""
     running = snapshot({"worker": 1})
     member = replace(running.members[0], detail="Pod p is gone: somebody deleted it in the cluster.")
-    lost = decide(replace(running, members=(member,), observed={}))
+    lost = decide_attempt(replace(running, members=(member,), observed={}))
     assert lost.moves[0].event is ReplicaEvent.LOSE
     assert lost.moves[0].exit.sentence == "Pod p is gone: somebody deleted it in the cluster."
     starting = replace(member, state=ReplicaState.STARTING, detail="Node n is making its container ready.")
-    assert decide(replace(running, members=(starting,), observed={})).moves[0].exit.sentence == ""
+    assert decide_attempt(replace(running, members=(starting,), observed={})).moves[0].exit.sentence == ""
 
 
 @pytest.mark.parametrize("cause", [ExitCause.EVICTED, ExitCause.ENGINE_REFUSED, ExitCause.NODE_LOST])
@@ -321,7 +321,7 @@ def test_a_place_that_is_gone_moves_the_gang_whatever_the_role_says_and_does_not
 
 def test_policy_replica_starts_the_one_again_and_counts_it():
     seen = show(snapshot({"worker": {"replicas": 2, "restart": "replica"}}), worker_0=KILLED)
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert (decision.moves[-1].member.name, decision.moves[-1].event) == ("worker-0", ReplicaEvent.RESTART)
     assert decision.counted_restarts == 1
     assert decision.stop is None
@@ -342,22 +342,22 @@ def test_policy_never_fails_the_job_unless_the_platform_was_the_cause():
 
 def test_policy_ignore_goes_on_without_it_and_needs_one_that_succeeds():
     seen = show(snapshot({"worker": {"replicas": 2, "restart": "ignore"}}), worker_0=KILLED)
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert decision.stop is None
-    assert decide(show(follow(seen, decision), worker_1=DONE)).is_decided
+    assert decide_attempt(show(follow(seen, decision), worker_1=DONE)).is_decided
     assert end_of(seen, worker_1=KILLED).event is JobEvent.FAIL
 
 
 def test_a_dead_evaluator_never_takes_the_training_with_it():
     seen = show(snapshot({"worker": 1, "evaluator": 1}), evaluator_0=(127, ExitCause.EXITED))
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert decision.stop is None
     assert moved(decision) == [("evaluator-0", ReplicaEvent.FAIL)]
 
 
 def test_a_cancel_stops_everything_and_wins_over_every_other_end():
     seen = snapshot({"worker": 2}, wanted=DesiredState.CANCEL)
-    decision = decide(seen)
+    decision = decide_attempt(seen)
     assert decision.stop is not None
     assert decision.stop.cause is StopCause.CANCEL
     assert len(decision.stops) == 2
@@ -366,7 +366,7 @@ def test_a_cancel_stops_everything_and_wins_over_every_other_end():
 
 
 def test_a_cancel_before_anything_was_created_creates_nothing():
-    decision = decide(snapshot({"worker": 2}, attempt_state=AttemptState.PLACED, wanted=DesiredState.CANCEL))
+    decision = decide_attempt(snapshot({"worker": 2}, attempt_state=AttemptState.PLACED, wanted=DesiredState.CANCEL))
     assert not decision.creates
     assert not decision.stops
     assert decision.end is not None
@@ -376,7 +376,7 @@ def test_a_cancel_before_anything_was_created_creates_nothing():
 def test_a_pause_ends_the_attempt_and_taking_it_back_starts_another():
     seen = snapshot({"worker": 1}, wanted=DesiredState.PAUSE)
     assert end_of(seen).event is JobEvent.PAUSE
-    stopping = follow(seen, decide(seen))
+    stopping = follow(seen, decide_attempt(seen))
     back = replace(stopping, job=replace(stopping.job, wanted=DesiredState.RUN))
     end = end_of(back)
     assert (end.event, end.is_counted) == (JobEvent.REQUEUE, False)
@@ -391,7 +391,7 @@ def test_max_run_time_expires_the_job_by_the_runtime_or_by_us():
     reported = end_of(snapshot({"worker": 1}, max_run_time=60), worker_0=(143, ExitCause.DEADLINE))
     assert reported.event is JobEvent.EXPIRE
     seen = snapshot({"worker": 1}, max_run_time=60)
-    waiting = decide(seen)
+    waiting = decide_attempt(seen)
     assert waiting.recheck_at is not None
     late = end_of(replace(seen, now=waiting.recheck_at))
     assert late.event is JobEvent.EXPIRE
@@ -414,16 +414,16 @@ def test_an_attempt_that_the_executor_had_removed_is_followed_by_another_and_not
 def test_a_gang_that_cannot_be_started_for_long_gives_its_place_back():
     seen = snapshot({"worker": 2}, attempt_state=AttemptState.STARTING)
     stuck = tuple(replace(m, detail="No port is free.") for m in seen.members)
-    assert decide(replace(seen, members=stuck)).stop is None
+    assert decide_attempt(replace(seen, members=stuck)).stop is None
     end = end_of(replace(seen, members=stuck, now=NOW + START_PATIENCE))
     assert (end.event, end.kind, end.is_counted) == (JobEvent.REQUEUE, ExitKind.CAPACITY, False)
 
 
 def test_what_does_not_end_after_its_grace_is_removed():
     seen = snapshot({"worker": 1}, wanted=DesiredState.CANCEL, grace={"stop": 5})
-    stopping = follow(seen, decide(seen))
-    assert [m.name for m in decide(stopping).stops] == ["worker-0"]
-    late = decide(replace(stopping, now=NOW + timedelta(seconds=36)))
+    stopping = follow(seen, decide_attempt(seen))
+    assert [m.name for m in decide_attempt(stopping).stops] == ["worker-0"]
+    late = decide_attempt(replace(stopping, now=NOW + timedelta(seconds=36)))
     assert late.end is not None
     assert moved(late) == [("worker-0", ReplicaEvent.STOP)]
 
@@ -434,7 +434,7 @@ def test_rows_older_than_what_the_executor_shows_are_dropped():
         ("worker", 0): replace(seen.observed["worker", 0], key=replace(seen.observed["worker", 0].key, generation=2))
     }
     with pytest.raises(StaleWrite):
-        decide(replace(seen, observed=newer))
+        decide_attempt(replace(seen, observed=newer))
 
 
 def test_deciding_again_on_the_outcome_writes_nothing_new():
@@ -444,5 +444,5 @@ def test_deciding_again_on_the_outcome_writes_nothing_new():
         show(snapshot({"worker": {"replicas": 2, "restart": "ignore"}}), worker_0=KILLED),
         snapshot({"worker": 2}, wanted=DesiredState.PAUSE),
     ):
-        after = follow(seen, decide(seen))
-        assert not decide(after).has_writes
+        after = follow(seen, decide_attempt(seen))
+        assert not decide_attempt(after).has_writes

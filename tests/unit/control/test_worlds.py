@@ -12,7 +12,7 @@ from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent
 from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember, StopCause
-from scheduler.control.attempts.decide import decide
+from scheduler.control.attempts.decide import decide_attempt
 from scheduler.control.attempts.worlds import CREATE_CALL_TIMEOUT, CREATE_PATIENCE, JOIN_PATIENCE
 from tests.unit.control.test_decide import DONE, KILLED, STOPPED, follow, moved, show, snapshot
 
@@ -54,7 +54,7 @@ def knows(before: AttemptSnapshot, world: int, *names: str, phase=Phase.RUNNING,
 
 
 def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
-    decision = decide(show(elastic(), worker_1=KILLED))
+    decision = decide_attempt(show(elastic(), worker_1=KILLED))
     assert moved(decision) == [("worker-1", ReplicaEvent.FAIL)]
     assert named(decision.world.members) == ["worker-0", "worker-2", "worker-3"]
     assert "worker-1 was ended by SIGKILL" in decision.world.reason
@@ -66,50 +66,50 @@ def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
 
 def test_members_that_do_not_know_the_new_world_are_updated_until_all_do():
     before = show(elastic(), worker_1=KILLED)
-    after = knows(entered(before, decide(before)), 1, "worker-0", "worker-2", "worker-3")
-    reported = decide(after)
+    after = knows(entered(before, decide_attempt(before)), 1, "worker-0", "worker-2", "worker-3")
+    reported = decide_attempt(after)
     assert named(reported.world_updates) == ["worker-0", "worker-2", "worker-3"]
     assert reported.world is None
-    assert named(decide(knows(after, 2, "worker-0", "worker-3")).world_updates) == ["worker-2"]
-    assert decide(knows(after, 2, "worker-0", "worker-2", "worker-3")).world_updates == ()
+    assert named(decide_attempt(knows(after, 2, "worker-0", "worker-3")).world_updates) == ["worker-2"]
+    assert decide_attempt(knows(after, 2, "worker-0", "worker-2", "worker-3")).world_updates == ()
 
 
 def test_with_fewer_than_it_needs_the_gang_starts_again_as_a_whole():
-    decision = decide(show(elastic(), worker_0=KILLED, worker_1=KILLED, worker_2=KILLED))
+    decision = decide_attempt(show(elastic(), worker_0=KILLED, worker_1=KILLED, worker_2=KILLED))
     assert decision.world is None
     assert decision.stop.cause is StopCause.FAILURE
     assert "1 of at least 2 workers is left." in decision.stop.sentence
     assert decision.counted_restarts == 0  # the end of the attempt counts
     over = follow(show(elastic(), worker_0=KILLED, worker_1=KILLED, worker_2=KILLED), decision)
-    assert decide(show(over, worker_3=STOPPED)).end.event is JobEvent.REQUEUE
+    assert decide_attempt(show(over, worker_3=STOPPED)).end.event is JobEvent.REQUEUE
 
 
 def test_a_peer_that_failed_of_the_loss_is_lost_too_and_does_not_count():
-    decision = decide(show(elastic(), worker_0=BROKEN, worker_1=KILLED))
+    decision = decide_attempt(show(elastic(), worker_0=BROKEN, worker_1=KILLED))
     assert named(decision.world.members) == ["worker-2", "worker-3"]
     assert decision.counted_restarts == 1
 
 
 def test_a_loss_too_many_ends_the_gang():
-    decision = decide(show(elastic(restart_count=3, max_restarts=3), worker_1=KILLED))
+    decision = decide_attempt(show(elastic(restart_count=3, max_restarts=3), worker_1=KILLED))
     assert decision.world is None
     assert decision.stop.cause is StopCause.FAILURE
 
 
 def test_before_it_runs_or_without_world_updates_a_loss_ends_the_gang():
     starting = elastic(attempt_state=AttemptState.STARTING)
-    assert decide(show(starting, worker_1=KILLED)).stop is not None
-    assert decide(show(replace(elastic(), can_change_worlds=False), worker_1=KILLED)).stop is not None
+    assert decide_attempt(show(starting, worker_1=KILLED)).stop is not None
+    assert decide_attempt(show(replace(elastic(), can_change_worlds=False), worker_1=KILLED)).stop is not None
 
 
 def test_when_a_replica_has_finished_no_loss_is_tolerated():
-    assert decide(show(elastic(), worker_0=DONE, worker_1=KILLED)).stop.cause is StopCause.FAILURE
+    assert decide_attempt(show(elastic(), worker_0=DONE, worker_1=KILLED)).stop.cause is StopCause.FAILURE
 
 
 def test_what_was_given_up_decides_nothing_any_more():
     before = show(elastic(), worker_1=KILLED)
-    after = entered(before, decide(before))
-    decision = decide(show(after, worker_0=DONE, worker_2=DONE, worker_3=DONE))
+    after = entered(before, decide_attempt(before))
+    decision = decide_attempt(show(after, worker_0=DONE, worker_2=DONE, worker_3=DONE))
     assert decision.is_decided
     assert decision.stop is None
 
@@ -124,34 +124,34 @@ def joining(before: AttemptSnapshot, state=ReplicaState.STARTING) -> AttemptSnap
 
 
 def test_one_that_joins_is_created_and_taken_in_when_it_is_ready_behind_all_others():
-    created = decide(joining(elastic(), ReplicaState.PENDING))
+    created = decide_attempt(joining(elastic(), ReplicaState.PENDING))
     assert named(created.creates) == ["worker-4"]
     assert created.world is None
     waiting = show(joining(elastic()), worker_4=Phase.PENDING)
-    assert decide(knows(waiting, 0, "worker-4", phase=Phase.PENDING)).world is None
-    ready = decide(knows(waiting, 0, "worker-4", phase=Phase.PENDING, is_ready=True))
+    assert decide_attempt(knows(waiting, 0, "worker-4", phase=Phase.PENDING)).world is None
+    ready = decide_attempt(knows(waiting, 0, "worker-4", phase=Phase.PENDING, is_ready=True))
     assert named(ready.world.members) == ["worker-0", "worker-1", "worker-2", "worker-3", "worker-4"]
     assert ready.world.reason == "worker-4 joined. 5 of 2 to 5 workers go on."
 
 
 def test_a_replica_that_fails_while_joining_gives_its_place_back_unnoticed():
-    decision = decide(show(joining(elastic()), worker_4=KILLED))
+    decision = decide_attempt(show(joining(elastic()), worker_4=KILLED))
     assert decision.stop is None
     assert decision.world is None
     gone = follow(show(joining(elastic()), worker_4=KILLED), decision)
     gone = replace(gone, members=tuple(replace(m, has_facts=True) for m in gone.members))
-    assert named(decide(gone).releases) == ["worker-4"]
+    assert named(decide_attempt(gone).releases) == ["worker-4"]
 
 
 def test_one_whose_creation_may_still_be_on_its_way_keeps_its_place():
     lost = replace(joining(elastic(), ReplicaState.PENDING), lost_nodes={})
     members = tuple(replace(m, state=ReplicaState.LOST, ended_at=lost.now) if m.index == 4 else m for m in lost.members)
-    assert decide(replace(lost, members=members)).releases == ()
+    assert decide_attempt(replace(lost, members=members)).releases == ()
 
 
 def test_when_the_work_is_done_one_that_still_waits_to_join_is_stopped_at_once():
     whole = show(joining(elastic()), worker_4=Phase.PENDING, worker_0=DONE, worker_1=DONE, worker_2=DONE, worker_3=DONE)
-    decision = decide(whole)
+    decision = decide_attempt(whole)
     assert decision.is_decided
     assert named(decision.stops) == ["worker-4"]
 
@@ -161,16 +161,16 @@ def test_a_lost_replica_that_still_exists_is_discarded():
     cut_off = replace(
         cut_off, members=tuple(replace(m, state=ReplicaState.LOST) if m.index == 1 else m for m in cut_off.members)
     )
-    decision = decide(cut_off)
+    decision = decide_attempt(cut_off)
     assert named(decision.world.members) == ["worker-0", "worker-2", "worker-3"]
     assert named(decision.discards) == ["worker-1"]
     after = entered(cut_off, decision)
-    assert named(decide(after).discards) == ["worker-1"]
-    assert decide(replace(after, observed={})).discards == ()
+    assert named(decide_attempt(after).discards) == ["worker-1"]
+    assert decide_attempt(replace(after, observed={})).discards == ()
     again_state = tuple(
         replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members
     )
-    assert decide(replace(after, members=again_state)).discards == ()
+    assert decide_attempt(replace(after, members=again_state)).discards == ()
 
 
 def test_with_none_left_that_has_trained_the_gang_starts_again_from_its_checkpoint():
@@ -178,7 +178,7 @@ def test_with_none_left_that_has_trained_the_gang_starts_again_from_its_checkpoi
     ready = knows(show(lost, worker_4=Phase.PENDING), 0, "worker-4", phase=Phase.PENDING, is_ready=True)
     one_is_enough = ready.job.spec.roles["worker"].model_copy(update={"min_replicas": 1})
     spec = ready.job.spec.model_copy(update={"roles": {"worker": one_is_enough}, "max_restarts": 9})
-    decision = decide(replace(ready, job=replace(ready.job, spec=spec)))
+    decision = decide_attempt(replace(ready, job=replace(ready.job, spec=spec)))
     assert decision.world is None
     assert "None of those that trained is left." in decision.stop.sentence
 
@@ -193,12 +193,12 @@ def test_one_that_never_gets_ready_gives_its_place_back(state, patience):
     if state is ReplicaState.STARTING:
         waiting = knows(show(waiting, worker_4=Phase.PENDING), 0, "worker-4", phase=Phase.PENDING)
     patient = replace(waiting, joining_since={"worker-4": waiting.now - patience + timedelta(seconds=1)})
-    first = decide(show(patient, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING,
+    first = decide_attempt(show(patient, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING,
                         worker_3=Phase.RUNNING))  # fmt: skip
     assert first.moves == ()
     assert first.recheck_at == waiting.now + timedelta(seconds=1)
     late = replace(patient, joining_since={"worker-4": waiting.now - patience}, observed=first_seen(patient))
-    decision = decide(late)
+    decision = decide_attempt(late)
     assert moved(decision) == [("worker-4", ReplicaEvent.FAIL)]
     assert "worker-4 could not join for too long, and the others train on: " in decision.moves[0].exit.sentence
     assert (decision.stop, decision.world) == (None, None)
@@ -218,7 +218,7 @@ def test_resources_are_held_only_while_a_create_call_may_be_under_way():
         ended = replace(waiting.members[-1], state=ReplicaState.FAILED, ended_at=waiting.now - ago)
         return replace(waiting, members=(*waiting.members[:-1], ended), observed=seen)
 
-    fresh = decide(gone_since(timedelta(seconds=1)))
+    fresh = decide_attempt(gone_since(timedelta(seconds=1)))
     assert fresh.releases == ()
     assert fresh.recheck_at == waiting.now - timedelta(seconds=1) + CREATE_CALL_TIMEOUT
-    assert named(decide(gone_since(CREATE_CALL_TIMEOUT)).releases) == ["worker-4"]
+    assert named(decide_attempt(gone_since(CREATE_CALL_TIMEOUT)).releases) == ["worker-4"]

@@ -10,7 +10,7 @@ import pytest
 from core.domain.jobs import machine_faults
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.sharing.policy import Policy
-from core.domain.sharing.quarantine import NodeCandidate, NodeFailureFact, describe_causes, judge
+from core.domain.sharing.quarantine import NodeCandidate, NodeFailureFact, decide_quarantines, describe_causes
 
 NOW = datetime(2026, 11, 22, 14, 0, tzinfo=UTC)
 FOUR = tuple(NodeCandidate(f"n{number}") for number in range(4))
@@ -24,7 +24,7 @@ def failed(
 
 
 def decide(failures, nodes=FOUR, successes=(), **settings):
-    return judge(nodes, failures, dict(successes), Policy(**settings), NOW)
+    return decide_quarantines(nodes, failures, dict(successes), Policy(**settings), NOW)
 
 
 def test_one_certain_fault_is_enough() -> None:
