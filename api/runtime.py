@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch, Report, ReportAnswer
 
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.archives.service import store_of
+from api.archives import archive_store
 from api.auth import AttemptCaller
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
@@ -124,6 +124,6 @@ def _open_code(context: AppContext, attempt_id: AttemptId) -> int:
     if digest is None:
         raise NotFound("The job was submitted without code.")
     try:
-        return os.open(store_of(context).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(archive_store(context).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NotFound("The job's code archive is gone; submit the job again to upload it.") from None

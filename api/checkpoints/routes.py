@@ -22,7 +22,7 @@ from api.app.unit_of_work import AppContextDep
 from api.auth import JobAccess, JobMember, JobViewer
 from api.checkpoints import service
 from api.checkpoints.inside import CheckpointInspector, difference_page, statistics_page, tensor_page
-from api.files.service import OCTETS
+from api.files import OCTETS
 from api.http.paging import PageQuery
 from api.http.ranges import ByteRange, OpenFileResponse, attachment
 from api.http.routing import new_router

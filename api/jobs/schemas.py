@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 from trainmaster.wire.jobs import JobDetail, JobView, TrialOf, WaitReasonView
 
-from api.attempts.schemas import attempt_view, exit_view
+from api.attempts import attempt_view, exit_view
 from core.db.repositories.attempts import newest_attempt
 from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of, view_row
 from core.db.repositories.queue import number_of

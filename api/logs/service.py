@@ -12,7 +12,7 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
 from api.app.unit_of_work import AppContext
-from api.attempts.schemas import exit_view
+from api.attempts import exit_view
 from api.auth import JobAccess
 from api.http.paging import PageQuery, cut, make_cursor, read_cursor
 from core.db.tables import Job

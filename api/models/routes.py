@@ -13,7 +13,7 @@ from trainmaster.wire.base import Page
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import ProjectMember, ProjectViewer, Reader
-from api.files.service import media_type_of
+from api.files import media_type_of
 from api.http.paging import FilterValues, PageParams, PageQuery, make_cursor, plain, read_cursor, rows_by_name
 from api.http.ranges import ByteRange, OpenFileResponse, attachment, parse_range
 from api.http.routing import new_router

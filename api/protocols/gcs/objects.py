@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from api.files.service import media_type_of
+from api.files import media_type_of
 from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.buckets import Bucket, object_path
 from api.protocols.gcs.checksums import Checksums, checksums_of

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext
-from api.archives.service import announce, note_complete, store_of
+from api.archives import announce_archive, archive_store, register_archive
 from api.auth import Caller
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.streams import BLOCK_BYTES, large_blocks
@@ -68,7 +68,7 @@ def digest_of_package(session: Session, context: AppContext, caller: Caller, nam
         .where(RayPackage.user_id == caller.user_id, RayPackage.name == name, Archive.is_complete)
     )
     digest = session.execute(query).scalar_one_or_none()
-    if digest is None or not store_of(context).has(digest):
+    if digest is None or not archive_store(context).has(digest):
         raise NotFound(f"Package {PROTOCOL}://{name} does not exist.")
     return digest
 
@@ -112,8 +112,8 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
     packed.flush()
     packed.seek(0)
     digest = f"sha256:{hashlib.file_digest(packed, 'sha256').hexdigest()}"  # type: ignore[arg-type]
-    store = store_of(context)
-    found = announce(context, caller, digest, packed.seek(0, os.SEEK_END))
+    store = archive_store(context)
+    found = announce_archive(context, caller, digest, packed.seek(0, os.SEEK_END))
     while not found.is_complete:
         packed.seek(found.received_bytes)
         chunk = packed.read(BLOCK_BYTES)
@@ -121,7 +121,7 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
             found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=chunk)
         except WrongOffset:  # the same package is uploaded twice at once
             found = store.look(digest, caller.user_id)
-    note_complete(context, caller, found)
+    register_archive(context, caller, found)
     return digest
 
 

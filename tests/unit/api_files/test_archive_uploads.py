@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from api.archives.service import store_of
+from api.archives import archive_store
 from core.db.engine import unit_of_work
 from core.db.tables import Archive, Study
-from core.storage.archives import sweep_archives
+from core.storage.archives import gc_archives
 
 DATA = gzip.compress(os.urandom(50_000), mtime=0)
 DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()
@@ -82,7 +82,7 @@ def test_sending_without_announcing_is_informed_what_to_do(house: Any) -> None:
 
 def test_an_archive_whose_file_was_lost_is_uploaded_again(house: Any) -> None:
     upload(house)
-    store_of(house.app.state.context).path_of(DIGEST).unlink()
+    archive_store(house.app.state.context).path_of(DIGEST).unlink()
     assert start(house).json()["is_complete"] is False
     with unit_of_work(house.sessions, read_only=True) as session:
         assert session.get(Archive, DIGEST) is None
@@ -91,27 +91,27 @@ def test_an_archive_whose_file_was_lost_is_uploaded_again(house: Any) -> None:
 
 def test_the_sweep_drops_what_nobody_needs_and_keeps_what_a_job_names(house: Any) -> None:
     upload(house)
-    store = store_of(house.app.state.context)
+    store = archive_store(house.app.state.context)
     with unit_of_work(house.sessions) as session:
         house.add_job(session, "job-code", code=DIGEST, state="failed")
 
-    def sweep(days: int) -> int:
-        return sweep_archives(house.sessions, store, now=house.now + timedelta(days=days))
+    def gc(days: int) -> int:
+        return gc_archives(house.sessions, store, now=house.now + timedelta(days=days))
 
-    assert sweep(100) == 0
+    assert gc(100) == 0
     with unit_of_work(house.sessions) as session:
         job = session.get(_job(), "job-code")
         assert job is not None
         job.deleted_at = house.now
-    assert sweep(10) == 0
-    assert sweep(100) == 1
+    assert gc(10) == 0
+    assert gc(100) == 1
     assert not store.has(DIGEST)
     assert start(house).json()["is_complete"] is False
 
 
 def test_the_sweep_keeps_what_a_study_begins_its_trials_with(house: Any) -> None:
     upload(house)
-    store = store_of(house.app.state.context)
+    store = archive_store(house.app.state.context)
     spec = {
         "name": "search",
         "project": "vision",
@@ -124,10 +124,10 @@ def test_the_sweep_keeps_what_a_study_begins_its_trials_with(house: Any) -> None
     made = house.call("member", "POST", "/studies", json={"spec": spec})
     assert made.status_code == 201, made.text
     later = house.now + timedelta(days=100)
-    assert sweep_archives(house.sessions, store, now=later) == 0
+    assert gc_archives(house.sessions, store, now=later) == 0
     with unit_of_work(house.sessions) as session:
         session.execute(update(Study).values(deleted_at=house.now))
-    assert sweep_archives(house.sessions, store, now=later) == 1
+    assert gc_archives(house.sessions, store, now=later) == 1
 
 
 def _job() -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from api.archives.service import store_of
+from api.archives import archive_store
 from core.db.engine import unit_of_work
 from core.db.tables import Job
 from core.storage import code_listing
@@ -35,7 +35,7 @@ def tar_of(files: Mapping[str, bytes], *, links: Mapping[str, str] = {}) -> byte
 def give(house: Any, job: str, archive: bytes) -> None:
     """``job`` was submitted with these bytes as its code."""
     digest = "sha256:" + hashlib.sha256(archive).hexdigest()
-    path = store_of(house.app.state.context).path_of(digest)
+    path = archive_store(house.app.state.context).path_of(digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(archive)
     with unit_of_work(house.sessions) as session:

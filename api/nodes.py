@@ -1,14 +1,14 @@
-"""Nodes, their usage and its holders, and the actions of admins: cordon, drain, release, labels, removal."""
+"""Nodes: usage and its holders, quarantines, and the actions of admins: cordon, drain, release, labels, removal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import delete, select
-from trainmaster.wire.admin import HolderView, NodeLabelsSet, NodeView
+from trainmaster.wire.admin import HolderView, NodeLabelsSet, NodeView, QuarantineJob, QuarantineView, SuspicionView
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 
@@ -16,19 +16,19 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
-from api.nodes import quarantines
 from core.db.repositories.nodes import is_holding, labels_of, usage, used_gpus
 from core.db.rows import AnyRow
 from core.db.tables import Job, Node, NodeFailure, Project, Replica
 from core.domain.errors import Conflict, NotFound
 from core.domain.jobs.states import ReplicaState
+from core.domain.sharing.quarantine import NodeFailureFact, describe_causes
 from core.domain.sharing.resources import Amounts
 
 router = new_router("nodes")
 
 # The scheduler observes nodes every few seconds. A ready node that it has not observed for so long belongs to an
 # executor no longer in use; or the scheduler is down, and adds the node again when it is back.
-UNSEEN_FOR: Final = timedelta(minutes=10)
+_UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
 @router.get("/nodes", operation_id="list_nodes", summary="The nodes and their usage")
@@ -37,7 +37,7 @@ def list_nodes(caller: Reader, context: AppContextDep, page: PageParams) -> Page
     with context.read() as work:
         rows, cursor = rows_by_name(work.session, select(Node), Node.name, page)
         used, counts = _used(work, [name for _, name in rows])
-        hidden = quarantines.hidden_jobs(work, caller, [node for node, _ in rows])
+        hidden = _hidden_jobs(work, caller, [node for node, _ in rows])
         items = [_view_of(node, used.get(name, Amounts()), counts.get(name, 0), hidden) for node, name in rows]
         return Page(items=items, next_cursor=cursor)
 
@@ -103,7 +103,7 @@ def release_node(
         # without a quarantine count.
         row = _load(work, node, is_locked=True)
         if row.quarantined_at is not None or row.suspicion is not None:
-            quarantines.lift(row, work.now)
+            _lift_quarantine(row, work.now)
             _record_event(work, caller, row, "node.released", body.reason if body else "")
         return _view(work, caller, row)
 
@@ -126,7 +126,7 @@ def delete_node(node: str, caller: PlatformAdmin, context: AppContextDep) -> Non
     """
     with context.write() as work:
         row = _load(work, node)
-        if row.is_ready and row.seen_at > work.now - UNSEEN_FOR:
+        if row.is_ready and row.seen_at > work.now - _UNSEEN_FOR:
             raise Conflict(f"Node {node} is ready; remove it from the executor first, or cordon it.")
         holding = work.session.scalars(
             select(Replica.job_id).where(is_holding(), Replica.node == node).distinct()
@@ -178,7 +178,7 @@ def _used(work: UnitOfWork, names: Sequence[str]) -> tuple[Mapping[str, Amounts]
 
 def _view(work: UnitOfWork, caller: Caller, node: Node) -> NodeView:
     used, counts = _used(work, [node.name])
-    hidden = quarantines.hidden_jobs(work, caller, [node])
+    hidden = _hidden_jobs(work, caller, [node])
     return _view_of(node, used.get(node.name, Amounts()), counts.get(node.name, 0), hidden)
 
 
@@ -196,8 +196,8 @@ def _view_of(node: Node, used: Amounts, replicas: int, hidden: frozenset[str]) -
         is_cordoned=node.is_cordoned,
         is_draining=node.is_draining,
         cordon_reason=node.cordon_reason,
-        quarantine=quarantines.view(node, hidden),
-        suspicion=quarantines.suspicion(node, hidden),
+        quarantine=_quarantine_view(node, hidden),
+        suspicion=_suspicion_view(node, hidden),
         seen_at=node.seen_at,
         replicas=replicas,
     )
@@ -219,3 +219,64 @@ def _holder_view(row: AnyRow, caller: Caller) -> HolderView:
         index=row.replica_index if is_known else None,
         state=row.state if is_known else None,
     )
+
+
+def _hidden_jobs(work: UnitOfWork, caller: Caller, nodes: Iterable[Node]) -> frozenset[str]:
+    """The ids of jobs in the causes of quarantines and suspicions that are hidden from ``caller``."""
+    if caller.is_admin:
+        return frozenset()
+    jobs = {
+        cause.job_id
+        for node in nodes
+        for stored in (node.quarantine, node.suspicion)
+        for cause in _causes(node, stored)
+    }
+    if not jobs:
+        return frozenset()
+    rows = work.session.execute(select(Job.id, Job.project_id).where(Job.id.in_(sorted(jobs))))
+    return frozenset(jobs) - {row.id for row in rows if row.project_id in caller.projects}
+
+
+def _quarantine_view(node: Node, hidden: frozenset[str]) -> QuarantineView | None:
+    if node.quarantined_at is None:
+        return None
+    causes = _causes(node, node.quarantine)
+    return QuarantineView(
+        since=node.quarantined_at,
+        until=node.quarantined_until,
+        why=describe_causes(causes, hidden) if causes else "",
+        jobs=_quarantine_jobs(causes, hidden),
+        count=node.quarantine_count,
+    )
+
+
+def _suspicion_view(node: Node, hidden: frozenset[str]) -> SuspicionView | None:
+    if node.suspicion is None:
+        return None
+    causes = _causes(node, node.suspicion)
+    return SuspicionView(
+        why=describe_causes(causes, hidden), why_not=node.suspicion["why_not"], jobs=_quarantine_jobs(causes, hidden)
+    )
+
+
+def _lift_quarantine(node: Node, now: datetime) -> None:
+    """Lift the quarantine and forget the failures: the next quarantine counts as the first in a row.
+
+    ``now`` may be before a quarantine that was set while this waited for the lock; its causes are forgotten, too.
+    """
+    now = now if node.quarantined_at is None else max(now, node.quarantined_at)
+    node.quarantine = node.quarantined_at = node.quarantined_until = node.suspicion = None
+    node.trusted_since, node.quarantine_count = now, 0
+
+
+def _causes(node: Node, stored: Mapping[str, Any] | None) -> list[NodeFailureFact]:
+    return [NodeFailureFact.from_json(node.name, cause) for cause in (stored or {}).get("causes", ())]
+
+
+def _quarantine_jobs(causes: Iterable[NodeFailureFact], hidden: frozenset[str]) -> list[QuarantineJob]:
+    return [
+        QuarantineJob(at=cause.at, error=cause.error)
+        if cause.job_id in hidden
+        else QuarantineJob(job_id=cause.job_id, job=cause.job, at=cause.at, error=cause.error)
+        for cause in causes
+    ]

@@ -1,19 +1,78 @@
-"""Code archives: content-addressed, uploaded in chunks that can be resumed."""
+"""Code archives: content-addressed, uploaded in chunks that can be resumed; a row for each complete one."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
 from fastapi import Path, Query, Request, Response
+from sqlalchemy import delete, select, update
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from trainmaster.wire.jobs import ArchiveView
 
-from api.app.unit_of_work import AppContextDep
-from api.archives import service
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Writer
 from api.http.routing import new_router
+from core.db.engine import insert_into
+from core.db.tables import Archive
 from core.storage.archives import ArchiveStore, ArchiveUpload
+
+
+def archive_store(context: AppContext) -> ArchiveStore:
+    return ArchiveStore(context.settings.archive_dir, limit_bytes=context.settings.archive_limit_bytes)
+
+
+def announce_archive(context: AppContext, caller: Caller, digest: str, size_bytes: int) -> ArchiveUpload:
+    """Begin an upload, or find it complete.
+
+    The row's ``used_at`` is written before the file is checked: the garbage collection of old archives, which deletes
+    the row first, either sees the new time or has deleted the file by then.
+    """
+    store = archive_store(context)
+    with context.write() as work:
+        work.session.execute(update(Archive).where(Archive.digest == digest).values(used_at=work.now))
+        upload = store.start(digest, caller.user_id, size_bytes=size_bytes)
+        if upload.is_complete:
+            _insert_archive(work, caller, upload)
+        else:
+            # The file of a complete archive was lost with its disk: no job may be submitted with it.
+            work.session.execute(delete(Archive).where(Archive.digest == digest))
+    return upload
+
+
+def register_archive(context: AppContext, caller: Caller, upload: ArchiveUpload) -> None:
+    """Make the archive known to submissions. May be repeated."""
+    with context.write() as work:
+        _insert_archive(work, caller, upload)
+
+
+def _view_of(upload: ArchiveUpload) -> ArchiveView:
+    return ArchiveView(
+        digest=upload.digest,
+        size_bytes=upload.size_bytes,
+        received_bytes=upload.received_bytes,
+        is_complete=upload.is_complete,
+    )
+
+
+def _insert_archive(work: UnitOfWork, caller: Caller, upload: ArchiveUpload) -> None:
+    known = work.session.execute(
+        select(Archive.digest).where(Archive.digest == upload.digest, Archive.is_complete)
+    ).scalar_one_or_none()
+    if known is not None:
+        return
+    values = {
+        "size_bytes": upload.size_bytes,
+        "received_bytes": upload.size_bytes,
+        "is_complete": True,
+        "user_id": caller.user_id,
+        "created_at": work.now,
+        "used_at": work.now,
+    }
+    # Two clients may upload the same archive at once.
+    fresh = insert_into(work.session, Archive).values(digest=upload.digest, **values)
+    work.session.execute(fresh.on_conflict_do_update(index_elements=["digest"], set_=values))
+
 
 router = new_router("archives", "/archives")
 
@@ -37,10 +96,10 @@ def start_archive(
     size: Annotated[int, Query(ge=1, le=2**62)],
 ) -> ArchiveView:
     """`received_bytes` is the offset to send from. An archive that any user has uploaded before is complete at once."""
-    upload = service.announce(context, caller, digest, size)
+    upload = announce_archive(context, caller, digest, size)
     if upload.is_complete:
         response.status_code = 200
-    return service.view_of(upload)
+    return _view_of(upload)
 
 
 @router.put(
@@ -66,7 +125,7 @@ async def append_archive(
     409 when `offset` is not the number of bytes received; the problem's detail has that number. The digest is verified
     when the archive is complete.
     """
-    store = service.store_of(context)
+    store = archive_store(context)
     upload: ArchiveUpload | None = None
     pending = bytearray()
     try:
@@ -82,8 +141,8 @@ async def append_archive(
     if pending or upload is None:
         upload = await _put(store, caller, digest, _end(upload, offset), bytes(pending))
     if upload.is_complete:
-        await run_in_threadpool(service.note_complete, context, caller, upload)
-    return service.view_of(upload)
+        await run_in_threadpool(register_archive, context, caller, upload)
+    return _view_of(upload)
 
 
 def _end(upload: ArchiveUpload | None, offset: int) -> int:
@@ -97,4 +156,4 @@ async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, pi
 @router.get("/{digest}", operation_id="get_archive", summary="An archive and its upload progress")
 def get_archive(digest: DigestPath, caller: Reader, context: AppContextDep) -> ArchiveView:
     """`received_bytes` counts what the caller has uploaded."""
-    return service.view_of(service.store_of(context).look(digest, caller.user_id))
+    return _view_of(archive_store(context).look(digest, caller.user_id))

@@ -1,4 +1,4 @@
-"""Listing a job's output, page by page."""
+"""Files under a job's output: folders, page by page, and the bytes of a file."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ import os
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Query
+from fastapi.responses import Response
+from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
-from api.app.unit_of_work import AppContext
-from api.auth import JobAccess
+from api.app.unit_of_work import AppContext, AppContextDep
+from api.auth import JobAccess, JobViewer
+from api.http.paging import PageQuery
+from api.http.ranges import OpenFileResponse
+from api.http.routing import new_router
 from core.domain.errors import NotFound, TrainmasterError
 from core.storage.outputs import job_output
 from core.storage.tree import Tree, TreeEntry, split_path
 
-PAGE_LIMIT: Final = 1_000
+_PAGE_LIMIT: Final = 1_000
 OCTETS: Final = "application/octet-stream"
 
 
@@ -28,7 +34,7 @@ def open_output(context: AppContext, access: JobAccess) -> Tree:
         return job_output(work.session, access.load(work.session))
 
 
-def list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEntry]:
+def _list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEntry]:
     """Entries of a folder in order of name, after the name ``after``.
 
     A symbolic link is listed as its target, and left out if the target is missing or outside of the output. The output
@@ -89,3 +95,41 @@ def _stat(tree: Tree, path: str) -> TreeEntry | None:
         return tree.stat(path)
     except TrainmasterError:
         return None
+
+
+router = new_router("files")
+
+_CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+
+
+class FolderQuery(PageQuery):
+    """A folder to list. Cursors are names of entries, which may be longer than the cursors of other lists."""
+
+    path: Annotated[str, Field(max_length=4096, description="Relative to the job's output.")] = ""
+    limit: Annotated[int, Field(ge=1, le=_PAGE_LIMIT)] = 200
+    cursor: Annotated[str | None, Field(max_length=1024, description="`next_cursor` of the previous page.")] = None
+
+
+@router.get("/jobs/{job}/files", operation_id="list_files", summary="A folder of the job's output")
+def list_files(
+    job: JobViewer,
+    context: AppContextDep,
+    query: Annotated[FolderQuery, Query()],
+) -> Page[FileEntry]:
+    """In order of name. Symbolic links that lead out of the output are left out."""
+    return _list_folder(open_output(context, job), query.path, after=query.cursor or "", limit=query.limit)
+
+
+@router.get(
+    "/jobs/{job}/files/content",
+    operation_id="download_file",
+    summary="The bytes of a file, or a range of them",
+    response_class=Response,
+    responses={200: _CONTENT, 206: {**_CONTENT, "description": "The range."}},
+)
+@router.head("/jobs/{job}/files/content", include_in_schema=False)
+def download_file(job: JobViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]) -> Response:
+    """Supports `Range`, `If-Range` and `If-None-Match`; the ETag changes when the file is written."""
+    fd = open_output(context, job).open_file(path)
+    name = path.rstrip("/").rpartition("/")[2]
+    return OpenFileResponse(fd, media_type=media_type_of(name), name=name)

@@ -9,7 +9,7 @@ from fastapi import Query
 from trainmaster.wire.jobs import CodeDifference, CodeFileDifference
 
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.archives.service import store_of
+from api.archives import archive_store
 from api.auth import JobAccess, JobViewer
 from api.http.routing import new_router
 from core.domain.errors import NotFound, Unavailable
@@ -85,7 +85,7 @@ def _files(context: AppContext, digest: str | None) -> dict[str, CodeFile]:
     if digest is None:
         return {}
     try:
-        return list_code(store_of(context).path_of(digest))
+        return list_code(archive_store(context).path_of(digest))
     except FileNotFoundError:
         raise _gone() from None
 
@@ -94,7 +94,7 @@ def _texts(context: AppContext, digest: str | None, paths: list[str]) -> dict[st
     if digest is None or not paths:
         return {}
     try:
-        return read_texts(store_of(context).path_of(digest), frozenset(paths))
+        return read_texts(archive_store(context).path_of(digest), frozenset(paths))
     except FileNotFoundError:
         raise _gone() from None
 

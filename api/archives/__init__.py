@@ -1,1 +1,0 @@
-"""Code archives: resumable uploads, by digest."""

@@ -1,1 +1,0 @@
-"""Attempts of jobs and their replicas."""

@@ -1,1 +1,0 @@
-"""Nodes: labels, cordon and drain, occupancy, quarantine."""

@@ -1,1 +1,0 @@
-"""The queue: order, wait reasons, expected starts, shares."""
