@@ -25,6 +25,9 @@ from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.gc import collect_garbage, gc_executor
+from scheduler.control.maintenance.nodes import sync_nodes
+from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.questions.forecasts import QuestionAnswerer, StartForecastWriter
 from scheduler.control.questions.simulations import SimulationRunner
@@ -32,9 +35,6 @@ from scheduler.control.registrar import Registrar
 from scheduler.control.serving.endpoint_loop import EndpointLoop
 from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.control.transitions import expire_waiting
-from scheduler.control.upkeep.gc import housekeep, sweep_executor
-from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
 from scheduler.executor_factory import make_executor, refused_volumes
 from scheduler.messaging.celery_app import RECONCILE
 from scheduler.messaging.wakeups import Timers
@@ -185,16 +185,16 @@ class SchedulerProcess:
             log.warning("executor.away", why=away.sentence)
         expire_waiting(self.control)
 
-    def sweep(self) -> None:
+    def gc_executor(self) -> None:
         """Remove from the executor what no live attempt owns."""
         try:
-            sweep_executor(self.control)
+            gc_executor(self.control)
         except ExecutorTryAgain as away:
             log.warning("executor.away", why=away.sentence)
 
-    def housekeep(self) -> None:
+    def collect_garbage(self) -> None:
         """Garbage collection in the database and on the disk."""
-        housekeep(self.control, self.settings)
+        collect_garbage(self.control, self.settings)
 
     def wait_for_database(self, stop: threading.Event) -> None:
         """Return when the database answers and the nodes are known; log once while it does not answer.

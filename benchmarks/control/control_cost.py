@@ -31,8 +31,8 @@ from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.upkeep.nodes import sync_nodes
 
 GPUS_PER_NODE = 16
 GIB = 2**30

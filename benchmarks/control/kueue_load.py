@@ -47,8 +47,8 @@ from executors.base import NodeInfo, ReplicaOrder
 from executors.fake import FakeEngine, FakeExecutor, Script
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.messaging.work_queue import DutyCycle
 
 GIB = 2**30

@@ -49,9 +49,9 @@ from executors.fake import FakeEngine, FakeExecutor, Script
 from migrations import upgrade
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.control.upkeep.nodes import sync_nodes
 
 STUDY = "study-1"
 POINTS = 10

@@ -2,7 +2,8 @@
 
 An upload is a file per user, so that users cannot corrupt each other's; it grows by chunks at matching offsets, is
 hashed when complete and then renamed into place. The folder is the truth about bytes, the table ``archives`` about use;
-the sweep compares both. Safe for several processes on one file system: each upload is guarded by a lock on its file.
+garbage collection compares both. Safe for several processes on one file system: each upload is guarded by a lock on
+its file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Archive, Job, Study
 from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound, PayloadTooLarge
 
-# One archive per transaction, so many per call: the next sweep continues.
+# One archive per transaction, so many per call: the next garbage collection continues.
 _SWEEP_BATCH: Final = 500
 _UNFINISHED_AFTER: Final = timedelta(days=1)
 _UNUSED_AFTER: Final = timedelta(days=30)
@@ -326,7 +327,7 @@ def _disk_words() -> Iterator[None]:
         raise
 
 
-def sweep_archives(sessions: SessionFactory, store: ArchiveStore, *, now: datetime) -> int:
+def gc_archives(sessions: SessionFactory, store: ArchiveStore, *, now: datetime) -> int:
     """Delete stale uploads, and archives that no job or study references (except deleted ones) and that were not used
     lately.
 

@@ -73,7 +73,7 @@ def drop_tables(url: URL, folder: Path, project_id: str) -> None:
         connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema_of(project_id)}" CASCADE'))
 
 
-def sweep_tables(sessions: SessionFactory, settings: Settings) -> int:
+def gc_tables(sessions: SessionFactory, settings: Settings) -> int:
     """Drop the leftovers of deleted projects; returns the number of projects."""
     url, folder = make_url(settings.resolved_database_url), folder_of(settings)
     is_sqlite = url.get_backend_name() == "sqlite"
@@ -91,7 +91,7 @@ def sweep_tables(sessions: SessionFactory, settings: Settings) -> int:
         try:
             drop_tables(url, folder, project_id)
         except (SQLAlchemyError, OSError) as error:
-            log.warning("optuna.not_swept", project=project_id, cause=repr(error))  # the next sweep comes
+            log.warning("optuna.not_swept", project=project_id, cause=repr(error))  # the next run retries
             continue
         dropped += 1
         log.info("optuna.swept", project=project_id)

@@ -256,7 +256,7 @@ class DockerExecutor:
         if not self._ask(lambda: self._engine.has_volume(render.tombstone_name(attempt, self._settings.instance))):
             return
         if tidy:
-            with contextlib.suppress(ExecutorTryAgain):  # the sweep finds what is left
+            with contextlib.suppress(ExecutorTryAgain):  # gc finds what is left
                 self.remove(attempt)
         raise AttemptRemoved(f"Attempt {attempt} was removed; start a new attempt.")
 

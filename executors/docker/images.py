@@ -182,7 +182,7 @@ class RuntimeFiles:
 
     def _fetch(self, image: str) -> bytes:
         self._tidy()
-        # Without labels of an attempt: a sweep passes it by.
+        # Without labels of an attempt: garbage collection passes it by.
         body = {
             "Image": image,
             "Entrypoint": ["none"],

@@ -129,12 +129,12 @@ class KubernetesExecutor:
         return newest_generations(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        """Also deletes old tombstones, and placeholders of shared devices that no attempt uses: it is the
-        sweep's call, every few minutes.
+        """Also deletes old tombstones, and placeholders of shared devices that no attempt uses: it is garbage
+        collection's call, every few minutes.
         """
         self._deleter.forget_old_tombstones()
         live = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
-        self._placeholders.sweep(live)
+        self._placeholders.gc(live)
         return live
 
     def remove(self, attempt_id: AttemptId) -> None:

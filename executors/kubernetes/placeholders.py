@@ -8,7 +8,7 @@ ours needs no right to anything: its init container leaves the device's name as 
 
 A placeholder's name follows from the node and from the planner's name of the device, so that all processes find the
 same one. It has an annotation for each attempt that holds it. The process that removes the last annotation deletes it,
-if nothing has changed since; what a killed process leaves is swept by :meth:`Placeholders.sweep`. Why like this:
+if nothing has changed since; what a killed process leaves is deleted by :meth:`Placeholders.gc`. Why like this:
 docs/decisions/0025.
 """
 
@@ -96,7 +96,7 @@ class Placeholders(PodWriter):
             if mark in (pod["metadata"].get("annotations") or {}):
                 self._release_marks(pod, {mark})
 
-    def sweep(self, live: Collection[AttemptId]) -> None:
+    def gc(self, live: Collection[AttemptId]) -> None:
         """Take off the marks of attempts that are not among ``live``, if they are older than a minute."""
         marks = {_holder_key(attempt_id) for attempt_id in live}
         oldest = self._clock() - _YOUNG

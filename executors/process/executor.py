@@ -358,7 +358,7 @@ class ProcessExecutor:
                         )
                     procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
             elif folder.try_lock():
-                procfs.sweep_replica(folder.path, mark_of(folder.key), runtime.groups if runtime is not None else ())
+                procfs.kill_replica(folder.path, mark_of(folder.key), runtime.groups if runtime is not None else ())
                 return
             if time.monotonic() > end:
                 raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")

@@ -1,7 +1,7 @@
-"""Processes from /proc, as far as this driver needs them, and the sweep of those that a killed runtime left behind.
+"""Processes from /proc, as far as this driver needs them, and the end of those that a killed runtime left behind.
 
-The runtime has its own module: it stands alone in any image. The sweep finds processes by the control groups of the
-runtime, and by the mark in the environment of each process that it started.
+The runtime has its own module: it stands alone in any image. :func:`kill_replica` finds processes by the control groups
+of the runtime, and by the mark in the environment of each process that it started.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def sweep_replica(path: Path, mark: str, groups: Iterable[str]) -> None:
+def kill_replica(path: Path, mark: str, groups: Iterable[str]) -> None:
     """Kill the processes of one replica; returns when none is left.
 
     Args:
@@ -83,23 +83,23 @@ def sweep_replica(path: Path, mark: str, groups: Iterable[str]) -> None:
     Raises:
         ExecutorTryAgain: a process does not die within five seconds.
     """
-    if not _sweep(mark, groups):
+    if not _kill_all(mark, groups):
         raise ExecutorTryAgain(f"{path.name} does not end; one of its processes waits in the kernel.")
 
 
-def sweep_replica_once(path: Path, mark: str, groups: Iterable[str]) -> None:
+def kill_replica_once(path: Path, mark: str, groups: Iterable[str]) -> None:
     """As :func:`sweep_replica`, but once per folder: every observation of a lost replica calls it. A file records the
     success.
     """
     done = path / "swept"
-    if not done.exists() and _sweep(mark, groups):
+    if not done.exists() and _kill_all(mark, groups):
         try:
             done.touch(mode=0o600)
         except FileNotFoundError:
             pass
 
 
-def _sweep(mark: str, groups: Iterable[str]) -> bool:
+def _kill_all(mark: str, groups: Iterable[str]) -> bool:
     folders = [Path(group) for group in groups if Path(group).is_relative_to(_CGROUPS)]
     end = time.monotonic() + _LIMIT_S
     while True:

@@ -137,7 +137,7 @@ def read_replica(folder: ReplicaFolder) -> Observation | None:
         phase = Phase.RUNNING if status.get("phase") == "running" else Phase.PENDING
         detail = str(status.get("detail") or ("" if phase is Phase.RUNNING else "Preparing."))
         return Observation(folder.key, phase, started, None, detail, {**facts, "runtime_pid": runtime.pid})
-    procfs.sweep_replica_once(folder.path, mark_of(folder.key), runtime.groups)
+    procfs.kill_replica_once(folder.path, mark_of(folder.key), runtime.groups)
     return Observation(folder.key, Phase.LOST, started, None, _loss(folder.key, runtime), facts)
 
 

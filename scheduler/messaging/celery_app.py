@@ -24,12 +24,21 @@ MODELS: Final = TASK_OF_TOPIC[TOPIC_MODELS]
 ENDPOINT: Final = TASK_OF_TOPIC[TOPIC_ENDPOINT]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
-SWEEP: Final = "trainmaster.sweep"
-HOUSEKEEP: Final = "trainmaster.housekeep"
+# Names on the wire stay, for workers of older versions.
+GC_EXECUTOR: Final = "trainmaster.sweep"
+COLLECT_GARBAGE: Final = "trainmaster.housekeep"
 START_FORECASTS: Final = "trainmaster.start_forecasts"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
-MAINTENANCE_TASKS: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, START_FORECASTS, STUDIES_DUE, ENDPOINTS_DUE)
+MAINTENANCE_TASKS: Final = (
+    RECONCILE_DUE,
+    SYNC_NODES,
+    GC_EXECUTOR,
+    COLLECT_GARBAGE,
+    START_FORECASTS,
+    STUDIES_DUE,
+    ENDPOINTS_DUE,
+)
 MAINTENANCE_QUEUE: Final = "maintenance"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], MAINTENANCE_QUEUE)
 
@@ -39,10 +48,10 @@ _START_FORECASTS_S: Final = 10.0
 _STUDIES_DUE_S: Final = 2.0
 # Also the delay until a serving replica that has started gets requests.
 _ENDPOINTS_DUE_S: Final = 1.0
-_SWEEP_S: Final = 30.0
+_GC_EXECUTOR_S: Final = 30.0
 # The registrar polls by itself; this starts it in a process that has received no wake-up yet.
 _MODELS_S: Final = 10.0
-_HOUSEKEEP_S: Final = 300.0
+_COLLECT_GARBAGE_S: Final = 300.0
 
 # Seconds. A broker that is up answers within milliseconds; longer waiting is in vain.
 _CONNECT_S: Final = 2.0
@@ -108,8 +117,8 @@ def schedule(settings: Settings) -> dict[str, float]:
         TICK: settings.tick_interval_s,
         RECONCILE_DUE: settings.reconcile_interval_s,
         SYNC_NODES: _SYNC_NODES_S,
-        SWEEP: _SWEEP_S,
-        HOUSEKEEP: _HOUSEKEEP_S,
+        GC_EXECUTOR: _GC_EXECUTOR_S,
+        COLLECT_GARBAGE: _COLLECT_GARBAGE_S,
         START_FORECASTS: _START_FORECASTS_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,

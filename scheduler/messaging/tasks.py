@@ -38,8 +38,8 @@ class Tasks:
             celery_app.ENDPOINTS_DUE: process.endpoints.notify_due,
             celery_app.RECONCILE_DUE: process.reconcile_due,
             celery_app.SYNC_NODES: process.sync_nodes,
-            celery_app.SWEEP: process.sweep,
-            celery_app.HOUSEKEEP: process.housekeep,
+            celery_app.GC_EXECUTOR: process.gc_executor,
+            celery_app.COLLECT_GARBAGE: process.collect_garbage,
             celery_app.START_FORECASTS: process.write_start_forecasts,
         }
 

@@ -27,12 +27,12 @@ from executors.fake import FakeEngine, FakeExecutor, ProcessKilled, SeededFaults
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.gc import gc_executor
+from scheduler.control.maintenance.nodes import sync_nodes
+from scheduler.control.maintenance.resync import due_attempts
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.control.transitions import expire_waiting
-from scheduler.control.upkeep.gc import sweep_executor
-from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.resync import due_attempts
 
 TOPIC_DUE, TOPIC_NODES, TOPIC_SWEEP = "due", "nodes", "sweep"
 TOPIC_STUDIES, TOPIC_ASK = "studies", "ask"
@@ -222,7 +222,7 @@ class Process:
             case "ask":
                 return lambda: self.world.ask(self)
             case _:
-                return lambda: [sweep_executor(self.control), None][1]
+                return lambda: [gc_executor(self.control), None][1]
 
     def _tick(self) -> None:
         report = self.ticker.tick()

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db.engine import insert_into
-from core.db.repositories.metrics.writes import forget_metrics
+from core.db.repositories.metrics.writes import delete_metrics
 from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Project, VertexLink, VertexRecord, VertexTableRow
 from core.domain.errors import Conflict, StaleWrite
@@ -120,7 +120,7 @@ def remove_record(session: Session, record: VertexRecord) -> None:
     _remove(session, [*session.scalars(query), record.id])
 
 
-def forget_records(session: Session, limit: int) -> int:
+def delete_records(session: Session, limit: int) -> int:
     """Delete at most ``limit`` records of deleted projects; returns their number."""
     query = (
         select(VertexRecord.id)
@@ -136,7 +136,7 @@ def forget_records(session: Session, limit: int) -> int:
 def _remove(session: Session, ids: Sequence[str]) -> None:
     for start in range(0, len(ids), _AT_ONCE):
         part = ids[start : start + _AT_ONCE]
-        forget_metrics(session, part)
+        delete_metrics(session, part)
         session.execute(delete(VertexRecord).where(VertexRecord.id.in_(part)))  # links follow by their keys
 
 

@@ -23,7 +23,7 @@ class Node(Base):
 
     ``labels``: as reported; :func:`core.db.repositories.nodes.labels_of` merges them with ``admin_labels``.
     ``quarantine``: null,
-    or why it takes no new work (format: :mod:`scheduler.control.upkeep.quarantine`), written by the control loop;
+    or why it takes no new work (format: :mod:`scheduler.control.maintenance.quarantine`), written by the control loop;
     ``quarantined_until`` null: until an admin releases it. ``quarantine_count``: the number of quarantines in a row.
     ``trusted_since``: earlier failures no longer count. ``suspicion``: null, or why a quarantine is withheld.
     """

@@ -5,8 +5,8 @@ wanted? 4. the Pods, owned by the Service, several at once.
 
 Every name is deterministic, so a repeated step finds the existing object. A removal (``delete``) writes a tombstone
 first and deletes the Secrets next. So a creator that sees no tombstone in step 3 has made its Secrets before the
-removal deletes them: a Pod that it posts late, however late, waits for a Secret that never comes, until the sweep or
-the garbage collector takes it away. No container of it ever starts.
+removal deletes them: a Pod that it posts late, however late, waits for a Secret that never comes, until our gc or
+the cluster's garbage collector takes it away. No container of it ever starts.
 
 Each step is one request for all replicas that are created together, but for the Pods: a gang of eight is twelve
 requests.
@@ -111,7 +111,7 @@ class PodCreator:
             raise AttemptRemoved(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
         if policy is not None:
             policy.result()
-        # After the Service: as long as it is there, the sweep leaves what is held for its attempt.
+        # After the Service: as long as it is there, gc leaves what is held for its attempt.
         devices = self._placeholders.hold([order for order in orders if order.request.gpu_milli])
         for key, device in devices.items():
             render.show_device(pods[key], device)

@@ -17,6 +17,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import DecayedUsage
+from scheduler.control.maintenance.quarantine import failures_seen, next_change
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.planning.node_cache import NodeCache, raw_nodes, usage_of
 from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
@@ -28,7 +29,6 @@ from scheduler.control.planning.running import (
     plannable_limit_s,
     running_rows,
 )
-from scheduler.control.upkeep.quarantine import failures_seen, next_change
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.queue.policy_key import turns_taken

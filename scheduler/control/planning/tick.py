@@ -23,6 +23,7 @@ from core.wakeups import TOPIC_RECONCILE
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
+from scheduler.control.maintenance import quarantine
 from scheduler.control.planning.placing import StartOrder, grow, place_all
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
@@ -30,7 +31,6 @@ from scheduler.control.planning.preempting import claims_of, preempt_for
 from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, fingerprint, load_snapshot
 from scheduler.control.planning.wait_reasons import changed_reasons, write_own, write_shapes
 from scheduler.control.transitions import move_queued
-from scheduler.control.upkeep import quarantine
 from scheduler.planning import plan_to_apply as plan
 from scheduler.planning.model import Plan
 

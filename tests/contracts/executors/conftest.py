@@ -65,7 +65,7 @@ class Bench(Protocol):
         """How often the replica's command was started."""
 
 
-# Ids are as unique as the platform's own: the sweep finds processes on the whole machine by them, and several suites
+# Ids are as unique as the platform's own: the driver finds processes on the whole machine by them, and several suites
 # may run there at once.
 _SUITE = uuid.uuid4().hex[:12]
 _numbers = itertools.count(1)

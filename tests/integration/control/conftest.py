@@ -26,8 +26,8 @@ from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.upkeep.nodes import sync_nodes
 
 GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(2))
 KEY = b"k" * 32

@@ -28,8 +28,8 @@ from executors.base import ReplicaKey
 from executors.fake import InjectedFault, Script
 from scheduler.control.attempts.launching.environment import EnvironmentNote
 from scheduler.control.attempts.storage import attempt_writer
-from scheduler.control.upkeep.gc import sweep_executor
-from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.control.maintenance.gc import gc_executor
+from scheduler.control.maintenance.nodes import sync_nodes
 
 KEY = b"k" * 32
 
@@ -111,7 +111,7 @@ def test_what_hangs_of_an_attempt_that_is_swept_is_forgotten(plane, hanging):
     hanging[attempt.id] = ["It hangs."]
     with unit_of_work(plane.sessions) as session:
         session.execute(update(Attempt).values(ended_at=attempt.created_at))
-    assert sweep_executor(plane.control) == 1
+    assert gc_executor(plane.control) == 1
     assert not hanging
 
 

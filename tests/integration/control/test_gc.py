@@ -32,18 +32,18 @@ from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
-from scheduler.control.transitions import expire_waiting
-from scheduler.control.upkeep import gc
-from scheduler.control.upkeep.gc import (
+from scheduler.control.maintenance import gc
+from scheduler.control.maintenance.gc import (
     ORPHAN_GRACE,
-    delete_outlived,
-    forget_events,
-    forget_expired,
-    forget_metrics,
-    forget_runs,
-    sweep_executor,
+    gc_events,
+    gc_executor,
+    gc_expired,
+    gc_jobs,
+    gc_metrics,
+    gc_runs,
 )
-from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.control.maintenance.nodes import sync_nodes
+from scheduler.control.transitions import expire_waiting
 
 
 def put_orphan(plane, job: str, *, database_id: str) -> AttemptId:
@@ -62,16 +62,16 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     plane.settle()
     own_id = ensure_id(plane.sessions)
     put_orphan(plane, job, database_id=own_id if is_reported else "")
-    assert sweep_executor(plane.control) == 0
+    assert gc_executor(plane.control) == 0
     plane.engine.advance(ORPHAN_GRACE - timedelta(seconds=1))
     plane.start()  # whoever takes over goes on counting
-    assert sweep_executor(plane.control) == 0
+    assert gc_executor(plane.control) == 0
     plane.engine.advance(timedelta(seconds=1))
-    assert sweep_executor(plane.control) == 1
+    assert gc_executor(plane.control) == 1
     assert plane.engine.attempts() == {plane.one(Attempt).id: own_id}
     (reported,) = plane.all(Event, kind=gc.FORGOTTEN)
     assert "10 minutes" in reported.reason
-    assert sweep_executor(plane.control) == 0
+    assert gc_executor(plane.control) == 0
     assert plane.all(Orphan) == []
 
 
@@ -81,7 +81,7 @@ def test_orphans_of_another_database_are_left_alone_and_reported_once(plane):
     plane.settle()
     orphan = put_orphan(plane, job, database_id="feedbeef")
     for _ in range(3):
-        assert sweep_executor(plane.control) == 0
+        assert gc_executor(plane.control) == 0
         plane.engine.advance(2 * ORPHAN_GRACE)
     assert orphan in plane.engine.attempts()
     (reported,) = plane.all(Event, kind=gc.FOREIGN)
@@ -119,15 +119,15 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
         for table in (Replica, Attempt, Job, DatabaseIdentity):
             session.execute(delete(table))
     plane.start()
-    sweep_executor(plane.control)
+    gc_executor(plane.control)
     plane.engine.advance(2 * ORPHAN_GRACE)
-    assert sweep_executor(plane.control) == 0
+    assert gc_executor(plane.control) == 0
     assert plane.engine.attempts() == held
     assert ensure_id(plane.sessions) != before
     with unit_of_work(plane.sessions) as session:
         session.execute(update(DatabaseIdentity).values(id=before))
         session.execute(delete(Orphan))
-    sweep_executor(plane.control)
+    gc_executor(plane.control)
     assert not plane.one(Orphan).is_foreign
 
 
@@ -137,7 +137,7 @@ def test_what_has_ended_in_the_database_is_swept_at_once(plane):
     plane.settle()
     with unit_of_work(plane.sessions) as session:
         session.execute(update(Attempt).values(ended_at=plane.engine.now))
-    assert sweep_executor(plane.control) == 1
+    assert gc_executor(plane.control) == 1
     assert not plane.engine.attempts()
 
 
@@ -156,15 +156,15 @@ def test_a_job_outlived_by_its_ttl_is_deleted_and_old_keys_are_forgotten(plane):
     job = plane.submit(ttl="60s")
     plane.settle()
     plane.advance(11)
-    assert delete_outlived(plane.control) == 0
+    assert gc_jobs(plane.control) == 0
     with unit_of_work(plane.sessions) as session:
         session.add(
             IdempotencyKey(user_id="user-1", key="k", request_digest="d", job_id=job, created_at=plane.engine.now)
         )
     plane.engine.advance(timedelta(days=2))
-    assert delete_outlived(plane.control) == 1
+    assert gc_jobs(plane.control) == 1
     assert plane.one(Job, id=job).deleted_at is not None
-    forget_expired(plane.control)
+    gc_expired(plane.control)
     assert not plane.all(IdempotencyKey)
     assert not [lease for lease in plane.all(Lease) if lease.name.startswith("attempt:")]
 
@@ -194,13 +194,13 @@ def test_sessions_and_codes_go_when_they_are_long_over(plane):
                 )
             )
     plane.engine.advance(timedelta(days=30))
-    forget_expired(plane.control)
+    gc_expired(plane.control)
     assert not plane.all(LoginCode)
     assert {row.id for row in plane.all(Token)} == {"expired", "revoked", "valid", "eternal"}, (
         "lists show it for a while"
     )
     plane.engine.advance(timedelta(days=2))
-    forget_expired(plane.control)
+    gc_expired(plane.control)
     assert {row.id for row in plane.all(Token)} == {"valid", "eternal"}
     # An address goes with its time, and with the token that asked for it.
     assert {row.digest for row in plane.all(TensorBoardLink)} == {"eternal"}
@@ -215,10 +215,10 @@ def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
     plane.settle()
     plane.advance(11)
     plane.engine.advance(timedelta(hours=1))
-    assert delete_outlived(plane.control) == 3
+    assert gc_jobs(plane.control) == 3
     assert all(plane.one(Job, id=job).deleted_at is not None for job in short)
     assert all(plane.one(Job, id=job).deleted_at is None for job in long)
-    assert delete_outlived(plane.control) == 0
+    assert gc_jobs(plane.control) == 0
     assert plane.story(short[0]).count("job.deleted") == 1
 
 
@@ -228,15 +228,15 @@ def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane,
     plane.settle()
     plane.advance(11)
     plane.engine.advance(timedelta(days=89))
-    delete_outlived(plane.control)
+    gc_jobs(plane.control)
     story, others = plane.story(deleted), plane.story(remaining)
-    assert forget_events(plane.control, timedelta(days=90)) == 0
+    assert gc_events(plane.control, timedelta(days=90)) == 0
     plane.engine.advance(timedelta(days=2))
     live = plane.submit("live")
     plane.engine.script("worker", Script(run_for=None))
     plane.settle()
     plane.engine.advance(timedelta(days=1000))
-    assert forget_events(plane.control, timedelta(days=90)) == len(story) > 3
+    assert gc_events(plane.control, timedelta(days=90)) == len(story) > 3
     assert plane.story(deleted) == []
     assert plane.story(remaining) == others
     assert "job.running" in plane.story(live)
@@ -249,13 +249,13 @@ def test_metrics_go_with_their_job_and_those_of_others_stay(plane):
         with unit_of_work(plane.control.sessions) as session:
             points = Points([1], [1], [0.5])
             add_metrics(session, StreamKey(job, 1, "worker", 0), {"loss": points}, now=plane.control.clock())
-    assert forget_metrics(plane.control) == 0
+    assert gc_metrics(plane.control) == 0
     plane.advance(11)
     plane.engine.advance(timedelta(days=1))
-    delete_outlived(plane.control)
-    assert forget_metrics(plane.control) == 1
+    gc_jobs(plane.control)
+    assert gc_metrics(plane.control) == 1
     assert [row.owner_id for row in plane.all(MetricStream)] == [remaining]
-    assert forget_metrics(plane.control) == 0
+    assert gc_metrics(plane.control) == 0
 
 
 def test_mlflow_runs_are_deleted_with_their_job_only(plane):
@@ -279,11 +279,11 @@ def test_mlflow_runs_are_deleted_with_their_job_only(plane):
                     tags={}, metrics=[], created_at=now, updated_at=now, **common,
                 )
             )  # fmt: skip
-    assert forget_runs(plane.control) == 0
+    assert gc_runs(plane.control) == 0
     plane.advance(11)
     plane.engine.advance(timedelta(days=1))
-    delete_outlived(plane.control)
-    assert forget_runs(plane.control) == 2
+    gc_jobs(plane.control)
+    assert gc_runs(plane.control) == 2
     assert [row.job_id for row in plane.all(MlflowRun)] == [jobs["kept"]]
     assert [row.id for row in plane.all(MlflowModel)] == ["m-kept"]
 

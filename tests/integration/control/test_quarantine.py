@@ -15,8 +15,8 @@ from core.db.tables import Attempt, Event, Job, Node, NodeFailure, Replica, Wait
 from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
-from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.quarantine import QuarantineSchedule, forget_failures, update_quarantines
+from scheduler.control.maintenance.nodes import sync_nodes
+from scheduler.control.maintenance.quarantine import QuarantineSchedule, delete_old_failures, update_quarantines
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -189,7 +189,7 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
         raise OSError("the database went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr("scheduler.control.upkeep.quarantine.update_quarantines", fail)
+        patched.setattr("scheduler.control.maintenance.quarantine.update_quarantines", fail)
         with pytest.raises(OSError, match="went away"):
             fleet.ticker.tick()
     assert not shut(fleet)
@@ -338,5 +338,5 @@ def test_policy_switches_it_off_and_old_failures_are_forgotten(fleet):
     assert fleet.all(NodeFailure)
     assert not shut(fleet)
     with unit_of_work(fleet.sessions) as session:
-        assert forget_failures(session, fleet.engine.now) == 0
-        assert forget_failures(session, fleet.engine.now + timedelta(days=9)) == 1
+        assert delete_old_failures(session, fleet.engine.now) == 0
+        assert delete_old_failures(session, fleet.engine.now + timedelta(days=9)) == 1

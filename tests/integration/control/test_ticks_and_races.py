@@ -24,8 +24,8 @@ from scheduler.control.attempts.reconcile_result import ReconcileOutcome
 from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempts
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.attempts.storage.statement_batch import flush
+from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.planning import placing
-from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.planning import plan
 from scheduler.planning.model import Plan
 

@@ -20,8 +20,8 @@ from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import Script
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome
-from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.resync import due_attempts, find_drifted
+from scheduler.control.maintenance.nodes import sync_nodes
+from scheduler.control.maintenance.resync import due_attempts, find_drifted
 
 GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(2))
 

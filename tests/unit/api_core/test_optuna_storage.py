@@ -28,7 +28,7 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Attempt, Job, Project
 from core.domain.ids import AttemptId
 from core.settings import Settings
-from core.storage.optuna_tables import sweep_tables
+from core.storage.optuna_tables import gc_tables
 from core.tokens import attempt_token
 
 
@@ -215,12 +215,12 @@ def test_what_a_kill_left_of_a_deleted_project_is_swept_and_nothing_else(
     storage, retained = job_storage(project="speech"), job_storage()
     storage.create_new_study(*make)
     retained.create_new_study(*make)
-    assert sweep_tables(sessions, settings) == 0
+    assert gc_tables(sessions, settings) == 0
     with unit_of_work(sessions) as session:  # the commit of its deletion, after which nothing else was done
         session.execute(update(Project).where(Project.name == "speech").values(deleted_at=clock.now))
     assert "project" in code_of(storage.get_all_studies)[1]
-    assert sweep_tables(sessions, settings) == 1
-    assert sweep_tables(sessions, settings) == 0
+    assert gc_tables(sessions, settings) == 1
+    assert gc_tables(sessions, settings) == 0
     assert [study.study_name for study in retained.get_all_studies()] == ["gone"]
 
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from api.protocols.vertex.metadata import routes, runs
 from api.protocols.vertex.records import lists
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.repositories.vertex_records import forget_records
+from core.db.repositories.vertex_records import delete_records
 from core.db.tables import VertexLink, VertexRecord
 from tests.unit.api_vertex.test_jobs import PARENT, error_of
 
@@ -415,7 +415,7 @@ def test_records_of_a_deleted_project_are_deleted(client: TestClient, sessions: 
     client.post(f"{PARENT}/metadataStores?metadataStoreId=default", json={})
     assert client.delete("/api/v1/projects/theirs").status_code in (200, 204)
     with unit_of_work(sessions) as session:
-        assert forget_records(session, 100) == 1
+        assert delete_records(session, 100) == 1
         assert [row.location for row in session.query(VertexRecord)] == ["us-central1"]
 
 

@@ -99,6 +99,6 @@ def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(holdin
 def test_the_sweep_takes_off_old_marks_of_attempts_that_are_gone_alone(holding, server):
     placeholders = holding(placeholder("5", MINE, THEIRS))
     script(server, [placeholder("6", MINE)], [])
-    placeholders.sweep([AttemptId("att-1")])
+    placeholders.gc([AttemptId("att-1")])
     (patched,) = requested_of(server, "PATCH")
     assert patched.body == {"metadata": {"annotations": {THEIRS: None}}}

@@ -23,7 +23,7 @@ from core.db.repositories.metrics.reads import (
     read_points,
     values_since,
 )
-from core.db.repositories.metrics.writes import IngestResult, NewMetricObject, StreamKey, add_metrics, forget_metrics
+from core.db.repositories.metrics.writes import IngestResult, NewMetricObject, StreamKey, add_metrics, delete_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound
 from core.domain.metrics import limits
@@ -270,7 +270,7 @@ def test_forgetting_a_job_leaves_nothing_of_it(sessions: SessionFactory, add: Ad
         add({"loss": points(0, 100)}, NewMetricObject("a", "text", 1, 1, "text/plain", b"x"))
     add({"loss": points(0, 1)}, key=StreamKey("job-b", 1, "worker", 0))
     with unit_of_work(sessions) as session:
-        assert forget_metrics(session, ["job-a"]) == 1
+        assert delete_metrics(session, ["job-a"]) == 1
     assert find(sessions) == []
     assert [count(sessions, table) for table in (MetricStream, MetricSeries, MetricChunk, MetricObject)] == [1, 1, 0, 0]
     assert len(find(sessions, owner="job-b")) == 1

@@ -99,7 +99,7 @@ def _run(
             "start_ticks": procfs.start_ticks(pid),
             "boot_id": procfs.boot_id(),
             "mark": order.mark,
-            # Before any is made: if this runtime dies, at whatever moment, this list says what to sweep.
+            # Before any is made: if this runtime dies, at whatever moment, this list says what to kill.
             "cgroups": cgroups.folders_to_be(cgroups.name_of(order.mark)) if order.use_cgroups else [],
         },
     )

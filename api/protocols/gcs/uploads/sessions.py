@@ -145,7 +145,7 @@ def begin(bucket: Bucket, target: UploadTarget, key: bytes, now_s: float) -> str
     """Start a session; return its ``upload_id``. Also removes abandoned drafts."""
     target.condition.demand(find_or_none(bucket, target.name))
     bucket.locate(object_path(target.name), makes=True)
-    _sweep(bucket, now_s)
+    _gc_drafts(bucket, now_s)
     session = asdict(target) | {"draft": secrets.token_hex(16)}
     with bucket.tree().draft(f"{UPLOADS}/{session['draft']}"):
         pass
@@ -336,7 +336,7 @@ def _mac(key: bytes, text: str) -> str:
     return base64.urlsafe_b64encode(hmac.new(key, f"upload:{text}".encode(), hashlib.sha256).digest()).decode()
 
 
-def _sweep(bucket: Bucket, now_s: float) -> None:
+def _gc_drafts(bucket: Bucket, now_s: float) -> None:
     try:
         tree = bucket.tree().below(UPLOADS)
         with tree.open_folder() as fd:
@@ -345,4 +345,4 @@ def _sweep(bucket: Bucket, now_s: float) -> None:
                 if stat.S_ISREG(status.st_mode) and status.st_mtime < now_s - _SESSION_LIFETIME_S:
                     os.unlink(name, dir_fd=fd)
     except (TrainmasterError, OSError):
-        return  # no drafts yet, or another process sweeps
+        return  # no drafts yet, or another process deletes them

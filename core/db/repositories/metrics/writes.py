@@ -228,7 +228,7 @@ def gather(segments: Iterable[bytes], only: Container[int] | None = None) -> dic
     return gathered
 
 
-def forget_metrics(session: Session, owner_ids: Sequence[str]) -> int:
+def delete_metrics(session: Session, owner_ids: Sequence[str]) -> int:
     """Delete all metrics of these jobs; returns the number of streams."""
     streams = session.scalars(select(MetricStream.id).where(MetricStream.owner_id.in_(owner_ids))).all()
     if streams:

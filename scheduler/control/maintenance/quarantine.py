@@ -119,7 +119,7 @@ def update_quarantines(session: Session, now: datetime) -> list[str]:
     return changed
 
 
-def forget_failures(session: Session, now: datetime) -> int:
+def delete_old_failures(session: Session, now: datetime) -> int:
     """Delete failures that are too old to count; returns how many."""
     found = session.execute(delete(NodeFailure).where(NodeFailure.at < now - _KEEP))
     return int(found.rowcount)  # type: ignore[attr-defined]

@@ -39,19 +39,19 @@ from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.states import JobState
 from core.settings import Settings
-from core.storage.archives import ArchiveStore, sweep_archives
-from core.storage.optuna_tables import sweep_tables
+from core.storage.archives import ArchiveStore, gc_archives
+from core.storage.optuna_tables import gc_tables
 from scheduler.control import fence
 from scheduler.control.attempts.unkilled_replicas import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER, Journal
+from scheduler.control.maintenance.checkpoint_retention import apply_retention
+from scheduler.control.maintenance.quarantine import delete_old_failures
 from scheduler.control.planning.plan_log import prune
-from scheduler.control.upkeep.checkpoint_retention import apply_retention
-from scheduler.control.upkeep.quarantine import forget_failures
 
 log = structlog.get_logger(__name__)
 
-SWEEP_LEASE: Final = "sweep"
+GC_LEASE: Final = "sweep"  # in the table of leases: older versions take the same one
 # Attempts that this database created and does not know any more were lost to a restored backup: an administrator may
 # still want to keep them.
 ORPHAN_GRACE: Final = timedelta(minutes=10)
@@ -72,7 +72,7 @@ _METRIC_BATCH: Final = 20  # jobs whose metrics are deleted at once
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
-def sweep_executor(control: ControlContext) -> int:
+def gc_executor(control: ControlContext) -> int:
     """Remove from the executor what no live attempt owns; returns the number of removed attempts.
 
     An attempt is in the database before anything of it is created, so what has ended there has no owner. What is not
@@ -97,7 +97,7 @@ def sweep_executor(control: ControlContext) -> int:
         try:
             control.executor.remove(attempt_id)
         except ExecutorTryAgain:
-            continue  # until the next sweep
+            continue  # until the next run
         log_unkilled(control.executor, attempt_id)
         removed += 1
         log.info("attempt.swept", attempt=attempt_id)
@@ -172,7 +172,7 @@ def _add_orphan_event(session: Session, names: Sequence[str], databases: Sequenc
     log.error(kind, **data)
 
 
-def delete_outlived(control: ControlContext) -> int:
+def gc_jobs(control: ControlContext) -> int:
     """Mark jobs as deleted whose ``ttl`` after their end is over; returns how many. Their files stay.
 
     Reads all ended jobs with a ttl, in pages: many jobs with a long ttl must not hide one with a short ttl.
@@ -215,7 +215,7 @@ def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
     return hit is not None
 
 
-def forget_events(control: ControlContext, retention: timedelta) -> int:
+def gc_events(control: ControlContext, retention: timedelta) -> int:
     """Delete the events of deleted jobs that ended longer ago than ``retention``; returns how many."""
     # From jobs to events, by the index on events.job_id: most events belong to live jobs.
     batch = (
@@ -237,7 +237,7 @@ def forget_events(control: ControlContext, retention: timedelta) -> int:
     return dropped
 
 
-def forget_metrics(control: ControlContext) -> int:
+def gc_metrics(control: ControlContext) -> int:
     """Delete the metrics of deleted jobs; returns the number of jobs."""
     batch = (
         select(MetricStream.owner_id)
@@ -250,13 +250,13 @@ def forget_metrics(control: ControlContext) -> int:
     while True:
         with unit_of_work(control.sessions) as session:
             ids = session.scalars(batch).all()
-            writes.forget_metrics(session, ids)
+            writes.delete_metrics(session, ids)
         dropped += len(ids)
         if len(ids) < _METRIC_BATCH:
             return dropped
 
 
-def forget_runs(control: ControlContext) -> int:
+def gc_runs(control: ControlContext) -> int:
     """Delete the MLflow runs of deleted jobs; returns the number of rows. Names of models stay, as others may use
     them.
     """
@@ -269,18 +269,18 @@ def forget_runs(control: ControlContext) -> int:
     return dropped
 
 
-def forget_records(control: ControlContext) -> int:
+def gc_records(control: ControlContext) -> int:
     """Delete what clients of Vertex AI stored in deleted projects; returns the number of records."""
     dropped = 0
     while True:
         with unit_of_work(control.sessions) as session:
-            batch = vertex_records.forget_records(session, _BATCH)
+            batch = vertex_records.delete_records(session, _BATCH)
         dropped += batch
         if batch < _BATCH:
             return dropped
 
 
-def forget_expired(control: ControlContext) -> None:
+def gc_expired(control: ControlContext) -> None:
     """Delete expired idempotency keys, login codes, tokens (browser sessions included), TensorBoard links and
     leases.
     """
@@ -306,7 +306,7 @@ def forget_expired(control: ControlContext) -> None:
         )
 
 
-def forget_plans(control: ControlContext, settings: Settings) -> int:
+def gc_plan_records(control: ControlContext, settings: Settings) -> int:
     """Delete plan records that are too old or take too much space; returns how many."""
     with unit_of_work(control.sessions) as session:
         return prune(
@@ -317,30 +317,30 @@ def forget_plans(control: ControlContext, settings: Settings) -> int:
         )
 
 
-def forget_node_failures(control: ControlContext) -> int:
+def gc_node_failures(control: ControlContext) -> int:
     """Delete failures that are too old to quarantine a node; returns how many."""
     with unit_of_work(control.sessions) as session:
-        return forget_failures(session, control.clock())
+        return delete_old_failures(session, control.clock())
 
 
-def housekeep(control: ControlContext, settings: Settings) -> None:
+def collect_garbage(control: ControlContext, settings: Settings) -> None:
     """Every slow step; a failure is logged and does not affect the others."""
-    lease = fence.acquire(control, SWEEP_LEASE)
+    lease = fence.acquire(control, GC_LEASE)
     if lease is None:
         return
     store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("ttl", lambda: delete_outlived(control)),
-        ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
-        ("plans", lambda: forget_plans(control, settings)),
-        ("failures", lambda: forget_node_failures(control)),
-        ("metrics", lambda: forget_metrics(control)),
-        ("runs", lambda: forget_runs(control)),
-        ("records", lambda: forget_records(control)),
-        ("optuna", lambda: sweep_tables(control.sessions, settings)),
-        ("expired", lambda: forget_expired(control)),
+        ("ttl", lambda: gc_jobs(control)),
+        ("events", lambda: gc_events(control, timedelta(days=settings.event_retention_days))),
+        ("plans", lambda: gc_plan_records(control, settings)),
+        ("failures", lambda: gc_node_failures(control)),
+        ("metrics", lambda: gc_metrics(control)),
+        ("runs", lambda: gc_runs(control)),
+        ("records", lambda: gc_records(control)),
+        ("optuna", lambda: gc_tables(control.sessions, settings)),
+        ("expired", lambda: gc_expired(control)),
         ("checkpoints", lambda: apply_retention(control)),
-        ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
+        ("archives", lambda: gc_archives(control.sessions, store, now=control.clock())),
     )
     for name, step in steps:
         try:

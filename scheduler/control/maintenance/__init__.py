@@ -1,0 +1,1 @@
+"""Periodic maintenance: garbage collection, resync, drift, nodes, quarantine."""

@@ -1,1 +1,0 @@
-"""Periodic upkeep: garbage collection, resync, drift, nodes, quarantine."""
