@@ -22,8 +22,8 @@ class Node(Base):
     """A machine. The cordon, the drain and ``admin_labels`` are the admin's; the rest is reported by the executor.
 
     ``labels``: as reported; :func:`core.db.repositories.nodes.labels_of` merges them with ``admin_labels``.
-    ``quarantine``: null,
-    or why it takes no new work (format: :mod:`scheduler.control.maintenance.quarantine`), written by the control loop;
+    ``quarantine``: null, or why it takes no new work, written by the control loop (format:
+    :mod:`scheduler.control.maintenance.quarantine_updates`);
     ``quarantined_until`` null: until an admin releases it. ``quarantine_count``: the number of quarantines in a row.
     ``trusted_since``: earlier failures no longer count. ``suspicion``: null, or why a quarantine is withheld.
     """

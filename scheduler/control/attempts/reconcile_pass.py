@@ -34,7 +34,7 @@ from scheduler.control.attempts.launching.replica_orders import OrderContext, ch
 from scheduler.control.attempts.launching.resume import ResumeSources, find_resume_path, given_path, load_sources
 from scheduler.control.attempts.launching.startup_status import STARTUP_QUIET_TIME, startup_status, write_startup_status
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult, fingerprint
-from scheduler.control.attempts.spooled_reports import delete_spool, drain_spool
+from scheduler.control.attempts.spool_drain import delete_spool, drain_spool
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.attempts.storage.effects import (

@@ -23,13 +23,13 @@ from core.wakeups import TOPIC_RECONCILE
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
-from scheduler.control.maintenance import quarantine
+from scheduler.control.maintenance import quarantine_updates
 from scheduler.control.planning.placing import StartOrder, grow, place_all
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
 from scheduler.control.planning.preempting import claims_of, preempt_for
+from scheduler.control.planning.reason_changes import changed_reasons, write_own, write_shapes
 from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, fingerprint, load_snapshot
-from scheduler.control.planning.wait_reasons import changed_reasons, write_own, write_shapes
 from scheduler.control.transitions import move_queued
 from scheduler.planning import plan_to_apply as plan
 from scheduler.planning.model import Plan
@@ -66,7 +66,7 @@ class Ticker:
         self._cache = SnapshotCache()
         self._plan_log = PlanLogWriter()
         self._poison_filter = PoisonJobFilter()
-        self._quarantine_schedule = quarantine.QuarantineSchedule()
+        self._quarantine_schedule = quarantine_updates.QuarantineSchedule()
         self._idle_fingerprint: tuple[Any, ...] | None = None  # after a tick that left nothing to start
         self._busy_ticks = 0  # consecutive ticks that started or stopped a job
         self._ticked_at: datetime | None = None
@@ -128,7 +128,7 @@ class Ticker:
             is_due = self._quarantine_schedule.is_due(session, control.clock())
         if is_due:  # before anything is placed on a broken node
             with tick_lease.write() as session:
-                quarantine.update_quarantines(session, control.clock())
+                quarantine_updates.update_quarantines(session, control.clock())
             self._quarantine_schedule.note_done()
         for job_id, event in user_requests:
             self._apply_user_request(tick_lease, job_id, event)

@@ -15,7 +15,7 @@ from core.db.tables import Attempt, Checkpoint, Job, Lease, Replica
 from core.storage.spooled_reports import read_spool
 from core.tokens import attempt_token
 from executors.fake import Script
-from scheduler.control.attempts import spooled_reports as ingesting
+from scheduler.control.attempts import spool_drain as ingesting
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from tests.integration.control.conftest import KEY
 from tests.integration.control.study_lab import Lab
