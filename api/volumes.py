@@ -11,8 +11,8 @@ from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
+from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContextDep, UnitOfWork
-from api.app.volume_cache import CachedVolume
 from api.auth import Caller, PlatformAdmin, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router

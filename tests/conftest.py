@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from sqlalchemy import create_engine, make_url, text
 from starlette.routing import BaseRoute
 
-from api.app import routers
+from api.app import factory
 from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, make_engine, make_sessions
@@ -79,7 +79,7 @@ def _routes_are_built_once() -> Iterator[None]:
     Ours are the same in every application, so those of this process share what the first one worked out. What differs
     between them (state, middleware, error pages) is not in it.
     """
-    include_all, included = routers.include_all, list[BaseRoute]()
+    include_all, included = factory.include_all, list[BaseRoute]()
 
     def include(app: FastAPI) -> None:
         if not included:
@@ -90,7 +90,7 @@ def _routes_are_built_once() -> Iterator[None]:
             app.router.routes.extend(included)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(routers, "include_all", include)
+        patch.setattr(factory, "include_all", include)
         yield
 
 

@@ -1,12 +1,18 @@
-"""Caches in the memory of this process: of values that expire, and of the values used last."""
+"""Caches in the memory of this process: expiring values, the values used last, and all volumes."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
-from datetime import datetime
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+from sqlalchemy import select
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Volume
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -52,3 +58,36 @@ class LruCache(Generic[K, V]):
             self._values.move_to_end(key)
             while len(self._values) > self._limit:
                 self._values.popitem(last=False)
+
+
+VOLUME_TTL: Final = timedelta(seconds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedVolume:
+    name: str
+    root: str | None
+    is_read_only: bool
+
+
+class VolumeCache:
+    def __init__(self, sessions: SessionFactory) -> None:
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._volumes: Mapping[str, CachedVolume] = {}
+        self._until: datetime | None = None
+
+    def find(self, name: str, now: datetime) -> CachedVolume | None:
+        """The volume of this name. A removed volume may be found for ``VOLUME_TTL`` more; a new one is found at
+        once.
+        """
+        with self._lock:
+            if self._until is None or self._until <= now or name not in self._volumes:
+                with unit_of_work(self._sessions, read_only=True) as session:
+                    rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only)).all()
+                self._volumes = {row.name: CachedVolume(row.name, row.root, row.is_read_only) for row in rows}
+                self._until = now + VOLUME_TTL
+            return self._volumes.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._volumes)

@@ -1,7 +1,8 @@
-"""``create_app(settings)``: the HTTP boundary of the platform, with its OpenAPI document."""
+"""``create_app(settings)``: the HTTP boundary of the platform, with all its routers and its OpenAPI document."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -9,15 +10,14 @@ from functools import partial
 from typing import Any, Final
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import VERSION
-from api.app import routers
+from api.app.cache import VolumeCache
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
-from api.app.volume_cache import VolumeCache
-from api.auth import CALLER_LIMIT, CallerCache
+from api.auth import CALLER_LIMIT, CallerCache, forget_callers
 from api.checkpoints.inside import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
@@ -25,7 +25,7 @@ from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
 from api.pages import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
-from api.protocols.optuna.storages import Storages
+from api.protocols.optuna.routes import Storages
 from api.protocols.vertex.table import environment_entries
 from api.tensorboard.links import VIEW_LIMIT, TensorBoardViewCache
 from api.tensorboard.viewers import Viewers
@@ -33,6 +33,69 @@ from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import Wakeup, make_wakeup
+
+PREFIX: Final = "/api/v1"
+
+# Modules under /api/v1; each has a `router`. Requests are matched in this order, so the busiest routes come first.
+NOUNS: Final = (
+    "runtime",
+    "jobs.routes",
+    "studies.routes",
+    "automl.routes",
+    "endpoints.routes",
+    "protocols.optuna.routes",
+    "forecasts.routes",
+    "queue",
+    "attempts",
+    "events.routes",
+    "logs.routes",
+    "metrics.routes",
+    "checkpoints.routes",
+    "models.routes",
+    "files",
+    "jobs.code",
+    "archives",
+    "nodes",
+    "volumes",
+    "quotas.routes",
+    "projects",
+    "policy.routes",
+    "vertex_table",
+    "reservations",
+    "forecasts.simulations",
+    "secrets",
+    "users",
+    "tokens",
+    "spec",
+    "login",
+    "health",
+)
+# At the root.
+ROOTS: Final = (
+    "prometheus.routes",
+    "protocols.mlflow.routes",
+    "protocols.gcs.routes",
+    "protocols.vertex.routes",
+    "protocols.kubeflow.routes",
+    "protocols.ray.routes",
+    "tensorboard.routes",
+    "pages",
+)
+
+
+def include_all(app: FastAPI) -> None:
+    for noun in NOUNS:
+        _include(app, noun, PREFIX)
+    for noun in ROOTS:
+        _include(app, noun, "")
+
+
+def _include(app: FastAPI, noun: str, prefix: str) -> None:
+    router: APIRouter = importlib.import_module(f"api.{noun}").router
+    changes_callers = noun in ("projects", "users", "tokens")
+    dependencies = [Depends(forget_callers, scope="function")] if changes_callers else []
+    app.include_router(router, prefix=prefix, dependencies=dependencies)
+
 
 _DESCRIPTION: Final = (
     "Submit, watch and steer distributed training jobs. Errors are `application/problem+json` with a stable `code`. "
@@ -105,7 +168,7 @@ def create_app(
     app.add_middleware(ResponseEncoding)
     app.add_middleware(RequestLimits)
     app.add_middleware(Envelope, request_metrics=request_metrics, shutdown=shutdown)
-    routers.include_all(app)
+    include_all(app)
     app.openapi = partial(_describe, app)  # type: ignore[method-assign]  # the framework's hook for a custom document
     return app
 

@@ -18,8 +18,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
+from api.app.cache import VolumeCache
 from api.app.coalescing import RequestBatcher
-from api.app.volume_cache import VolumeCache
 from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event

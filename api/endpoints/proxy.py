@@ -18,11 +18,10 @@ from starlette.responses import Response
 
 from api.app.unit_of_work import AppContext
 from api.endpoints.access import EndpointAccess
-from api.endpoints.admission import Admission, open_limit
-from api.endpoints.balance import Balancer
+from api.endpoints.balance import Admission, Balancer, open_limit
 from api.endpoints.upstream import ProxiedResponse, StreamedBody, send, too_large
 from api.endpoints.views import not_ready_reason
-from api.http.content_length import content_length
+from api.http.routing import content_length
 from core.db.repositories.serving import ServingTarget, targets_of
 from core.domain.errors import (
     InvalidRequest,

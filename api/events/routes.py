@@ -12,8 +12,7 @@ from trainmaster.wire.jobs import EventView
 from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import JobAccess, JobViewer, Reader, authenticate
-from api.events.service import EventBatch, EventStream, page_of, start_after
-from api.events.watch import watch_of
+from api.events.service import EventBatch, EventStream, page_of, start_after, watch_of
 from api.http.paging import PageQuery
 from api.http.routing import json_response, new_router
 from api.http.sse import stream_document, stream_response

@@ -10,8 +10,7 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, JobAccess, JobViewer, Writer
 from api.forecasts.service import ask_of, ask_of_job, check_waits, explain, forecast, in_cluster
 from api.http.routing import new_router
-from api.jobs.cloning import changed_spec
-from api.jobs.service import canonical, check_submission, read_spec
+from api.jobs.service import canonical, changed_spec, check_submission, read_spec
 from core.db.repositories.questions import ForecastQuestion
 from core.db.tables import Job
 from core.domain.errors import InvalidRequest

@@ -15,8 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app.graceful_shutdown import GracefulShutdown
-from api.http.content_length import content_length
 from api.http.problems import response_to, unexpected_response
+from api.http.routing import content_length
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from core.domain.errors import ClientTooOld, PayloadTooLarge

@@ -1,8 +1,9 @@
-"""Routers that parse request bodies strictly, and responses that are serialised once."""
+"""Routers that parse request bodies and Content-Length strictly, and responses that are serialised once."""
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Coroutine
 from functools import cached_property
@@ -145,3 +146,18 @@ def _deepest(value: Any) -> str:
         below = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
         waiting.extend((part, (*path, str(name)) if len(path) < 4 else path, depth + 1) for name, part in below)
     return "body"
+
+
+_LENGTH: Final = re.compile(r"[0-9]+")
+_DIGITS: Final = 18  # beyond any limit of the platform, and short enough for Python to parse
+
+
+def content_length(text: str) -> int | None:
+    """The value of a Content-Length header in bytes; ``None`` if it is not a number.
+
+    Only ASCII digits count (RFC 9110, 8.6): ``str.isdigit`` accepts others, which ``int`` cannot read.
+    """
+    if not _LENGTH.fullmatch(text):
+        return None
+    digits = text.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _DIGITS else 10**_DIGITS

@@ -14,10 +14,18 @@ from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
 from api.checkpoints.service import find_complete
 from api.http.routing import json_response, new_router
 from api.jobs import verbs
-from api.jobs.cloning import changed_spec, free_name
 from api.jobs.listing import JobQueryParams, list_page
 from api.jobs.schemas import fresh_detail, load_detail
-from api.jobs.service import Submission, canonical, check_submission, digest_of, read_spec, submit
+from api.jobs.service import (
+    Submission,
+    canonical,
+    changed_spec,
+    check_submission,
+    clone_name,
+    digest_of,
+    read_spec,
+    submit,
+)
 from core.db.tables import Job
 from core.storage.outputs import RESUME_MOUNT
 from core.storage.resume_sources import resume_path, with_resume_mount
@@ -76,7 +84,7 @@ def clone_job(
         resume_from = _resume_from(work.session, original, body)
         name = body.changes.get("name")
         if name is None:
-            name = free_name(work.session, caller, original)
+            name = clone_name(work.session, caller, original)
     raw = changed_spec(original.spec, {**body.changes, "name": name})
     if resume_from is not None:
         raw = with_resume_mount(raw, original)

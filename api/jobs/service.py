@@ -1,14 +1,20 @@
-"""Submission of jobs: all slow checks run outside the transaction, which then has few statements."""
+"""Submission of jobs, and the name and the spec of a clone.
+
+All slow checks run outside the transaction, which then has few statements.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
-from sqlalchemy import select, update
-from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text, with_changes
 from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
@@ -18,7 +24,7 @@ from api.auth import Caller, ProjectMembership
 from api.jobs.locations import JobOutput, check_locations
 from core.db.json import dump_json
 from core.db.repositories.submission import JobSubmission, KeyClaim, NewJob, new_job, write_job
-from core.db.tables import Archive, Job, Project, Secret
+from core.db.tables import Archive, Job, Project, Secret, Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
 from core.ids import new_id
 from core.wakeups import TOPIC_TICK
@@ -221,3 +227,37 @@ def _demand_present(work: UnitOfWork, job_id: str) -> None:
     query = select(Job.id).where(Job.id == job_id, Job.deleted_at.is_(None))
     if work.session.execute(query).scalar_one_or_none() is None:
         raise Conflict("The job of this Idempotency-Key was deleted; use a new key for a new job.")
+
+
+_NAME_CHARS: Final = 63  # of a job's name
+_NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
+
+
+def clone_name(session: Session, caller: Caller, original: Job | Study) -> str:
+    """The default name of a clone: ``digits-2`` for ``digits``, or the next free number.
+
+    A name refers to the newest job or study of that name: a clone of the same name would hide its original.
+    """
+    table = type(original)
+    numbered = _NUMBERED.fullmatch(original.name)
+    # Only the number of a job's clone is incremented; in another name of a job, the number may have a meaning.
+    is_counted = isinstance(original, Study) or original.cloned_from is not None
+    stem = numbered[1] if numbered and is_counted else original.name
+    stem = stem[: _NAME_CHARS - 7].rstrip("-")
+    named = select(table.name).where(
+        or_(table.name == stem, table.name.startswith(f"{stem}-", autoescape=True)), table.deleted_at.is_(None)
+    )
+    if not caller.is_admin:
+        named = named.where(table.project_id.in_(list(caller.projects)))
+    taken = set(session.scalars(named))
+    return next(name for name in (f"{stem}-{number}" for number in count(2)) if name not in taken)
+
+
+def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest
+    replaces.
+
+    Shorthands apply, too: ``workers: 4`` replaces the replicas of the role. The original's ``output`` is dropped, since
+    the clone would overwrite its checkpoints; ``changes`` may state any output, also the original's.
+    """
+    return with_changes({key: value for key, value in spec.items() if key != "output"}, changes)

@@ -19,7 +19,7 @@ from trainmaster.wire.jobs import LogSource
 from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContextDep
 from api.auth import JobViewer, authenticate
-from api.events.watch import watch_of
+from api.events.service import watch_of
 from api.http.paging import PageParams
 from api.http.ranges import ByteRange, OpenFileResponse
 from api.http.routing import new_router

@@ -1,15 +1,20 @@
-"""Metrics as plain JSON values, without a pydantic model for each number."""
+"""Metrics as plain JSON values, without a pydantic model for each number, and a stream's position as text.
+
+The position is the SSE id: ``1a:3k,1b:3k``, series ids and point counts in base 36.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from array import array
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import orjson
 
 from core.db.repositories.metrics.reads import ChartData, StoredSeries
+from core.domain.errors import InvalidRequest
 from core.domain.metrics.digests import Digests
 from core.domain.metrics.points import Points
 
@@ -97,3 +102,34 @@ def _values(values: array[float]) -> list[Any]:
 
 def _or_null(values: Iterable[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
+
+
+_CURSOR: Final = re.compile(r"^$|^[0-9a-z]{1,12}:[0-9a-z]{1,12}(,[0-9a-z]{1,12}:[0-9a-z]{1,12}){0,399}$")
+_BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def write_stream_cursor(series: Iterable[StoredSeries]) -> str:
+    return stream_cursor({item.id: item.count for item in series})
+
+
+def stream_cursor(counts: Mapping[int, int]) -> str:
+    return ",".join(f"{_in_base_36(number)}:{_in_base_36(count)}" for number, count in sorted(counts.items()))
+
+
+def read_stream_cursor(text: str) -> dict[int, int]:
+    """Number of points that the client has, by series. Raises ``InvalidRequest`` for an invalid cursor."""
+    if not _CURSOR.match(text):
+        raise InvalidRequest(
+            "Last-Event-ID is not an id of this stream; omit it to start from the beginning.", field="last-event-id"
+        )
+    pairs = [part.split(":") for part in text.split(",") if part]
+    return {int(number, 36): int(count, 36) for number, count in pairs}
+
+
+def _in_base_36(number: int) -> str:
+    digits = ""
+    while True:
+        number, rest = divmod(number, 36)
+        digits = _BASE_36[rest] + digits
+        if not number:
+            return digits

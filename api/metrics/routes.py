@@ -20,8 +20,7 @@ from api.http.paging import PAGE_LIMIT, PageQuery
 from api.http.routing import new_router
 from api.http.sse import stream_document, stream_response
 from api.metrics import resources, service
-from api.metrics.columns import Plain, as_json
-from api.metrics.cursor import read_cursor
+from api.metrics.columns import Plain, as_json, read_stream_cursor
 from api.metrics.service import ChartQuery
 from api.metrics.stream import MetricStreamer
 from core.db.repositories.metrics.reads import ChartWindow, SeriesFilter
@@ -177,7 +176,7 @@ async def stream_metrics(
 ) -> Response:
     """Points after `after`; without it, points from now on. Of at most 200 series."""
     since = last_event_id if last_event_id is not None else after
-    counts = None if since is None else read_cursor(since)
+    counts = None if since is None else read_stream_cursor(since)
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
     job_id, _ = await run_in_threadpool(_state, context, job)
 

@@ -13,8 +13,7 @@ from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import JobAccess
 from api.http.paging import cut, make_cursor, read_cursor
-from api.metrics.columns import Plain, chart_fields, series_fields
-from api.metrics.cursor import write_cursor
+from api.metrics.columns import Plain, chart_fields, series_fields, write_stream_cursor
 from core.db.repositories.metrics.reads import (
     ChartWindow,
     SeriesFilter,
@@ -85,7 +84,7 @@ def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery)
             }
             for item in shown
         ]
-    return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}
+    return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_stream_cursor(shown)}
 
 
 def objects(

@@ -11,8 +11,7 @@ import anyio
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
-from api.metrics.columns import point_fields, series_fields
-from api.metrics.cursor import of_counts
+from api.metrics.columns import point_fields, series_fields, stream_cursor
 from api.metrics.service import SERIES_LIMIT
 from core.db.repositories.metrics.reads import SeriesFilter, find_series, position_of, read_points
 from core.domain.errors import Unavailable
@@ -80,7 +79,7 @@ class MetricStreamer:
             if self.counts is None:
                 self.counts = {series.id: series.count for series in found}
                 self._position = position
-                return [b"id: " + of_counts(self.counts).encode() + b"\n\n"]
+                return [b"id: " + stream_cursor(self.counts).encode() + b"\n\n"]
             chunks = []
             room = _POLL_POINTS
             for series in found:
@@ -91,7 +90,7 @@ class MetricStreamer:
                     room -= len(points)
                     self.counts[series.id] = start
                     data = {**series_fields(series, series.owner_id), "count": start, "points": point_fields(points)}
-                    chunks.append(event("points", data, event_id=of_counts(self.counts)))
+                    chunks.append(event("points", data, event_id=stream_cursor(self.counts)))
             self._has_more = room <= 0
             self._position = () if self._has_more else position
         return chunks

@@ -11,8 +11,7 @@ from trainmaster.studies import StudySpec, parse_study
 from trainmaster.wire.studies import StudyClone
 
 from api.auth import Caller
-from api.jobs.cloning import free_name
-from api.jobs.service import invalid_spec
+from api.jobs.service import clone_name, invalid_spec
 from core.db.tables import Study
 
 
@@ -26,7 +25,7 @@ def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyCl
     spec = {key: item for key, item in original.spec.items() if key in StudySpec.model_fields}
     raw = changed_spec(spec, body.changes)
     if body.changes.get("name") is None:
-        raw["name"] = free_name(session, caller, original)
+        raw["name"] = clone_name(session, caller, original)
     if body.warm_start:
         raw["warm_start"] = _with_study(raw.get("warm_start"), original.id)
     try:

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContext
-from api.app.volume_cache import CachedVolume
 from api.auth import Caller, Role, has_role
 from api.protocols.vertex.table import Table, table_of
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound

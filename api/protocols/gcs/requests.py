@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Query, Request
 
-from api.http.content_length import content_length
+from api.http.routing import content_length
 from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.objects import Preconditions, etag_of
 from api.protocols.gcs.parameters import not_served

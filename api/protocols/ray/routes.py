@@ -8,10 +8,13 @@ jobs are at ``http://host:port/ray/<project>``, and those of the project ``defau
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import anyio
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Body, Depends, Path, Request, Response, WebSocket
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
@@ -20,14 +23,15 @@ from starlette.websockets import WebSocketDisconnect
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, AppContextDep, get_app_context
 from api.auth import Caller, Reader, Writer, bearer_caller
-from api.events.watch import watch_of
-from api.http.content_length import content_length
+from api.events.service import watch_of
 from api.http.protocol_errors import ProtocolRoute
+from api.http.routing import content_length
 from api.jobs.schemas import wait_reason_of
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import limiter_of
-from api.protocols.ray import jobs, logs, packages
+from api.protocols.ray import jobs, packages
 from api.protocols.ray.jobs import is_waiting
+from api.protocols.ray.mapping import ROLE
 from api.protocols.ray.requests import read_job
 from core.db.repositories.jobs import view_row
 from core.domain.errors import (
@@ -38,9 +42,11 @@ from core.domain.errors import (
     InvalidSpec,
     NotFound,
     TrainmasterError,
+    Unavailable,
 )
 from core.domain.jobs.states import JobState
-from core.storage.logs.files import JobLogs
+from core.storage.logs.files import LINE_LIMIT, JobLogs, parse_line
+from core.storage.logs.merge import LogMerge, Selection, newest_position
 from core.storage.outputs import job_output
 
 
@@ -70,6 +76,14 @@ _DEFAULT: Final = "default"
 _DELETION_POLLS: Final = 80
 _POLL_S: Final = 0.25
 _READERS: Final = 16  # disk reads of all tails together
+# Limit of one response with a driver's log; earlier lines are on the job's page.
+_TEXT_LIMIT: Final = 16 * 2**20
+_DRIVER_LOG: Final = Selection(role=ROLE, index=0)
+# Seconds between two reads of the file, and of the job's status.
+_LOG_POLL_S: Final = 0.25
+_STATUS_POLL_S: Final = 1.0
+_BATCH_LINES: Final = 500
+_DRIVER: Final = f"{ROLE}-0"
 # RFC 6455, 7.4: server shutdown; the stream broke.
 _GOING_AWAY, _BROKEN = 1001, 1011
 
@@ -131,7 +145,7 @@ def get_job(ref: Ref, project: Project, caller: Reader, context: AppContextDep) 
 
 
 def get_logs(ref: Ref, project: Project, caller: Reader, context: AppContextDep) -> Response:
-    return answer({"logs": logs.read_text(_logs(context, caller, project, ref))})
+    return answer({"logs": _read_text(_logs(context, caller, project, ref))})
 
 
 def stop_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
@@ -179,7 +193,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         await websocket.send_denial_response(RayRoute.refusal(error.status, "", error.sentence))
         return
 
-    async def read_status() -> logs.DriverStatus:
+    async def read_status() -> _DriverStatus:
         # Revoked tokens and lost roles end the stream; the caller is cached for some seconds, so this is cheap.
         now_caller = await bearer_caller(websocket, context)
         return await run_in_threadpool(_read_status, context, now_caller, project, ref)
@@ -192,7 +206,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
         try:
             async with watch.following():
-                lines = logs.follow(found, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
+                lines = _follow_log(found, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
                 async for text in lines:
                     await websocket.send_text(text)
             await websocket.close(_GOING_AWAY if shutdown.is_stopping else 1000)
@@ -210,13 +224,13 @@ async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
     then()
 
 
-def _read_status(context: AppContext, caller: Caller, project: str, ref: str) -> logs.DriverStatus:
+def _read_status(context: AppContext, caller: Caller, project: str, ref: str) -> _DriverStatus:
     with context.read() as work:
         job = jobs.find(work.session, caller, project, ref, "viewer").job
         reason = wait_reason_of(view_row(work.session, job.id), work.now) if is_waiting(job) else None
         # The reason of the first moments changes before a user can read it.
         is_shown = reason is not None and reason.code != "just_queued"
-        return logs.DriverStatus(
+        return _DriverStatus(
             JobState(job.state).is_terminal, reason.sentence if reason is not None and is_shown else ""
         )
 
@@ -246,3 +260,76 @@ for _prefix in PREFIXES:
 router.add_api_route(
     "/ray/{rest:path}", nothing_here, methods=["GET", "POST", "PUT", "PATCH", "DELETE"], name="ray_nothing_here"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _DriverStatus:
+    """``waits``: wait reason; empty if the job does not wait, or the reason is unknown."""
+
+    is_over: bool
+    waits: str = ""
+
+
+def _read_text(logs: JobLogs) -> str:
+    """The output of the newest attempt's driver, at most its last ``_TEXT_LIMIT`` bytes. Blocks."""
+    attempts = logs.attempts()
+    if not attempts:
+        return ""
+    try:
+        with logs.opened(attempts[-1], _DRIVER) as fd:
+            size = os.fstat(fd).st_size
+            start = max(0, size - _TEXT_LIMIT)
+            data = os.pread(fd, _TEXT_LIMIT, start)
+    except NotFound:
+        return ""
+    head = ""
+    if start:
+        data = data[data.find(b"\n", 0, LINE_LIMIT) + 1 :]
+        head = f"[the last {_TEXT_LIMIT // 2**20} MiB; the rest is at the job's page]\n"
+    lines = data.split(b"\n")
+    tail = [] if not lines[-1] else [lines[-1]]
+    return head + "".join(f"{parse_line(line).text}\n" for line in [*lines[:-1], *tail])
+
+
+async def _follow_log(
+    logs: JobLogs,
+    read_status: Callable[[], Awaitable[_DriverStatus]],
+    wait: Callable[[float], Awaitable[bool]],
+    *,
+    shutdown: GracefulShutdown,
+    limiter: CapacityLimiter,
+) -> AsyncIterator[str]:
+    """Stream lines from the newest attempt's first, across later attempts, until the job ends.
+
+    While the job waits, each new wait reason is sent once. Ends early at shutdown.
+    """
+    position = await to_thread.run_sync(lambda: newest_position(logs, _DRIVER_LOG, tail_lines=None), limiter=limiter)
+    merge = LogMerge(logs, _DRIVER_LOG, position)
+    status = await read_status()
+    read_at = anyio.current_time()
+    last_reason = ""
+    while not shutdown.is_stopping:
+        if status.waits and status.waits != last_reason:
+            last_reason = status.waits
+            yield f"[trainmaster] waiting: {last_reason}\n"
+        # The status was read before the file, so all output of an ended job is read.
+        is_final = status.is_over
+        await to_thread.run_sync(merge.refresh, limiter=limiter)
+        while not shutdown.is_stopping:
+            lines = await to_thread.run_sync(
+                lambda: merge.step(max_lines=_BATCH_LINES, is_final=is_final),  # noqa: B023 (run before it changes)
+                limiter=limiter,
+            )
+            if lines:
+                yield "".join(f"{parse_line(line.raw).text}\n" for line in lines)
+            if not merge.has_more:
+                break
+        if is_final:
+            return
+        has_news = await wait(_LOG_POLL_S)
+        if has_news or anyio.current_time() - read_at >= _STATUS_POLL_S:
+            read_at = anyio.current_time()
+            try:
+                status = await read_status()
+            except Unavailable:
+                continue  # the database is unavailable: keep streaming

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from api.http.content_length import content_length
+from api.http.routing import content_length
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from api.endpoints.admission import Admission
+from api.endpoints.balance import Admission
 from api.http.connections import AbortableConnection
 from core.db.engine import SessionFactory
 from core.domain.errors import Unavailable

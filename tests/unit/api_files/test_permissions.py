@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from api.app import routers
+from api.app import factory
 from api.app.factory import create_app
 from api.pages import PAGE_PATHS
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
@@ -190,8 +190,8 @@ def _routes_of(routes: Iterable[Any]) -> Iterator[tuple[str, set[str]]]:
 
 def all_routes() -> set[str]:
     found = set()
-    for noun in (*routers.NOUNS, *routers.ROOTS):
-        prefix = "" if noun in routers.ROOTS else routers.PREFIX
+    for noun in (*factory.NOUNS, *factory.ROOTS):
+        prefix = "" if noun in factory.ROOTS else factory.PREFIX
         for path, methods in _routes_of(importlib.import_module(f"api.{noun}").router.routes):
             found |= {f"{method} {prefix}{path}" for method in methods}
     app = create_app(Settings(secret_key=SecretStr("k" * 40)), wakeup=NoWakeup())

@@ -1,9 +1,11 @@
-"""Uploads: in one request, or resumable in several chunks."""
+"""Uploads: in one request, whose ``multipart/related`` body is parsed here (RFC 2387), or resumable in chunks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from email.message import Message
 from typing import Annotated, Any, Final
 
 import orjson
@@ -20,7 +22,6 @@ from api.protocols.gcs.objects import Preconditions, checksums_of_object, find_o
 from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain, total_bytes, url_of
 from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter, limit_of_objects
 from api.protocols.gcs.uploads import sessions
-from api.protocols.gcs.uploads.multipart import Multipart
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import large_blocks
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
@@ -163,7 +164,7 @@ async def _multipart(
     caller: StorageCaller | None,
     context: AppContext,
 ) -> Response:
-    body = Multipart(request.headers.get("content-type", ""))
+    body = _MultipartParser(request.headers.get("content-type", ""))
     stream = request.stream()
     first = b""
     async for block in stream:
@@ -225,3 +226,72 @@ def _json(body: bytes) -> Any:
         return orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:
         raise InvalidRequest("The object's metadata is not JSON.", field="body") from error
+
+
+_PARTS_HEAD_BYTES: Final = 64 * 2**10  # of the metadata with all headers
+
+
+class _MultipartParser:
+    """Streaming parser: ``metadata`` is set once ``feed`` has read the first part."""
+
+    def __init__(self, content_type: str) -> None:
+        header = Message()
+        header["content-type"] = content_type
+        boundary = header.get_param("boundary")
+        if header.get_content_type() != "multipart/related" or not isinstance(boundary, str) or not boundary:
+            raise InvalidRequest("A multipart upload is multipart/related, with a boundary.", field="content-type")
+        self._mark = b"--" + boundary.encode()
+        self._pending = b""
+        self._fed_bytes = 0
+        self._head_bytes = 0
+        self.metadata: Any = None
+
+    def least_bytes(self, body_bytes: int | None) -> int | None:
+        """Lower bound of the object's size, given the body's; needs ``metadata``."""
+        return None if body_bytes is None else max(0, body_bytes - self._head_bytes - self._tail_bytes)
+
+    @property
+    def _tail_bytes(self) -> int:
+        """Upper bound: line break, boundary, two dashes, line break, trailing blanks."""
+        return len(self._mark) + 64
+
+    def feed(self, data: bytes) -> bytes:
+        """The object's bytes that cannot be part of the final boundary; :meth:`end` returns the rest."""
+        self._pending += data
+        self._fed_bytes += len(data)
+        if self.metadata is None and not self._read_head():
+            return b""
+        tail = self._tail_bytes
+        sure, self._pending = self._pending[:-tail], self._pending[-tail:]
+        return sure
+
+    def end(self) -> bytes:
+        """The object's last bytes. Raises ``InvalidRequest`` if the body broke off."""
+        found = re.search(rb"\r?\n" + re.escape(self._mark) + rb"--\s*\Z", self._pending)
+        if self.metadata is None or found is None:
+            raise InvalidRequest("The multipart body broke off, or is not of two parts.", field="body")
+        return self._pending[: found.start()]
+
+    def _read_head(self) -> bool:
+        """Whether both parts' headers and the metadata were received."""
+        first = self._pending.find(self._mark)
+        after = self._pending.find(b"\n" + self._mark, first + len(self._mark)) if first >= 0 else -1
+        blank = _blank(self._pending, after + 1 + len(self._mark)) if after >= 0 else None
+        if blank is None:
+            if len(self._pending) > _PARTS_HEAD_BYTES:
+                raise InvalidRequest("The multipart body has no two parts, or its metadata is too long.", field="body")
+            return False
+        begin = _blank(self._pending[:after], first)
+        try:
+            self.metadata = orjson.loads(self._pending[begin:after].strip() or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest("The first part, the object's metadata, is not JSON.", field="body") from error
+        self._pending = self._pending[blank:]
+        self._head_bytes = self._fed_bytes - len(self._pending)
+        return True
+
+
+def _blank(data: bytes, start: int) -> int | None:
+    """Position after the next empty line."""
+    found = re.compile(rb"\r?\n\r?\n").search(data, start)
+    return None if found is None else found.end()
