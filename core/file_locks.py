@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def take(fd: int) -> bool:
+def try_lock(fd: int) -> bool:
     """Lock the open file; ``False`` if another process holds it. The lock lives as long as the open file."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,6 +27,6 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not take(fd)
+        return not try_lock(fd)
     finally:
         os.close(fd)

@@ -30,7 +30,7 @@ class HomeLock:
             raise CannotStart(
                 f"The data folder {home} cannot be written ({error.strerror}); choose another one with --home."
             ) from error
-        if not file_locks.take(fd):
+        if not file_locks.try_lock(fd):
             os.close(fd)
             running = read_up_file(home)
             where = f" at {running['url']} (process {running['pid']})" if running else ""

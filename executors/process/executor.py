@@ -126,7 +126,7 @@ class ProcessExecutor:
         *,
         world: int = 1,  # noqa: ARG002 - ports come again only when all others were given out
     ) -> Layout:
-        ports = self._ports.take(len(layout.replicas) * PORTS_PER_REPLICA, taken_ports)
+        ports = self._ports.allocate(len(layout.replicas) * PORTS_PER_REPLICA, taken_ports)
         return Layout(
             tuple(
                 replace(
@@ -241,7 +241,7 @@ class ProcessExecutor:
                 if (folder / "runtime.json").exists():
                     yield None
                     return
-                if file_locks.take(fd) and _is_same_file(fd, folder / "lock"):
+                if file_locks.try_lock(fd) and _is_same_file(fd, folder / "lock"):
                     # Again under the lock: a removal that began meanwhile waits for it and must find nothing running.
                     if (self._removed / attempt).exists():
                         shutil.rmtree(folder.parent, ignore_errors=True)

@@ -40,7 +40,7 @@ class PortBook:
         self._path = path
         self._range = ports
 
-    def take(self, count: int, taken: frozenset[int]) -> list[int]:
+    def allocate(self, count: int, taken: frozenset[int]) -> list[int]:
         """``count`` fresh ports. Raises :class:`ExecutorTryAgain` when there are not so many."""
         with self._cursor() as cursor:
             found: list[int] = []

@@ -70,12 +70,12 @@ class WarmLimits:
 
 @dataclass(frozen=True, slots=True)
 class ParentPool:
-    """The pool of parents that fit an order: ``folder`` holds them, ``about`` configures a new one, ``hint`` is the
+    """The pool of parents that fit an order: ``folder`` holds them, ``parent_config`` is for a new one, ``hint`` is the
     file that names the framework of this command.
     """
 
     folder: Path
-    about: Mapping[str, Any]
+    parent_config: Mapping[str, Any]
     hint: Path
 
 
@@ -83,14 +83,14 @@ class WarmStarts:
     """Safe to use from several threads and processes.
 
     Args:
-        python, runtime: run the waiter, as they run the runtime.
+        python, runtime: run the standby process, as they run the runtime.
     """
 
     def __init__(self, folder: Path, limits: WarmLimits, *, python: str, runtime: Path) -> None:
         self._folder = folder
         self._limits = limits
         self._python = python
-        self._waiter = runtime / "warm" / "waiter.py"
+        self._standby = runtime / "warm" / "standby.py"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def pool(self, order: ReplicaOrder, environment: Mapping[str, str]) -> ParentPool | None:
@@ -109,9 +109,9 @@ class WarmStarts:
         # Files in the job's own folders cannot be shared with other jobs.
         if python is None or any(_OWN.search(value) for value in (python, *import_env.values())):
             return None
-        about: dict[str, Any] = {"python": python, "argv0": words[0], "env": import_env, "names": IMPORT_ENV}
-        key = _digest([about, _inherited(), str(self._waiter)])
-        about |= {
+        parent_config: dict[str, Any] = {"python": python, "argv0": words[0], "env": import_env, "names": IMPORT_ENV}
+        key = _digest([parent_config, _inherited(), str(self._standby)])
+        parent_config |= {
             "parents": self._limits.parents,
             "memory_bytes": self._limits.memory_bytes,
             "idle_s": self._limits.idle_s,
@@ -120,7 +120,7 @@ class WarmStarts:
         folder = self._folder / key
         # Its arguments are left out: a study's trials differ in them. A file's name, or -m and the module's, decides.
         return ParentPool(
-            folder, about, folder / "hints" / _digest([order.project, *words[: 3 if "-m" in words[:3] else 2]])
+            folder, parent_config, folder / "hints" / _digest([order.project, *words[: 3 if "-m" in words[:3] else 2]])
         )
 
     def start(
@@ -183,11 +183,11 @@ class WarmStarts:
         if file_locks.is_held(pool.folder / "waiting"):
             return
         pool.folder.mkdir(mode=0o700, exist_ok=True)
-        ReplicaFolder(pool.folder).write("about.json", pool.about)
+        ReplicaFolder(pool.folder).write("about.json", pool.parent_config)
         # It runs on by itself, and holds the lock when this returns. A failure costs only a warm start.
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                [self._python, "-I", "-S", str(self._waiter), str(pool.folder), str(state.path), str(pool.hint)],
+                [self._python, "-I", "-S", str(self._standby), str(pool.folder), str(state.path), str(pool.hint)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -212,7 +212,8 @@ class WaitReasonCode(StrEnum):
     RESERVED = "reserved"  # would fit, but would delay a job ahead in the queue
     BACKOFF = "backoff"  # starts again in a moment after a failed attempt
     QUOTA = "quota"  # its project, or its user within the project, is at its quota
-    GPU_HEADROOM = "kept_for_gpus"  # would fit, but needs the CPU or memory headroom of a node's free GPUs
+    # Would fit, but needs the CPU or memory headroom of a node's free GPUs. The value is in databases and clients.
+    GPU_HEADROOM = "kept_for_gpus"
     BOOKED = "booked"  # would fit, but an administrator reserved the nodes for another project
     PREEMPTING = "preempting"  # victims are being stopped for it
 

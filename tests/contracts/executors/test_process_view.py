@@ -314,13 +314,13 @@ def test_a_port_in_use_is_not_given(tmp_path):
         port = server.getsockname()[1]
         book = PortBook(tmp_path / "ports", PortRange(port, port))
         with pytest.raises(Exception, match="1 ports are needed and 0 are free"):
-            book.take(1, frozenset())
+            book.allocate(1, frozenset())
 
 
 def test_ports_go_round_before_they_come_again(tmp_path):
     book = PortBook(tmp_path / "ports", PortRange(20_000, 20_399))
-    first = book.take(8, frozenset())
-    rest = [port for _ in range(20) for port in book.take(8, frozenset())]
+    first = book.allocate(8, frozenset())
+    rest = [port for _ in range(20) for port in book.allocate(8, frozenset())]
     assert not set(first) & set(rest)
     assert len(set(rest)) == len(rest)
 

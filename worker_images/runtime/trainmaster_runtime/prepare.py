@@ -266,7 +266,7 @@ def _unpack(
     try:
         if path is None:
             path = _fetch(order, state, token, log, check_stop)
-        state.tell(phase="pending", detail="Unpacking the code.")
+        state.write_status(phase="pending", detail="Unpacking the code.")
         unpack(path, order.code_digest, work, reserved)
     except ArchiveRefused as error:
         raise NotStarted(ReplicaEnd("start_refused", None, str(error))) from error
@@ -280,7 +280,7 @@ def _fetch(
     """The code archive from the API, in the state folder; returns its path."""
     from trainmaster_runtime.code_archive import CodeAway, fetch
 
-    state.tell(phase="pending", detail="Fetching the code.")
+    state.write_status(phase="pending", detail="Fetching the code.")
     path = state.file("code.tar.gz")
     try:
         fetch(order.api_url or "", token, path, say=log.say, wait=check_stop)
@@ -349,7 +349,7 @@ def _wait_for_peers(order: RuntimeOrder, state: StateFolder, check_stop: Callabl
             raise NotStarted(ReplicaEnd("peers_missing", None, sentence))
         if missing != reported_missing:
             reported_missing = missing
-            state.tell(phase="pending", detail="Waiting for the names of %s." % names)
+            state.write_status(phase="pending", detail="Waiting for the names of %s." % names)
         # The peers of a gang appear within a second of each other; later the name server is to have some peace.
         check_stop(min(pause_s, max(0.01, end - clock.monotonic())))
         pause_s = min(0.5, 1.3 * pause_s)
@@ -366,7 +366,9 @@ def _wait_for_rendezvous(order: RuntimeOrder, state: StateFolder, check_stop: Ca
     end = clock.monotonic() + order.peers_grace_s
 
     def pause(seconds: float) -> None:
-        state.tell(phase="pending", detail="Waiting for Horovod's rendezvous, which the runtime of rank 0 serves.")
+        state.write_status(
+            phase="pending", detail="Waiting for Horovod's rendezvous, which the runtime of rank 0 serves."
+        )
         check_stop(seconds)
 
     rendezvous.wait_for(env, lambda: os.path.exists(mark) or clock.monotonic() >= end, pause)

@@ -59,7 +59,7 @@ class StateFolder:
             stream.write(json.dumps(data).encode())
         os.rename(temporary, self.file(name))
 
-    def tell(self, **status: object) -> None:
+    def write_status(self, **status: object) -> None:
         """Replace the status. A full disk is ignored: the job goes on without a status."""
         try:
             self.write("status.json", status)

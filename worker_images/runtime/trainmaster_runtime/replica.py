@@ -150,7 +150,7 @@ class ReplicaRun:
             self._worlds = WorldChanges(order, self._state, prepared.job_folder, shared)
             self._worlds.publish()
             self._wait_for_world(self._worlds)
-        self._state.tell(phase="pending", detail="Starting the command.")
+        self._state.write_status(phase="pending", detail="Starting the command.")
         programs = prepared.programs(order)
         self._limits = limits = Limits(order, prepared)
         error = self._spawn(programs)
@@ -174,7 +174,7 @@ class ReplicaRun:
         """A replica that joins a gang with processes per world starts nothing before its first world."""
         if not worlds.is_joining or self._order.joins_warm:
             return
-        self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=worlds.facts())
+        self._state.write_status(phase="pending", detail="Waiting for its place in the gang.", facts=worlds.facts())
         worlds.show()
         while worlds.is_joining:
             self._check_stop(LOOK_S)
@@ -242,10 +242,10 @@ class ReplicaRun:
             self._facts.update(worlds.facts())
             worlds.show()
         if worlds is not None and worlds.is_joining:
-            self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=self._facts)
+            self._state.write_status(phase="pending", detail="Waiting for its place in the gang.", facts=self._facts)
             return
         self._started_at = self._started_at or clock.stamp(clock.now())
-        self._state.tell(phase="running", detail=detail, started_at=self._started_at, facts=self._facts)
+        self._state.write_status(phase="running", detail=detail, started_at=self._started_at, facts=self._facts)
 
     # Loop
 

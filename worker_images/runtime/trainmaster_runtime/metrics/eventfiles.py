@@ -64,7 +64,7 @@ class FileClaims:
         self._folder = folder
         self._owner = owner
 
-    def take(self, path: str, offset: int) -> Optional[FileClaim]:
+    def claim(self, path: str, offset: int) -> Optional[FileClaim]:
         """Claim ``path`` (relative to the output) from ``offset`` on; ``None`` when another replica of this attempt has
         it.
 
@@ -187,7 +187,7 @@ class EventFileReader:
         if root is None:
             known.is_ours = True
             return
-        known.claim = self._claims.take(known.path[len(root) + 1 :], known.offset)
+        known.claim = self._claims.claim(known.path[len(root) + 1 :], known.offset)
         if known.claim is None:
             known.is_done = True
         else:

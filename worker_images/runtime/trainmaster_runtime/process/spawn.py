@@ -108,7 +108,7 @@ def _become(
             if os.getppid() != parent:
                 os._exit(137)
             if warm is not None:
-                ready = _take(warm, program, failure_write)
+                ready = _prepare_warm(warm, program, failure_write)
             if ready is None:
                 _execute(program)
         except StartError as error:
@@ -125,8 +125,8 @@ def _become(
     raise ProgramStarted(ready)
 
 
-def _take(warm: WarmFork, program: UserProgram, failure_write: int) -> RunnableProgram | None:
-    answer = warm.take(program)
+def _prepare_warm(warm: WarmFork, program: UserProgram, failure_write: int) -> RunnableProgram | None:
+    answer = warm.prepare(program)
     if isinstance(answer, str):
         os.write(failure_write, ("executed: " + answer + _HOW_ENDS).encode())
         return None

@@ -20,7 +20,7 @@ import sys
 import time
 
 from trainmaster_runtime.process import syscalls
-from trainmaster_runtime.warm import frameless
+from trainmaster_runtime.warm import interpreter_main
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class WarmFork:
         self._parent = parent
         self._is_known = is_known
 
-    def take(self, program: UserProgram) -> RunnableProgram | str:
+    def prepare(self, program: UserProgram) -> RunnableProgram | str:
         """Whether the calling process, in its place already, may run ``program`` as it is; else why it must be
         executed.
 
@@ -177,7 +177,7 @@ class WarmFork:
         if ready.code is None:
             import runpy
 
-            frameless.run_next(
+            interpreter_main.run_as_main(
                 runpy.__dict__["_run_module_as_main"],  # what `python -m` itself calls
                 ready.target,
                 True,
@@ -190,7 +190,7 @@ class WarmFork:
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", str(ready.file))
         if sys.version_info < (3, 15):
             main["__cached__"] = None
-        frameless.run_next(
+        interpreter_main.run_as_main(
             exec,
             ready.code,
             main,

@@ -51,28 +51,28 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     Args:
         end: the exit hook's state.
     """
-    about = read_json(os.path.dirname(folder) + "/about.json") or {}
+    parent_config = read_json(os.path.dirname(folder) + "/about.json") or {}
     framework = os.path.basename(folder)
     lock = int(os.environ.pop("TRAINMASTER_WARM_LOCK"))
     os.set_inheritable(lock, False)
     os.environ.pop("TRAINMASTER_WARM")
     parent = PreloadedParent(
         framework=framework,
-        python=about["python"],
-        argv0=about["argv0"],
+        python=parent_config["python"],
+        argv0=parent_config["argv0"],
         env={name: value for name, value in _env.items() if name not in _OWN},
-        names=about["names"],
+        names=parent_config["names"],
     )
     parent.end = end
     try:
-        _preload(parent, about["memory_bytes"])
+        _preload(parent, parent_config["memory_bytes"])
     except BaseException as error:  # noqa: BLE001 - an import's error, SystemExit too, is recorded and must not reach a job
         pool_files.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
         os._exit(1)
     pool_files.write(
         folder + "/parent.json", json.dumps({"pid": os.getpid(), "start_ticks": procfs.start_ticks(os.getpid())})
     )
-    started = _Service(parent, folder, about["idle_s"], lock).run()
+    started = _Service(parent, folder, parent_config["idle_s"], lock).run()
     if started is not None:
         fork, ready = started
         fork.become(ready)
@@ -255,16 +255,16 @@ class _Service:
 
     def _serve(self) -> tuple[WarmFork, RunnableProgram] | None:
         try:
-            asking, _ = self._listener.accept()
+            connection, _ = self._listener.accept()
         except OSError:
             return None
-        with asking:
+        with connection:
             try:
-                asking.settimeout(_REQUEST_S)
-                if not _is_own(asking):
+                connection.settimeout(_REQUEST_S)
+                if not _is_own(connection):
                     return None
-                asking.sendall(b"+")
-                request, fds = _receive(asking)
+                connection.sendall(b"+")
+                request, fds = _receive(connection)
             except (OSError, ValueError):
                 return None
             try:
@@ -278,10 +278,10 @@ class _Service:
             self._listener.close()
             # It is held until the last copy is closed: a parent that has died would count as alive while the job runs.
             os.close(self._lock)
-            tell = os.dup(asking.fileno())
-        return self._be_runtime(request, fds, tell)
+            answer_fd = os.dup(connection.fileno())
+        return self._be_runtime(request, fds, answer_fd)
 
-    def _be_runtime(self, request: dict[str, Any], fds: list[int], tell: int) -> tuple[WarmFork, RunnableProgram]:
+    def _be_runtime(self, request: dict[str, Any], fds: list[int], answer_fd: int) -> tuple[WarmFork, RunnableProgram]:
         from trainmaster_runtime import main
         from trainmaster_runtime.warm.child import ProgramStarted
 
@@ -297,7 +297,7 @@ class _Service:
             # Nothing of the job's own may get into the runtime.
             library = os.path.dirname(os.__file__)
             sys.path[:] = [entry for entry in sys.path if entry in (library, library + "/lib-dynload")]
-            main.run_forked(request["order"], lock, tell, fork)
+            main.run_forked(request["order"], lock, answer_fd, fork)
         except ProgramStarted as started:
             return fork, started.ready
         except BaseException:  # noqa: BLE001 - as an executed runtime would end
@@ -305,17 +305,17 @@ class _Service:
         os._exit(1)
 
 
-def _is_own(asking: socket.socket) -> bool:
-    credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+def _is_own(connection: socket.socket) -> bool:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
-def _receive(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """One line of JSON, with two descriptors. Raises ``ValueError`` for less."""
     fds = array.array("i")
     text = b""
     while not text.endswith(b"\n"):
-        data, extra, _, _ = asking.recvmsg(65_536, socket.CMSG_SPACE(2 * fds.itemsize))
+        data, extra, _, _ = connection.recvmsg(65_536, socket.CMSG_SPACE(2 * fds.itemsize))
         for level, kind, content in extra:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])

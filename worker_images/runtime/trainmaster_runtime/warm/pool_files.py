@@ -2,7 +2,7 @@
 
 ================================  ====================================================================================
 ``<key>/about.json``              how to start a parent; written by the executor
-``<key>/waiting``                 held by the waiter of this key
+``<key>/waiting``                 held by the standby process of this key
 ``<key>/hints/<command>``         the framework that the command was seen to use
 ``<key>/<framework>/lock``        held by the parent for as long as it lives
 ``<key>/<framework>/parent.json``  its pid and start
@@ -31,7 +31,7 @@ _ROOM_S = 30.0  # it takes milliseconds
 _LOOK_S = 0.1
 
 
-def take(path: str) -> int | None:
+def try_lock(path: str) -> int | None:
     """Lock ``path`` and return its descriptor; ``None``: another process holds the lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -67,7 +67,7 @@ def make_room(root: str, most: int) -> bool:
     """
     end = clock.monotonic() + _ROOM_S
     while True:
-        room = take(root + "/room")
+        room = try_lock(root + "/room")
         if room is not None:
             break
         if clock.monotonic() > end:
@@ -81,7 +81,7 @@ def make_room(root: str, most: int) -> bool:
                 folder = "%s/%s/%s" % (root, key, framework)
                 if not os.path.isdir(folder):
                     continue
-                lock = take(folder + "/lock")
+                lock = try_lock(folder + "/lock")
                 if lock is None:
                     is_old = False
                     resting.append((_used(folder), folder))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def run_next(
+def run_as_main(
     function: Callable[[Any, Any], object],
     first: object,
     second: object,

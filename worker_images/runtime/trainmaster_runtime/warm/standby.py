@@ -1,5 +1,5 @@
-"""``python -I -S waiter.py <key folder> <state folder> <hint file>``: becomes a parent when no job's start is disturbed
-by it.
+"""``python -I -S standby.py <key folder> <state folder> <hint file>``: becomes a parent when that disturbs no job's
+start.
 
 The first job of its kind starts cold, and nothing competes with its start: this process checks, twice a second, which
 framework the job loads, and imports it for the jobs to come when the job has had it for a while, or has ended.
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def main(folder: str, state: str, hint: str) -> None:
-    waiting = pool_files.take(folder + "/waiting")
-    about = read_json(folder + "/about.json")
-    if waiting is None or about is None or os.fork() > 0:
+    waiting = pool_files.try_lock(folder + "/waiting")
+    parent_config = read_json(folder + "/about.json")
+    if waiting is None or parent_config is None or os.fork() > 0:
         return
     os.setsid()
-    framework = _watch_replica(state, about["settle_s"])
+    framework = _watch_replica(state, parent_config["settle_s"])
     if framework is None:
         return
     os.makedirs(os.path.dirname(hint), mode=0o700, exist_ok=True)
@@ -44,11 +44,11 @@ def main(folder: str, state: str, hint: str) -> None:
     os.makedirs(parent_folder, mode=0o700, exist_ok=True)
     if pool_files.is_unfit(parent_folder):
         return
-    lock = pool_files.take(parent_folder + "/lock")
+    lock = pool_files.try_lock(parent_folder + "/lock")
     if lock is None:
         return
-    if pool_files.make_room(os.path.dirname(folder), about["parents"]):
-        _become_parent(about, parent_folder, lock)
+    if pool_files.make_room(os.path.dirname(folder), parent_config["parents"]):
+        _become_parent(parent_config, parent_folder, lock)
 
 
 def _watch_replica(state: str, settle_s: float) -> str | None:
@@ -85,16 +85,16 @@ def _loaded_below(runtime: int) -> str | None:
     return None
 
 
-def _become_parent(about: dict[str, Any], parent_folder: str, lock: int) -> None:
-    env = dict(about["env"])
+def _become_parent(parent_config: dict[str, Any], parent_folder: str, lock: int) -> None:
+    env = dict(parent_config["env"])
     env.update(exit_hook_env(env, os.devnull), TRAINMASTER_WARM=parent_folder, TRAINMASTER_WARM_LOCK=str(lock))
     for fd, name in ((1, "stdout"), (2, "stderr")):
         opened = os.open(parent_folder + "/" + name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(opened, fd)
         os.close(opened)
     os.set_inheritable(lock, True)
-    # It never comes to the module: see `frameless`.
-    os.execve(about["python"], [about["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606 - that is the product
+    # It never comes to the module: see `interpreter_main`.
+    os.execve(parent_config["python"], [parent_config["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606 - that is the product
 
 
 if __name__ == "__main__":
