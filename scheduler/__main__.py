@@ -32,7 +32,7 @@ from scheduler.messaging.beat import Beat, FallbackBeat, LeaderElection, LocalTa
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
 from scheduler.messaging.tasks import Tasks, register_tasks
 from scheduler.messaging.wakeups import AppWakeup, WakeupListener
-from scheduler.messaging.work_queue import PendingDeduplicator
+from scheduler.messaging.work_queue import MessageDeduplicator
 from scheduler.process import SchedulerProcess, new_holder, utc_now
 from scheduler.process_metrics import ProcessMetrics, ProcessProbe, serve_probe
 
@@ -113,7 +113,7 @@ class _BeatSender:
 
 
 def _worker(settings: Settings, concurrency: int) -> int:
-    deduplicator = PendingDeduplicator(is_local=settings.is_embedded_broker)
+    deduplicator = MessageDeduplicator(is_local=settings.is_embedded_broker)
     app, every, metrics, task_pool = (
         make_app(settings),
         schedule(settings),

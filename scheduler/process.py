@@ -28,8 +28,9 @@ from scheduler.control.context import ControlContext
 from scheduler.control.maintenance.gc import collect_garbage, gc_executor
 from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
+from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.questions.forecasts import QuestionAnswerer, StartForecastWriter
+from scheduler.control.questions.answers import QuestionAnswerer
 from scheduler.control.questions.simulations import SimulationRunner
 from scheduler.control.registrar import Registrar
 from scheduler.control.serving.endpoint_loop import EndpointLoop

@@ -21,7 +21,7 @@ import structlog
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.domain.errors import TrainmasterError
-from scheduler.messaging.work_queue import PendingDeduplicator
+from scheduler.messaging.work_queue import MessageDeduplicator
 
 log = structlog.get_logger(__name__)
 
@@ -121,7 +121,7 @@ class LocalTaskPool:
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="local-tasks")
-        self._deduplicator = PendingDeduplicator(is_local=True)
+        self._deduplicator = MessageDeduplicator(is_local=True)
 
     def submit(self, name: str, key: str, work: Callable[[], None]) -> None:
         """Run ``work`` soon, in a thread; it must not raise."""

@@ -11,7 +11,7 @@ from celery import Celery
 from core.domain.errors import IllegalTransition, Unavailable
 from core.wakeups.celery import TASK_OF_TOPIC
 from scheduler.messaging import celery_app
-from scheduler.messaging.work_queue import PendingDeduplicator
+from scheduler.messaging.work_queue import MessageDeduplicator
 from scheduler.process import AlreadyReported, SchedulerProcess
 from scheduler.process_metrics import ProcessMetrics
 
@@ -66,7 +66,7 @@ class Tasks:
 
 
 def register_tasks(
-    app: Celery, tasks: Tasks, deduplicator: PendingDeduplicator, on_message: Callable[[str], None]
+    app: Celery, tasks: Tasks, deduplicator: MessageDeduplicator, on_message: Callable[[str], None]
 ) -> None:
     """Give ``app`` its tasks. ``on_message`` is called with the name of each task that a message brings."""
 

@@ -15,7 +15,7 @@ from celery import Celery
 
 from core.wakeups import Wakeup, WakeupSocket
 from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.work_queue import PendingDeduplicator
+from scheduler.messaging.work_queue import MessageDeduplicator
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class AppWakeup:
     """
 
     def __init__(
-        self, app: Celery, deduplicator: PendingDeduplicator, run_locally: Callable[[str, str], None] | None = None
+        self, app: Celery, deduplicator: MessageDeduplicator, run_locally: Callable[[str, str], None] | None = None
     ) -> None:
         self._app = app
         self._deduplicator = deduplicator

@@ -2,7 +2,7 @@
 
 The parts are those of a Kubernetes work queue: a set of keys in flight that marks a key requested meanwhile as dirty
 (:class:`InFlight`, and :class:`SingleFlight` for work without a key), a set of pending messages
-(:class:`PendingDeduplicator`) and a queue that hands out batches to a few workers (:class:`BatchQueue`). Long work
+(:class:`MessageDeduplicator`) and a queue that hands out batches to a few workers (:class:`BatchQueue`). Long work
 rests between its runs (:class:`DutyCycle`).
 """
 
@@ -80,7 +80,7 @@ class SingleFlight:
             raise
 
 
-class PendingDeduplicator:
+class MessageDeduplicator:
     """Messages that wait in this process's own queue, so that an equal one is not sent again. Thread-safe.
 
     Args:

@@ -29,7 +29,7 @@ def one_by_one(snapshot: Snapshot) -> Plan:
         walk = JobQueue._walk
 
         def alone(self: JobQueue, shares: object, _waits: object) -> object:
-            return walk(self, shares, lambda kind: kind.is_idle)  # type: ignore[arg-type]
+            return walk(self, shares, lambda kind: kind.is_ineligible)  # type: ignore[arg-type]
 
         patch.setattr(JobQueue, "_walk", alone)
         return plan(snapshot)

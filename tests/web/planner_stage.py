@@ -16,7 +16,7 @@ from core.wakeups import NoWakeup
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
-from scheduler.control.questions.forecasts import QuestionAnswerer
+from scheduler.control.questions.answers import QuestionAnswerer
 from scheduler.control.questions.simulations import SimulationRunner
 from scheduler.control.questions.what_if import load_what_if, run_what_if
 from scheduler.planning.planner import plan

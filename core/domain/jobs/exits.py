@@ -441,7 +441,7 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
     return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
 
 
-def is_worth_a_restart(verdict: ExitVerdict, previous_signature: str | None, *, has_progressed: bool) -> bool:
+def is_retryable(verdict: ExitVerdict, previous_signature: str | None, *, has_progressed: bool) -> bool:
     """Whether another attempt could end differently.
 
     Args:

@@ -30,7 +30,7 @@ _BACKOFF_MOST: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStatus:
+class ServingReplicaStatus:
     """One serving replica as its row, its job and its health route show it.
 
     ``running_since``: since when its job has been running without a break; ``None``: it does not run. ``is_healthy``:
@@ -78,7 +78,7 @@ class DeployedModel:
     target_revision: int
     stable_revision: int | None
     revisions: Sequence[Revision]
-    servers: Sequence[ServerStatus]
+    servers: Sequence[ServingReplicaStatus]
 
     def revision(self, number: int) -> Revision:
         return next(one for one in self.revisions if one.number == number)
@@ -97,7 +97,7 @@ class RolloutPlan:
     """Everything to write, at once. ``deployed``: the new state. ``recheck_at``: when time alone changes something."""
 
     deployed: DeployedModel
-    servers: dict[str, ServerStatus] = field(default_factory=dict)  # changed servers
+    servers: dict[str, ServingReplicaStatus] = field(default_factory=dict)  # changed servers
     cancel: dict[str, str] = field(default_factory=dict)  # job of the server -> reason
     start: int = 0  # replicas of the target revision
     events: list[RolloutEvent] = field(default_factory=list)
@@ -125,7 +125,7 @@ def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
     if steps.deployed.state is DeploymentState.ACTIVE:
         servers = _roll(steps, servers, now)
     else:
-        servers = [_let_go(steps, server, now, "It is no longer needed.") for server in servers]
+        servers = [_drain(steps, server, now, "It is no longer needed.") for server in servers]
     for server in servers:
         _end_drained(steps, server, now)
     if steps.deployed.state is DeploymentState.UNDEPLOYING and all(s.state is ServingState.ENDED for s in servers):
@@ -137,7 +137,7 @@ def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
 # Assessment of each replica
 
 
-def _assess(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
+def _assess(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> ServingReplicaStatus:
     if server.is_over:
         was_up = server.state.is_up and not server.is_cancelled
         if was_up:
@@ -153,7 +153,7 @@ def _assess(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerSt
     return _by_its_health(steps, server, now)
 
 
-def _by_its_health(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
+def _by_its_health(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> ServingReplicaStatus:
     """For a replica that is to serve."""
     if server.running_since is None:
         # Its job is queued (again): preempted, or its node was lost.
@@ -190,7 +190,7 @@ def _look_again(steps: RolloutPlan, since: datetime, now: datetime) -> None:
         steps.wake_at(now + wait)
 
 
-def _count_failure(steps: RolloutPlan, server: ServerStatus, now: datetime, sentence: str) -> None:
+def _count_failure(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, sentence: str) -> None:
     revision = steps.deployed.revision(server.revision)
     was_well = server.ready_at is not None and now - server.ready_at >= WELL_AFTER
     counted = replace(revision, failures=1 if was_well else revision.failures + 1, failed_at=now)
@@ -232,7 +232,7 @@ def _roll_back(steps: RolloutPlan) -> None:
 # From the old revision to the target
 
 
-def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) -> list[ServerStatus]:
+def _roll(steps: RolloutPlan, servers: Sequence[ServingReplicaStatus], now: datetime) -> list[ServingReplicaStatus]:
     deployed = steps.deployed
     wanted = deployed.revision(deployed.target_revision)
     count = deployed.replicas
@@ -266,25 +266,25 @@ def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) ->
     return [*new, *old, *gone]
 
 
-def _backwards(server: ServerStatus) -> float:
+def _backwards(server: ServingReplicaStatus) -> float:
     """For sorting: the newest first."""
     return -server.created_at.timestamp()
 
 
 def _ending(
     steps: RolloutPlan,
-    of: Sequence[ServerStatus],
-    which: Sequence[ServerStatus],
+    of: Sequence[ServingReplicaStatus],
+    which: Sequence[ServingReplicaStatus],
     now: datetime,
-    gone: list[ServerStatus],
-) -> list[ServerStatus]:
+    gone: list[ServingReplicaStatus],
+) -> list[ServingReplicaStatus]:
     """``of`` without ``which``; those are drained and added to ``gone``."""
     ids = {one.id for one in which}
-    gone += [_let_go(steps, one, now, "It was replaced by another replica.") for one in of if one.id in ids]
+    gone += [_drain(steps, one, now, "It was replaced by another replica.") for one in of if one.id in ids]
     return [one for one in of if one.id not in ids]
 
 
-def _let_go(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -> ServerStatus:
+def _drain(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, why: str) -> ServingReplicaStatus:
     """Drain it: no more requests; a replica that had none is ended at once."""
     match server.state:
         case ServingState.READY:
@@ -295,13 +295,13 @@ def _let_go(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -
             return server
 
 
-def _end(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -> ServerStatus:
+def _end(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, why: str) -> ServingReplicaStatus:
     """End its job. It no longer counts, and has ended when the job has."""
     steps.cancel[server.id] = why
     return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, message=why)
 
 
-def _end_drained(steps: RolloutPlan, server: ServerStatus, now: datetime) -> None:
+def _end_drained(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> None:
     if server.state is not ServingState.DRAINING or server.is_cancelled or server.draining_at is None:
         return
     due = server.draining_at + steps.deployed.revision(server.revision).drain
@@ -311,7 +311,7 @@ def _end_drained(steps: RolloutPlan, server: ServerStatus, now: datetime) -> Non
         steps.wake_at(due)
 
 
-def _change(steps: RolloutPlan, server: ServerStatus, **values: object) -> ServerStatus:
+def _change(steps: RolloutPlan, server: ServingReplicaStatus, **values: object) -> ServingReplicaStatus:
     changed = replace(server, **values)  # type: ignore[arg-type]
     steps.servers[server.id] = changed
     return changed

@@ -69,14 +69,14 @@ class NodeCandidate:
     """A node as input of the rule. ``kind``: equal for interchangeable nodes.
 
     ``takes_work``: it is ready and not cordoned. ``causes`` and ``until``: of its current quarantine, or of one that
-    was suspended since no other node took work (``is_let_out``); ``()`` without any.
+    was suspended since no other node took work (``is_released_for_capacity``); ``()`` without any.
     """
 
     name: str
     kind: tuple[Any, ...] = ()
     takes_work: bool = True
     is_quarantined: bool = False
-    is_let_out: bool = False
+    is_released_for_capacity: bool = False
     causes: tuple[NodeFailureFact, ...] = ()
     until: datetime | None = None
     trusted_since: datetime | None = None
@@ -96,13 +96,13 @@ class Quarantine:
 class Suspicion:
     """A quarantine that is withheld because of ``why_not``, which continues a sentence after "but". Over at ``until``.
 
-    ``is_let_out``: it was quarantined, and will be again when another node takes work.
+    ``is_released_for_capacity``: it was quarantined, and will be again when another node takes work.
     """
 
     causes: tuple[NodeFailureFact, ...]
     why_not: str
     until: datetime
-    is_let_out: bool = False
+    is_released_for_capacity: bool = False
 
 
 @dataclass(slots=True)
@@ -293,7 +293,7 @@ def _pending_causes(
 ) -> tuple[NodeFailureFact, ...]:
     """Why it returns to quarantine as soon as another node takes work; ``()``: it need not."""
     is_over = node.until is not None and node.until <= now
-    if is_over or not (node.is_let_out or node.is_quarantined):
+    if is_over or not (node.is_released_for_capacity or node.is_quarantined):
         return ()
     left = tuple(one for one in node.causes if _failure_key(one) not in failed_on_other_nodes)
     return node.causes if len(left) == len(node.causes) else left if _enough(left, policy) else ()

@@ -1,4 +1,8 @@
-"""Schedulers of trials: early stopping, ASHA promotions, PBT exploits. Pure functions over learning curves and results.
+"""Trial schedulers, in Ray Tune's sense: rules that stop, promote or replace trials. Pure functions.
+
+Early stopping (median, ASHA, Hyperband, patience, decay curve; Vizier's automated stopping) over learning curves, ASHA
+promotions and PBT exploits over results. Search algorithms, which suggest the points of new trials, are in
+``scheduler.tuning``.
 
 A curve is what a trial reported of the study's metric, by its own steps. Values are negated where needed, so that lower
 is better.

@@ -15,7 +15,7 @@ from core.domain.jobs.exits import (
     ExitVerdict,
     classify,
     for_server,
-    is_worth_a_restart,
+    is_retryable,
     root_cause,
 )
 from core.domain.jobs.lifecycle import JobEvent
@@ -80,7 +80,9 @@ def attempt_end(
         )
     progressed = has_progressed(snapshot, members, now)
     if stop is None:
-        return AttemptEnd(JobEvent.SUCCEED, ExitKind.SUCCESS, _success(snapshot), exit_code=0, has_progressed=True)
+        return AttemptEnd(
+            JobEvent.SUCCEED, ExitKind.SUCCESS, _success_sentence(snapshot), exit_code=0, has_progressed=True
+        )
     cause = stop.cause
     match cause:
         case StopCause.CANCEL:
@@ -98,16 +100,16 @@ def attempt_end(
             return AttemptEnd(JobEvent.FAIL, ExitKind.USER_ERROR, stop.sentence, has_progressed=progressed)
         case StopCause.CAPACITY:
             verdict = ExitVerdict(ExitKind.CAPACITY, stop.sentence, "capacity")
-            return _failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
+            return _end_after_failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.REMOVED:
             verdict = ExitVerdict(ExitKind.PLATFORM, stop.sentence, "removed")
-            return _failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
+            return _end_after_failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])
             verdict = classify(culprit) if culprit else ExitVerdict(ExitKind.PLATFORM, stop.sentence, "unknown")
             if snapshot.job.spec.contract is Contract.SERVING:
                 verdict = for_server(verdict)
-            return _failure(
+            return _end_after_failure(
                 snapshot,
                 verdict,
                 culprit,
@@ -132,7 +134,7 @@ def _last_step(members: tuple[GangMember, ...]) -> int:
     return max((member.step for member in members), default=0)
 
 
-def _failure(
+def _end_after_failure(
     snapshot: AttemptSnapshot,
     verdict: ExitVerdict,
     culprit: ExitFacts | None,
@@ -151,7 +153,7 @@ def _failure(
     event, sentence = JobEvent.REQUEUE, verdict.sentence
     if is_final:
         event = JobEvent.FAIL
-    elif not is_worth_a_restart(verdict, before, has_progressed=progressed and not is_stuck):
+    elif not is_retryable(verdict, before, has_progressed=progressed and not is_stuck):
         event = JobEvent.FAIL
         if not verdict.is_hopeless:
             came = f"at step {last_step}" if is_stuck else "without progress"
@@ -188,7 +190,7 @@ def _is_failure(member: GangMember) -> bool:
     )
 
 
-def _success(snapshot: AttemptSnapshot) -> str:
+def _success_sentence(snapshot: AttemptSnapshot) -> str:
     roles = snapshot.job.spec.roles
     deciders = [(name, roles[name].replicas) for name in sorted(CompletionRules.of(snapshot.job.spec).deciders)]
     if sum(role.replicas for role in roles.values()) == 1:

@@ -132,16 +132,16 @@ def _candidate(node: Node) -> NodeCandidate:
     labels = labels_of(node)
     models = tuple(sorted(model for model, count in (node.allocatable.get("gpus") or {}).items() if count))
     suspicion = node.suspicion or {}
-    is_let_out = bool(suspicion.get("is_let_out"))
-    causes = (suspicion if is_let_out else node.quarantine or {}).get("causes", ())
+    is_released_for_capacity = bool(suspicion.get("is_let_out"))
+    causes = (suspicion if is_released_for_capacity else node.quarantine or {}).get("causes", ())
     return NodeCandidate(
         name=node.name,
         kind=(labels.get("pool", ""), models),
         takes_work=node.is_ready and not node.is_cordoned and not node.condition,
         is_quarantined=node.quarantined_at is not None,
-        is_let_out=is_let_out,
+        is_released_for_capacity=is_released_for_capacity,
         causes=tuple(NodeFailureFact.from_json(node.name, cause) for cause in causes),
-        until=datetime.fromisoformat(suspicion["until"]) if is_let_out else node.quarantined_until,
+        until=datetime.fromisoformat(suspicion["until"]) if is_released_for_capacity else node.quarantined_until,
         trusted_since=node.trusted_since,
         count=node.quarantine_count,
     )
@@ -193,11 +193,11 @@ def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -
 
 
 def _release(session: Session, node: Node, why: str, changes: QuarantineChanges, now: datetime) -> bool:
-    is_let_out = node.name in changes.released_for_capacity
+    is_released_for_capacity = node.name in changes.released_for_capacity
     values = {**_OPEN, "trusted_since": now}
-    if is_let_out or node.name in changes.refuted:
+    if is_released_for_capacity or node.name in changes.refuted:
         values["quarantine_count"] = node.quarantine_count - 1
-    if is_let_out:  # not trusted more than before
+    if is_released_for_capacity:  # not trusted more than before
         left = changes.suspicions.get(node.name)
         values |= {"trusted_since": node.trusted_since, "suspicion": _suspicion(node.name, left) if left else None}
     if not _write(session, node, values):
@@ -231,7 +231,7 @@ def _suspicion(name: str, suspicion: Suspicion) -> dict[str, Any]:
     return {
         "sentence": sentence,
         "why_not": suspicion.why_not,
-        "is_let_out": suspicion.is_let_out,
+        "is_let_out": suspicion.is_released_for_capacity,
         "until": suspicion.until.isoformat(),
         "causes": [cause.to_json() for cause in suspicion.causes],
     }

@@ -24,7 +24,7 @@ from core.db.repositories.serving import change_deployment, deployed_versions, l
 from core.db.repositories.submission import JobSubmission, new_job, write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
-from core.domain.serving.rollout import RolloutEvent, RolloutPlan, ServerStatus, plan
+from core.domain.serving.rollout import RolloutEvent, RolloutPlan, ServingReplicaStatus, plan
 from core.domain.serving.states import DeploymentState, ServingState
 from core.ids import new_id
 from core.registry.versions import release
@@ -234,7 +234,7 @@ class EndpointPass:
         )  # fmt: skip
 
 
-def _with_health(server: ServerStatus, health: ProbeResult | None) -> ServerStatus:
+def _with_health(server: ServingReplicaStatus, health: ProbeResult | None) -> ServingReplicaStatus:
     if health is None:
         return server
     return replace(server, is_healthy=health.is_ready, message=health.words)

@@ -15,7 +15,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.serving.jobs import container_port
-from core.domain.serving.rollout import DeployedModel, Revision, ServerStatus
+from core.domain.serving.rollout import DeployedModel, Revision, ServingReplicaStatus
 from core.domain.serving.states import DeploymentState, ServingState
 
 
@@ -119,7 +119,7 @@ def _deployment(
     )
 
 
-def columns_of(server: ServerStatus | ServingReplica, address: str) -> dict[str, Any]:
+def columns_of(server: ServingReplicaStatus | ServingReplica, address: str) -> dict[str, Any]:
     """The columns of a serving replica that a pass may change."""
     return {
         "address": address,
@@ -152,7 +152,7 @@ def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
     )
 
 
-def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServerStatus:
+def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServingReplicaStatus:
     replica, state = row.ServingReplica, JobState(row.job_state)
     runs = state is JobState.RUNNING and replica.id in addresses
     # A new address is a new process: the job was restarted meanwhile.
@@ -168,7 +168,7 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServerS
     elif not runs and replica.state != ServingState.DRAINING:
         words = "Its job is being started."
     was = ServingState(replica.state)
-    return ServerStatus(
+    return ServingReplicaStatus(
         id=replica.id,
         revision=replica.revision,
         state=ServingState.STARTING if runs and not is_same and was is ServingState.READY else was,

@@ -254,18 +254,18 @@ def find_sooner(
             replace(snapshot, queued=(*ahead, changed)), only=job.job_id, budget=each_budget, is_brief=True
         )
         start = forecast.forecast_of(job.job_id)
-        if start is None or start.likely_at is None or not _is_sooner(snapshot, start, expected):
+        if start is None or start.likely is None or not _is_sooner(snapshot, start, expected):
             continue
-        when = "now" if start.code is StartCode.NOW else f"at {phrases.about(start.likely_at, snapshot.now)}"
+        when = "now" if start.code is StartCode.NOW else f"at {phrases.about(start.likely, snapshot.now)}"
         sentence = f"With {change.words} it would probably start {when}."
         found.append(Alternative(change.code, sentence, change.roles, change.field, change.value, start))
-    return sorted(found, key=lambda option: (option.start.likely_at, option.code) if option.start else ())[:_MOST]
+    return sorted(found, key=lambda option: (option.start.likely, option.code) if option.start else ())[:_MOST]
 
 
 def _is_sooner(snapshot: Snapshot, start: StartForecast, expected: StartForecast | None) -> bool:
-    if expected is None or expected.likely_at is None or start.likely_at is None:
+    if expected is None or expected.likely is None or start.likely is None:
         return True
-    return start.likely_at - snapshot.now < _WORTH * (expected.likely_at - snapshot.now)
+    return start.likely - snapshot.now < _WORTH * (expected.likely - snapshot.now)
 
 
 def _changes(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:

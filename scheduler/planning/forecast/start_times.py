@@ -45,7 +45,7 @@ class StartCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a job is expected to start. ``late_at`` is ``None`` next to a ``likely_at`` if there is no upper bound.
+    """When a job is expected to start. ``latest`` is ``None`` next to a ``likely`` if there is no upper bound.
 
     ``sentence`` continues "it starts". ``position``: 1 is next; ``None``: it can never run. ``placements``: in the
     likely projection. ``run_s``: expected run time in seconds.
@@ -55,9 +55,9 @@ class StartForecast:
     position: int | None
     code: StartCode
     sentence: str
-    early_at: datetime | None = None
-    likely_at: datetime | None = None
-    late_at: datetime | None = None
+    earliest: datetime | None = None
+    likely: datetime | None = None
+    latest: datetime | None = None
     placements: tuple[Placement, ...] = ()
     run_s: float | None = None
 
@@ -199,7 +199,7 @@ def _expected(
             sentence = (
                 f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
             )
-            return StartForecast(job_id, position, StartCode.LATER, sentence, early_at=after)
+            return StartForecast(job_id, position, StartCode.LATER, sentence, earliest=after)
         return StartForecast(
             job_id, position, StartCode.NOT_KNOWN, f"at a time that is not known: {_why_not(job, likely)}"
         )

@@ -184,8 +184,10 @@ class UserQueue(ShareHolder):
 
     jobs: list[QueueEntry] = field(default_factory=list)
     at: int = 0
-    is_idle: Callable[[JobClass], bool] | None = None  # whether a job of this class may not start, whatever is free
-    idle: list[QueueEntry] = field(default_factory=list)  # collects those jobs
+    is_ineligible: Callable[[JobClass], bool] | None = (
+        None  # whether a job of this class may not start, whatever is free
+    )
+    ineligible: list[QueueEntry] = field(default_factory=list)  # collects those jobs
     has_guarantee: bool = False  # the user has a guarantee
     _alike_until: int = 0
 
@@ -195,18 +197,18 @@ class UserQueue(ShareHolder):
             self._alike_until = end_of_class(self.jobs, self.at)
         return self._alike_until
 
-    def skip_idle(self) -> bool:
-        """Skip idle jobs at the head; whether there were any."""
-        at, jobs, is_idle = self.at, self.jobs, self.is_idle
-        if is_idle is not None:
-            while self.at < len(jobs) and is_idle(jobs[self.at][2]):
-                self.idle.append(jobs[self.at])
+    def skip_ineligible(self) -> bool:
+        """Skip ineligible jobs at the head; whether there were any."""
+        at, jobs, is_ineligible = self.at, self.jobs, self.is_ineligible
+        if is_ineligible is not None:
+            while self.at < len(jobs) and is_ineligible(jobs[self.at][2]):
+                self.ineligible.append(jobs[self.at])
                 self.at += 1
         return self.at > at
 
     def refresh(self, shares: Shares, project: str) -> None:
         """Recompute share, guarantee and sort key for the next job."""
-        self.skip_idle()
+        self.skip_ineligible()
         self.is_empty = self.at >= len(self.jobs)
         if not self.is_empty:
             self.sort_key, job, _ = self.jobs[self.at]
@@ -274,7 +276,7 @@ class ProjectQueue(ShareHolder):
         ):
             return None
         job_class = user_queue.head_class
-        if job_class.is_aged or job_class.is_idle or not waits(job_class) or len(self._user_queues.tied()) > 1:
+        if job_class.is_aged or job_class.is_ineligible or not waits(job_class) or len(self._user_queues.tied()) > 1:
             return None
         return user_queue, user_queue.alike_until()
 
@@ -297,7 +299,7 @@ class ProjectQueue(ShareHolder):
         # after each job: guarantees are judged job by job
         looks_again = self._has_guarantee or user_queue.has_guarantee
         # Another user's start may have used up the quota: then the user was not served for its present next job.
-        is_late = user_queue.skip_idle()
+        is_late = user_queue.skip_ineligible()
         while user_queue.at < len(jobs) and not is_late:
             at, job_class = user_queue.at, jobs[user_queue.at][2]
             if job_class.is_aged or not waits(job_class):
@@ -309,7 +311,7 @@ class ProjectQueue(ShareHolder):
                     user_queue.at = self._user_queues.head_stays_until(jobs, at + 1, user_queue.at)
                     user_queue.at = fair_queue.head_stays_until(jobs, at + 1, user_queue.at)
                 yield jobs[at : user_queue.at]
-            if user_queue.skip_idle() and user_queue.at == len(jobs):
+            if user_queue.skip_ineligible() and user_queue.at == len(jobs):
                 break
             if changes.get(name, 0) != self._changes or looks_again:
                 self._changes = changes.get(name, 0)

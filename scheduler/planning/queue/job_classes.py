@@ -27,15 +27,15 @@ class JobClass:
     Attributes:
         first: one of the jobs. job_family: classes of other run times. max_hold_s: longest time in seconds that one
         of the jobs holds its resources. is_aged: the jobs may starve, so each has a position of its own among other
-        jobs. is_idle: no job of the class may start, whatever is free; stays so for the rest of the plan.
+        jobs. is_ineligible: no job of the class may start, whatever is free; stays so for the rest of the plan.
     """
 
     first: QueuedGang
     job_family: JobFamily
     max_hold_s: float
     is_aged: bool
-    is_idle: bool = False
-    asked_at: int = -1  # the project's change count when it was last found not idle
+    is_ineligible: bool = False
+    checked_at: int = -1  # the project's change count when it was last found eligible
     refused_in: int = 0  # the walk
     refused_at: int = -1  # the project's change count at that refusal
 
@@ -47,22 +47,23 @@ Batch = Sequence[QueueEntry]
 
 def job_batches(
     entries: Sequence[QueueEntry],
-    is_idle: Callable[[JobClass], bool] | None,
-    idle: list[QueueEntry],
+    is_ineligible: Callable[[JobClass], bool] | None,
+    ineligible: list[QueueEntry],
     waits: Callable[[JobClass], bool],
 ) -> Iterator[Batch]:
-    """Batches of one sorted queue: waiting classes together, other jobs singly. Idle jobs are moved to ``idle``
-    instead.
+    """Batches of one sorted queue: waiting classes together, other jobs singly.
+
+    Ineligible jobs are moved to ``ineligible`` instead.
     """
     at, count = 0, len(entries)
     while at < count:
         job_class, begin = entries[at][2], at
         at = end_of_class(entries, at)
-        if is_idle is not None and is_idle(job_class):
-            idle += entries[begin:at]
+        if is_ineligible is not None and is_ineligible(job_class):
+            ineligible += entries[begin:at]
         elif waits(job_class):
             # Nothing starts between them: waiting classes that follow join the batch.
-            while at < count and (is_idle is None or not is_idle(entries[at][2])) and waits(entries[at][2]):
+            while at < count and (is_ineligible is None or not is_ineligible(entries[at][2])) and waits(entries[at][2]):
                 at = end_of_class(entries, at)
             yield entries[begin:at]
         else:

@@ -131,7 +131,7 @@ class JobQueue:
 
     def waits(self, job_class: JobClass) -> bool:
         """Whether it is known in the present walk that no job of the class starts."""
-        if job_class.is_idle:
+        if job_class.is_ineligible:
             return True
         job_family, walks = job_class.job_family, self._walks
         if walks not in (job_class.refused_in, job_family.refused_in):
@@ -155,53 +155,59 @@ class JobQueue:
                 taken.extend([job for _, job, _ in run])
             return taken
         twin = self.shares.copy()
-        for run in self._walk(twin, lambda job_class: job_class.is_idle or len(taken) >= _LOOKED_AHEAD):
+        for run in self._walk(twin, lambda job_class: job_class.is_ineligible or len(taken) >= _LOOKED_AHEAD):
             _, job, job_class = run[0]
-            if len(taken) < _LOOKED_AHEAD and not job_class.is_idle:
+            if len(taken) < _LOOKED_AHEAD and not job_class.is_ineligible:
                 twin.add(job.project, job.user, twin.likely_amounts(job.gang, job.shape))
             taken.extend([job for _, job, _ in run])
         return taken
 
-    def _is_idle(self, job_class: JobClass) -> bool:
-        if job_class.is_idle:
+    def _is_ineligible(self, job_class: JobClass) -> bool:
+        if job_class.is_ineligible:
             return True
         job = job_class.first
         changes = self.shares.changes.get(job.project, 0)
-        if job_class.asked_at == changes:
+        if job_class.checked_at == changes:
             return False
         if job.shape not in self._hopeless and (self._may_start is None or self._may_start(job)):
-            job_class.asked_at = changes
+            job_class.checked_at = changes
             return False
-        job_class.is_idle = True
+        job_class.is_ineligible = True
         return True
 
     def _walk(self, shares: Shares, waits: Callable[[JobClass], bool]) -> Iterator[Batch]:
         gone = self.withdrawn.copy()
-        is_idle = self._is_idle if self._hopeless or self._may_start is not None else None
+        is_ineligible = self._is_ineligible if self._hopeless or self._may_start is not None else None
         for users in self._ranks:
             by_project: dict[str, list[UserQueue]] = {}
-            idle: list[QueueEntry] = []
+            ineligible: list[QueueEntry] = []
             for (project, user), entries in users.items():
                 jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
                 if len(users) == 1:  # a single queue: nothing to share
                     if self._is_fair or not self._owed:
-                        yield from job_batches(jobs, is_idle, idle, waits)
+                        yield from job_batches(jobs, is_ineligible, ineligible, waits)
                     else:
-                        yield from self._guaranteed_first(_not_idle(jobs, is_idle, idle), shares)
+                        yield from self._guaranteed_first(_eligible_entries(jobs, is_ineligible, ineligible), shares)
                     continue
-                line = UserQueue(user, shares.weight_of_user(project, user), jobs=jobs, is_idle=is_idle, idle=idle)
-                line.skip_idle()
+                line = UserQueue(
+                    user,
+                    shares.weight_of_user(project, user),
+                    jobs=jobs,
+                    is_ineligible=is_ineligible,
+                    ineligible=ineligible,
+                )
+                line.skip_ineligible()
                 if line.at < len(jobs):
                     by_project.setdefault(project, []).append(line)
             lines = [line for its in by_project.values() for line in its]
             unit = min((shares.increment_of(line.head.gang, line.head.shape) for line in lines), default=0.0)
             projects = [ProjectQueue(name, its, shares, unit) for name, its in sorted(by_project.items())]
             yield from progressive_filling(projects, shares, waits)
-            idle.sort(key=itemgetter(0))
+            ineligible.sort(key=itemgetter(0))
             if self._hopeless:
-                idle.sort(key=lambda entry: entry[1].shape in self._hopeless)
-            if idle:
-                yield idle
+                ineligible.sort(key=lambda entry: entry[1].shape in self._hopeless)
+            if ineligible:
+                yield ineligible
 
     def _guaranteed_first(self, entries: Iterable[QueueEntry], shares: Shares) -> Iterator[Batch]:
         """A single queue: first jobs within their project's guarantee, of these first those within their user's
@@ -230,12 +236,12 @@ class JobQueue:
             yield (entry,)
 
 
-def _not_idle(
-    entries: Iterable[QueueEntry], is_idle: Callable[[JobClass], bool] | None, idle: list[QueueEntry]
+def _eligible_entries(
+    entries: Iterable[QueueEntry], is_ineligible: Callable[[JobClass], bool] | None, ineligible: list[QueueEntry]
 ) -> Iterator[QueueEntry]:
-    """The entries of a single queue; idle ones are moved to ``idle``."""
+    """The entries of a single queue; ineligible ones are moved to ``ineligible``."""
     for entry in entries:
-        if is_idle is not None and is_idle(entry[2]):
-            idle.append(entry)
+        if is_ineligible is not None and is_ineligible(entry[2]):
+            ineligible.append(entry)
         else:
             yield entry

@@ -1,5 +1,5 @@
-"""Trial schedulers of a study, whose trials resume from checkpoints of other trials: ``fidelity`` and
-``population``.
+"""Trial schedulers of a study (Ray Tune's word; the search algorithm is ``StudySpec.algorithm``): ``fidelity`` (ASHA
+with promotions) and ``population`` (PBT). Their trials resume from checkpoints of other trials.
 """
 
 from __future__ import annotations

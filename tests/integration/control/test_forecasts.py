@@ -23,8 +23,9 @@ from core.domain.errors import Unavailable
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
+from scheduler.control.planning.start_forecasts import StartForecastWriter, start_forecast_rows
+from scheduler.control.questions.answers import QuestionAnswerer
 from scheduler.control.questions.explain import explanation
-from scheduler.control.questions.forecasts import QuestionAnswerer, StartForecastWriter, start_forecast_rows
 from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import forecast_starts
 from scheduler.planning.planner import PlanningPass
@@ -184,7 +185,7 @@ def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(c
     def fail(*_arguments, **_more):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("scheduler.control.questions.forecasts.forecast", fail)
+    monkeypatch.setattr("scheduler.control.questions.answers.forecast", fail)
     failed = client.post("/api/v1/forecasts", json={"spec": SPEC})
     assert (failed.status_code, failed.json()["code"]) == (500, "internal")
     assert "could not answer this" in failed.json()["detail"]
@@ -237,7 +238,7 @@ def test_expected_starts_that_cannot_be_worked_out_are_tried_a_minute_later(plan
         looks.append(arguments)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("scheduler.control.questions.forecasts.forecast_starts", fail)
+    monkeypatch.setattr("scheduler.control.planning.start_forecasts.forecast_starts", fail)
     writer = StartForecastWriter(plane.control)
     for seconds, times in ((0, 1), (10, 1), (55, 2)):
         plane.engine.now += timedelta(seconds=seconds)
@@ -298,16 +299,16 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
         writes.append(1)
         raise IntegrityError("insert", {}, Exception("duplicate key"))
 
-    monkeypatch.setattr("scheduler.control.questions.forecasts.forecast_starts", look)
+    monkeypatch.setattr("scheduler.control.planning.start_forecasts.forecast_starts", look)
     with monkeypatch.context() as others:
-        others.setattr("scheduler.control.questions.forecasts.write_start_forecasts", collide)
+        others.setattr("scheduler.control.planning.start_forecasts.write_start_forecasts", collide)
         writer.write()
         plane.engine.now += timedelta(seconds=20)
         writer.write()
     assert (len(looks), len(writes)) == (1, 3)
     found = start_forecast_rows(forecast_starts(looks[0]))
     monkeypatch.setattr(
-        "scheduler.control.questions.forecasts.start_forecast_rows",
+        "scheduler.control.planning.start_forecasts.start_forecast_rows",
         lambda _: [*found, replace(found[0], job_id="gone")],
     )
     plane.engine.now += timedelta(minutes=2)

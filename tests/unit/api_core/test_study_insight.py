@@ -21,7 +21,7 @@ from core.db.repositories.questions import QuestionKind
 from core.db.tables import Event, Study, Trial
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
-from scheduler.control.questions.forecasts import QuestionAnswerer
+from scheduler.control.questions.answers import QuestionAnswerer
 
 SPEC: dict[str, Any] = {
     "name": "search",

@@ -11,7 +11,7 @@ from core.domain.jobs.exits import (
     ExitKind,
     classify,
     for_server,
-    is_worth_a_restart,
+    is_retryable,
     root_cause,
 )
 
@@ -147,7 +147,7 @@ def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log,
     assert verdict.kind is ExitKind.USER_ERROR
     assert verdict.is_hopeless
     assert words in verdict.sentence
-    assert not is_worth_a_restart(verdict, None, has_progressed=True)
+    assert not is_retryable(verdict, None, has_progressed=True)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_kill_from_outside_is_transient_and_memory_of_the_kernel_is_distinguis
     killed = classify(end(code=137, cause=ExitCause.SIGNALLED))
     assert killed.kind is ExitKind.TRANSIENT
     assert "SIGKILL" in killed.sentence
-    assert is_worth_a_restart(killed, killed.signature, has_progressed=False)
+    assert is_retryable(killed, killed.signature, has_progressed=False)
     memory = classify(end(code=137, cause=ExitCause.OUT_OF_MEMORY))
     assert memory.kind is ExitKind.OUT_OF_MEMORY
     assert "resources.memory" in memory.sentence
@@ -240,11 +240,11 @@ def test_every_cause_gets_a_sentence():
 def test_the_same_mistake_twice_without_progress_is_not_tried_a_third_time():
     first = classify(end(TRACEBACK.format(line="ValueError: bad row 17")))
     again = classify(end(TRACEBACK.format(line="ValueError: bad row 18")))
-    assert is_worth_a_restart(first, None, has_progressed=False)
-    assert not is_worth_a_restart(again, first.signature, has_progressed=False)
-    assert is_worth_a_restart(again, first.signature, has_progressed=True)
+    assert is_retryable(first, None, has_progressed=False)
+    assert not is_retryable(again, first.signature, has_progressed=False)
+    assert is_retryable(again, first.signature, has_progressed=True)
     other = classify(end(TRACEBACK.format(line="KeyError: 'x'")))
-    assert is_worth_a_restart(other, first.signature, has_progressed=False)
+    assert is_retryable(other, first.signature, has_progressed=False)
 
 
 def test_the_first_failure_is_the_cause_and_stopped_peers_are_not():
@@ -271,7 +271,7 @@ def test_the_same_mistake_counts_as_the_same_whichever_role_comes_upon_it_first(
     log = TRACEBACK.format(line="KeyError: 'lr'")
     first = classify(end(log, who="worker-0"))
     again = classify(end(log, who="ps-0"))
-    assert not is_worth_a_restart(again, first.signature, has_progressed=False)
+    assert not is_retryable(again, first.signature, has_progressed=False)
 
 
 READ_ONLY = "write to /data/output only"
@@ -300,5 +300,5 @@ def test_a_refused_access_names_the_path_and_blames_a_read_only_mount_only_where
 def test_what_can_never_start_is_not_tried_again():
     refused = classify(end(code=None, cause=ExitCause.START_REFUSED, sentence="/data/data: it does not exist."))
     assert refused.is_hopeless
-    assert not is_worth_a_restart(refused, None, has_progressed=False)
+    assert not is_retryable(refused, None, has_progressed=False)
     assert not classify(end(code=None, cause=ExitCause.START_FAILED)).is_hopeless

@@ -135,8 +135,8 @@ def test_where_only_quarantined_nodes_are_left_the_least_surely_broken_is_let_ou
     assert (set(made.releases), made.released_for_capacity, made.refuted) == ({"n1"}, {"n1"}, set())
     assert "no other node of its kind does" in made.releases["n1"]
     (left,) = made.suspicions.values()
-    assert (left.causes, left.until, left.is_let_out) == (less.causes, until, True)
-    out = replace(less, is_quarantined=False, is_let_out=True)
+    assert (left.causes, left.until, left.is_released_for_capacity) == (less.causes, until, True)
+    out = replace(less, is_quarantined=False, is_released_for_capacity=True)
     made = decide([], (sure, out, *gone))
     assert not made.releases
     assert made.suspicions == {"n1": left}

@@ -25,7 +25,7 @@ def minutes(expected: StartForecast | None) -> tuple[float | None, ...]:
     assert expected is not None
     return tuple(
         None if at is None else (at - NOW).total_seconds() / 60
-        for at in (expected.early_at, expected.likely_at, expected.late_at)
+        for at in (expected.earliest, expected.likely, expected.latest)
     )
 
 
@@ -58,7 +58,7 @@ def test_a_quarantine_that_ends_by_itself_is_reckoned_with() -> None:
     assert minutes(busy) == (180, 180, 180)
     for_good = replace(quarantined("a"), opens_at=None)
     never = of(forecast_starts(Snapshot(NOW, (for_good,), (job("me", gang(1, 8)),))), "me")
-    assert never is None or never.likely_at is None
+    assert never is None or never.likely is None
 
 
 def test_those_in_line_start_one_after_the_other() -> None:
@@ -110,7 +110,7 @@ def test_run_times_beyond_the_calendar_do_not_affect_other_forecasts() -> None:
     assert minutes(of(found, "beside")) == (10.0, 10.0, 10.0)
     last = of(found, "q5")
     assert last is not None
-    assert (last.code, last.likely_at) == (StartCode.NOT_KNOWN, None)
+    assert (last.code, last.likely) == (StartCode.NOT_KNOWN, None)
 
 
 def test_one_that_no_node_could_hold_has_no_place_in_the_queue() -> None:
@@ -154,7 +154,7 @@ def test_one_job_alone_can_be_requested_whatever_its_place() -> None:
     alone = forecast_starts(snapshot, only=JobId("q3"), most=1)
     assert alone.starts == (forecast_starts(snapshot).starts[3],)
     brief = forecast_starts(snapshot, only=JobId("q3"), is_brief=True).starts[0]
-    assert brief.likely_at == alone.starts[0].likely_at
+    assert brief.likely == alone.starts[0].likely
 
 
 @given(st.integers(1, 999), st.lists(st.integers(1, 999), max_size=5))
@@ -181,10 +181,10 @@ def test_every_waiting_job_has_an_outlook_in_order_of_time_and_the_order_of_the_
     assert {one.job_id for one in found.starts} == {job.job_id for job in snapshot.queued}
     for one in found.starts:
         assert (one.code is StartCode.NOW) == (one.job_id not in made.waits)
-        known = [at for at in (one.early_at, one.likely_at, one.late_at) if at is not None]
+        known = [at for at in (one.earliest, one.likely, one.latest) if at is not None]
         assert known == sorted(known)
         assert all(at >= snapshot.now for at in known)
-        assert (one.likely_at is None) == (one.code in (StartCode.NOT_KNOWN, StartCode.LATER, StartCode.NEVER))
+        assert (one.likely is None) == (one.code in (StartCode.NOT_KNOWN, StartCode.LATER, StartCode.NEVER))
     parts = [list(snapshot.nodes), list(snapshot.queued), list(snapshot.running)]
     for part in parts:
         chance.shuffle(part)
@@ -220,10 +220,10 @@ def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known
             if at == now:
                 world.finish(job_id)
     for one in found.starts:
-        assert one.likely_at is not None
-        off = abs((one.likely_at - started[one.job_id]).total_seconds())
+        assert one.likely is not None
+        off = abs((one.likely - started[one.job_id]).total_seconds())
         assert off <= 0.2 * max(60.0, (started[one.job_id] - NOW).total_seconds()), one
-    assert sum(one.likely_at == started[one.job_id] for one in found.starts) > 15
+    assert sum(one.likely == started[one.job_id] for one in found.starts) > 15
 
 
 def test_client_and_pages_know_the_same_infeasible_codes() -> None:

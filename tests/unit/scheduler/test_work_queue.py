@@ -9,11 +9,11 @@ from core.settings import BadSettings, Settings
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
 from scheduler.messaging.wakeups import AppWakeup
-from scheduler.messaging.work_queue import BatchQueue, PendingDeduplicator, SingleFlight
+from scheduler.messaging.work_queue import BatchQueue, MessageDeduplicator, SingleFlight
 
 
 def test_an_equal_message_that_waits_is_not_sent_again():
-    deduplicator = PendingDeduplicator(is_local=True)
+    deduplicator = MessageDeduplicator(is_local=True)
     assert deduplicator.add("tick", "")
     assert not deduplicator.add("tick", "")
     assert deduplicator.add("reconcile", "att-1")
@@ -22,7 +22,7 @@ def test_an_equal_message_that_waits_is_not_sent_again():
 
 
 def test_with_a_shared_broker_every_message_is_sent():
-    deduplicator = PendingDeduplicator(is_local=False)
+    deduplicator = MessageDeduplicator(is_local=False)
     assert deduplicator.add("tick", "")
     assert deduplicator.add("tick", "")
 
@@ -134,7 +134,7 @@ class RecordingApp:
 
 def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
     app = RecordingApp()
-    wakeup = AppWakeup(app, PendingDeduplicator(is_local=True))
+    wakeup = AppWakeup(app, MessageDeduplicator(is_local=True))
     wakeup.notify("tick")
     wakeup.notify("tick")
     wakeup.notify("reconcile", "att-1")
@@ -144,7 +144,7 @@ def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
 
 def test_a_wakeup_that_the_broker_refuses_may_be_sent_again():
     app = RecordingApp(OSError("away"))
-    wakeup = AppWakeup(app, PendingDeduplicator(is_local=True))
+    wakeup = AppWakeup(app, MessageDeduplicator(is_local=True))
     wakeup.notify("tick")
     app.error = None
     wakeup._away_until_s = 0.0  # a while later
@@ -154,7 +154,7 @@ def test_a_wakeup_that_the_broker_refuses_may_be_sent_again():
 
 def test_while_the_broker_takes_no_ring_the_work_is_done_here():
     app, done = RecordingApp(OSError("away")), []
-    wakeup = AppWakeup(app, PendingDeduplicator(is_local=False), lambda topic, key: done.append((topic, key)))
+    wakeup = AppWakeup(app, MessageDeduplicator(is_local=False), lambda topic, key: done.append((topic, key)))
     wakeup.notify("tick")
     app.error = None
     wakeup.notify("reconcile", "att-1")  # the broker is not asked again at once

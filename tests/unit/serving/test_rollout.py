@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.serving.rollout import DeployedModel, Revision, ServerStatus, backoff, plan
+from core.domain.serving.rollout import DeployedModel, Revision, ServingReplicaStatus, backoff, plan
 from core.domain.serving.states import DeploymentState, ServingState
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -18,17 +18,17 @@ def revision(number: int, **more: object) -> Revision:
     return Revision(number, **fields)  # type: ignore[arg-type]
 
 
-def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> ServerStatus:
+def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> ServingReplicaStatus:
     fields = {
         "created_at": NOW - TEN,
         "running_since": NOW - TEN / 2,
         "is_healthy": state is ServingState.READY,
         **more,
     }
-    return ServerStatus(name, of, state, **fields)  # type: ignore[arg-type]
+    return ServingReplicaStatus(name, of, state, **fields)  # type: ignore[arg-type]
 
 
-def deployed(*servers: ServerStatus, wanted: int = 2, replicas: int = 2, **rules: object) -> DeployedModel:
+def deployed(*servers: ServingReplicaStatus, wanted: int = 2, replicas: int = 2, **rules: object) -> DeployedModel:
     revisions = (revision(1, stable_at=NOW), revision(2, **rules))
     return DeployedModel(DeploymentState.ACTIVE, replicas, wanted, 1, revisions, servers)
 

@@ -1,25 +1,22 @@
-"""Forecasts: expected starts of the waiting jobs, written for every reader of the queue, and answers to questions.
+"""Answers to users' questions about the planner and about studies.
 
-Users' questions to the planner are answered from a snapshot of its own or from the plan log; a question about a study
+Questions to the planner are answered from a snapshot of its own or from the plan log; a question about a study
 asks which of its parameters matter, or what more trials would bring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from trainmaster.studies import Space, StudySpec
 
 from core.db.engine import unit_of_work
 from core.db.repositories import questions, studies
-from core.db.repositories.planning import ForecastEntry, write_start_forecasts
 from core.db.repositories.questions import ERROR, ForecastQuestion, OpenQuestion, QuestionKind
 from core.db.tables import Study
 from core.domain.ids import JobId, NodeId
@@ -29,10 +26,10 @@ from core.domain.studies.states import TrialState
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogEntry, entry_at, first_entry_at
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
-from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, fingerprint, load_snapshot, reason_to_json
+from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, load_snapshot, reason_to_json
 from scheduler.control.questions.explain import explanation, places_to_json
 from scheduler.planning.forecast.durations import JobTraits
-from scheduler.planning.forecast.start_times import QueueForecast, StartCode, StartForecast, forecast_starts
+from scheduler.planning.forecast.start_times import StartForecast
 from scheduler.planning.forecast.what_if import Alternative, Forecast, changed_cluster, forecast
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.planner import plan
@@ -43,10 +40,6 @@ log = structlog.get_logger(__name__)
 
 # Each answer plans the whole queue; after so many the answers are written.
 _AT_ONCE: Final = 4
-# Forecasts age although nothing changes; and a queue that changes all the time is not forecast each time.
-_AGAIN: Final = timedelta(minutes=1)
-_AT_MOST: Final = timedelta(seconds=5)
-_TRIES: Final = 3
 # No job has this id: a job that is not submitted sorts after all others of its moment.
 _NOT_SUBMITTED: Final = JobId("~")
 _FAILED: Final = (
@@ -217,9 +210,9 @@ def _start_to_json(start: StartForecast) -> dict[str, Any]:
     return {
         "code": start.code.value,
         "sentence": start.sentence,
-        "early_at": _moment(start.early_at),
-        "likely_at": _moment(start.likely_at),
-        "late_at": _moment(start.late_at),
+        "early_at": _moment(start.earliest),
+        "likely_at": _moment(start.likely),
+        "late_at": _moment(start.latest),
         "nodes": list(start.nodes),
     }
 
@@ -283,63 +276,3 @@ def _answer_study_question(read: _StudyQuestion) -> dict[str, Any]:
     metric = read.ask.get("metric")
     place = None if metric is None else metrics.index(metric)
     return asdict(importance(Space.of(read.spec), goals, read.results, place))
-
-
-class StartForecastWriter:
-    """Writes the expected starts of waiting jobs. One per process; two that write at the same time write the same."""
-
-    def __init__(self, control: ControlContext) -> None:
-        self._control = control
-        self._cache = SnapshotCache()
-        self._poison_filter = PoisonJobFilter()
-        self._seen: tuple[Any, ...] | None = None
-        self._at: datetime | None = None
-
-    def write(self) -> None:
-        """Forecast and write, if anything has changed or the last forecast is old.
-
-        Raises:
-            Unavailable: the database is away.
-        """
-        control = self._control
-        with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
-            now = control.clock()
-            if self._at is not None and now - self._at < _AT_MOST:
-                return
-            seen = fingerprint(session)
-            if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
-                return
-            loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
-        try:
-            planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-            rows = start_forecast_rows(forecast_starts(planned.snapshot, planned.plan))
-        except Exception:
-            self._seen, self._at = seen, now  # it would fail again
-            raise
-        for _ in range(_TRIES):
-            with suppress(IntegrityError), unit_of_work(control.sessions) as session:
-                write_start_forecasts(session, rows, now)
-                break
-            # Another process writes the same at this moment, or a job was removed.
-        else:
-            log.info("start_forecasts.conflict")
-        # A forecast costs seconds: it is not repeated at once, whichever process has written.
-        self._seen, self._at = seen, now
-
-
-def start_forecast_rows(found: QueueForecast) -> list[ForecastEntry]:
-    """The forecasts of jobs that do not start with this plan."""
-    return [
-        ForecastEntry(
-            forecast.job_id,
-            forecast.position,
-            forecast.early_at,
-            forecast.likely_at,
-            forecast.late_at,
-            forecast.code.value,
-            forecast.sentence,
-            forecast.nodes,
-        )
-        for forecast in found.starts
-        if forecast.position is not None and forecast.code is not StartCode.NOW
-    ]
