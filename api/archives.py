@@ -156,4 +156,4 @@ async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, pi
 @router.get("/{digest}", operation_id="get_archive", summary="An archive and its upload progress")
 def get_archive(digest: DigestPath, caller: Reader, context: AppContextDep) -> ArchiveView:
     """`received_bytes` counts what the caller has uploaded."""
-    return _view_of(archive_store(context).look(digest, caller.user_id))
+    return _view_of(archive_store(context).upload_progress(digest, caller.user_id))

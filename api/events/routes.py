@@ -61,12 +61,12 @@ async def list_job_events(
         return _page(batch, query.limit)
     await run_in_threadpool(_events_of_job, context, job, start, 1)  # a 404 must come before the stream begins
 
-    async def look(low: int, batch: int) -> EventBatch:
+    async def read_batch(low: int, batch: int) -> EventBatch:
         # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
         caller = await authenticate(request, context)
         return await run_in_threadpool(_events_of_job, context, replace(job, caller=caller), low, batch)
 
-    return stream_response(EventStream(look, watch_of(request, context), shutdown_of(request), start).stream())
+    return stream_response(EventStream(read_batch, watch_of(request, context), shutdown_of(request), start).stream())
 
 
 @router.get(
@@ -86,7 +86,7 @@ async def list_events(
     """With `follow` the stream never ends by itself."""
     start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
 
-    async def look(low: int, batch: int) -> EventBatch:
+    async def read_batch(low: int, batch: int) -> EventBatch:
         fresh = await authenticate(request, context)  # includes projects that were created meanwhile
 
         def read() -> EventBatch:
@@ -98,9 +98,9 @@ async def list_events(
         return await run_in_threadpool(read)
 
     if not query.follow:
-        return _page(await look(start, query.limit + 1), query.limit)
-    await look(start, 1)
-    return stream_response(EventStream(look, watch_of(request, context), shutdown_of(request), start).stream())
+        return _page(await read_batch(start, query.limit + 1), query.limit)
+    await read_batch(start, 1)
+    return stream_response(EventStream(read_batch, watch_of(request, context), shutdown_of(request), start).stream())
 
 
 def _events_of_job(context: AppContext, job: JobAccess, low: int, limit: int) -> EventBatch:

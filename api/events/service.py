@@ -61,9 +61,9 @@ class EventBatch:
 
 @dataclass(slots=True)
 class EventStream:
-    """One client's stream. ``look(after, limit)`` reads, and raises when the caller has lost access."""
+    """One client's stream. ``read_batch(after, limit)`` reads, and raises when the caller has lost access."""
 
-    look: Callable[[int, int], Awaitable[EventBatch]]
+    read_batch: Callable[[int, int], Awaitable[EventBatch]]
     watch: EventWatch
     shutdown: GracefulShutdown
     _low: int
@@ -82,7 +82,7 @@ class EventStream:
         while not self.shutdown.is_stopping:
             mark = self.watch.mark()
             try:
-                batch = await self.look(self._low, _BATCH)
+                batch = await self.read_batch(self._low, _BATCH)
             except Unavailable:
                 await anyio.sleep(_LOOK_S)
                 continue

@@ -103,19 +103,19 @@ async def stream_logs(
     if place is None:
         place = await run_in_threadpool(newest_position, view.logs, selection, tail_lines=tail_lines)
 
-    async def look() -> service.JobStatus:
+    async def read_status() -> service.JobStatus:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
         caller = await authenticate(request, context)
-        return await run_in_threadpool(service.look, context, replace(job, caller=caller))
+        return await run_in_threadpool(service.read_status, context, replace(job, caller=caller))
 
     watch = watch_of(request, context)
     stream = LogStream(
         merge=LogMerge(view.logs, selection, place),
-        look=look,
+        read_status=read_status,
         wait=watch.wait,
         shutdown=shutdown_of(request),
         limiter=_limiter(request),
-        first_status=view.look,
+        first_status=view.status,
         follow=follow,
         in_batches=batch,
     )

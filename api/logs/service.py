@@ -47,7 +47,7 @@ class JobStatus:
 class LogView:
     """A job's logs, its status, and the first rank and number of processes of each replica."""
 
-    look: JobStatus
+    status: JobStatus
     logs: JobLogs
     ranks: Mapping[tuple[str, int], tuple[int, int]]
 
@@ -57,14 +57,14 @@ def open_logs(context: AppContext, access: JobAccess) -> LogView:
     with context.read() as work:
         job = access.load(work.session)
         return LogView(
-            _look_at(job), JobLogs(job_output(work.session, job), job.id), ranks_of(JobSpec.model_validate(job.spec))
+            _status_of(job), JobLogs(job_output(work.session, job), job.id), ranks_of(JobSpec.model_validate(job.spec))
         )
 
 
-def look(context: AppContext, access: JobAccess) -> JobStatus:
+def read_status(context: AppContext, access: JobAccess) -> JobStatus:
     """The job's state now; raises ``NotFound`` when it was deleted or the caller has lost access."""
     with context.read() as work:
-        return _look_at(access.load(work.session))
+        return _status_of(access.load(work.session))
 
 
 def sources(logs: JobLogs, page: PageQuery) -> Page[LogSource]:
@@ -116,5 +116,5 @@ def demand_rank(view: LogView, rank: int) -> None:
         )
 
 
-def _look_at(job: Job) -> JobStatus:
+def _status_of(job: Job) -> JobStatus:
     return JobStatus(job.id, JobState(job.state), job.attempt_count, job.exit)

@@ -119,14 +119,14 @@ def read_cursor(text: str) -> LogPosition:
 class LogStream:
     """One client's stream.
 
-    ``look``: reads the job's status; raises when the caller has lost access. ``wait``: returns after so many seconds,
+    ``read_status``: reads the job's status; raises when the caller has lost access. ``wait``: returns after so many seconds,
     or earlier with true when the platform has new events. ``limiter``: threads for disk reads, shared by all streams,
     so that they never take the request handlers' threads. ``in_batches``: lines that were read together are sent as one
     ``lines`` event instead of a ``line`` event each.
     """
 
     merge: LogMerge
-    look: Callable[[], Awaitable[JobStatus]]
+    read_status: Callable[[], Awaitable[JobStatus]]
     wait: Callable[[float], Awaitable[bool]]
     shutdown: GracefulShutdown
     limiter: CapacityLimiter
@@ -174,7 +174,7 @@ class LogStream:
 
     async def _read_status(self, before: JobStatus) -> JobStatus:
         try:
-            return await self.look()
+            return await self.read_status()
         except Unavailable:
             return before  # the database is away: continue with the lines
 

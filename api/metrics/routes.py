@@ -189,7 +189,7 @@ async def stream_metrics(
         context=context,
         job_id=job_id,
         only=only,
-        look=is_over,
+        check_is_over=is_over,
         run=run_in_threadpool,
         shutdown=shutdown_of(request),
         counts=counts,

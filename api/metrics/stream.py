@@ -26,14 +26,14 @@ _POLL_POINTS: Final = 100_000  # of one poll: a client that was away for long ge
 class MetricStreamer:
     """One client's stream.
 
-    ``look``: whether the job has ended; raises when the caller has lost access. ``counts``: the number of points that
-    the client has, by series; ``None``: only points from now on. ``run``: calls a function in a thread.
+    ``check_is_over``: whether the job has ended; raises when the caller has lost access. ``counts``: the number of
+    points that the client has, by series; ``None``: only points from now on. ``run``: calls a function in a thread.
     """
 
     context: AppContext
     job_id: str
     only: SeriesFilter
-    look: Callable[[], Awaitable[bool]]
+    check_is_over: Callable[[], Awaitable[bool]]
     run: Callable[..., Awaitable[Any]]
     shutdown: GracefulShutdown
     counts: dict[int, int] | None
@@ -50,7 +50,7 @@ class MetricStreamer:
         sent_at = anyio.current_time()
         while not self.shutdown.is_stopping:
             try:
-                is_over = await self.look()
+                is_over = await self.check_is_over()
                 chunks = await self.run(self._read)
             except Unavailable:
                 self._has_more = is_over = False

@@ -81,7 +81,7 @@ async def preflight(view: TensorBoardViewDep, path: str, request: Request) -> Re
 
 
 @router.api_route(f"{PREFIX}/{{secret}}/{{path:path}}", methods=["GET", "HEAD", "POST"], include_in_schema=False)
-async def look(view: TensorBoardViewDep, path: Annotated[str, Path(max_length=4096)], request: Request) -> Response:
+async def forward(view: TensorBoardViewDep, path: Annotated[str, Path(max_length=4096)], request: Request) -> Response:
     """Forward the request to the TensorBoard of these jobs, and stream its response back."""
     viewers: Viewers = request.app.state.viewers
     using = viewers.use(view.key, view.outputs)

@@ -94,7 +94,7 @@ class ArchiveStore:
         """Whether the complete archive is here."""
         return self.path_of(digest).is_file()
 
-    def look(self, digest: str, user_id: str) -> ArchiveUpload:
+    def upload_progress(self, digest: str, user_id: str) -> ArchiveUpload:
         """The archive's progress: complete, or the upload of ``user_id``.
 
         Raises:
@@ -112,7 +112,7 @@ class ArchiveStore:
             except FileNotFoundError:  # completed or dropped meanwhile
                 continue
         if path.is_file():
-            return self.look(digest, user_id)
+            return self.upload_progress(digest, user_id)
         raise NotAnnounced(digest)
 
     def start(self, digest: str, user_id: str, *, size_bytes: int) -> ArchiveUpload:
@@ -129,7 +129,7 @@ class ArchiveStore:
                 field="size",
             )
         try:
-            upload = self.look(digest, user_id)
+            upload = self.upload_progress(digest, user_id)
         except NotAnnounced:
             upload = None
         if upload is not None and (upload.is_complete or upload.size_bytes == size_bytes):
@@ -161,7 +161,7 @@ class ArchiveStore:
         """
         with _disk_words(), self._locked(digest, user_id) as locked:
             if locked is None:
-                return self.look(digest, user_id)
+                return self.upload_progress(digest, user_id)
             fd, path, size_bytes = locked
             received = os.fstat(fd).st_size
             if received != offset:

@@ -165,7 +165,7 @@ class DockerEngine:
     def stamp(self, container: str, path: str) -> str | None:
         """Changes whenever the file does; ``None`` when there is none. Costs a twentieth of :meth:`read`."""
 
-        def look(client: docker.APIClient) -> str:
+        def read_stat(client: docker.APIClient) -> str:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
             answer = client.head(url, params={"path": path}, timeout=_TIMEOUT_S)
             if answer.status_code == 404:
@@ -174,7 +174,7 @@ class DockerEngine:
             return str(answer.headers.get("X-Docker-Container-Path-Stat", ""))
 
         try:
-            return self._ask(look)
+            return self._ask(read_stat)
         except EngineObjectMissing:
             return None
 

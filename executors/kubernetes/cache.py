@@ -160,8 +160,8 @@ class PodCache:
 
     def find(self, key: ReplicaKey) -> Json | None:
         """The pod of one start of a replica, from the cache, else from the API server."""
-        for look in (self.pods, self.fresh):
-            for pod in look(key.attempt_id):
+        for read_pods in (self.pods, self.fresh):
+            for pod in read_pods(key.attempt_id):
                 if labels.key_of(pod["metadata"]["labels"]) == key:
                     return pod
         return None

@@ -114,7 +114,7 @@ def _done(axes: Axes, runs: Sequence[Curves]) -> None:
     is_wide = _is_wide(values)
     unit, unit_s = ("", 1.0) if is_wide else _unit(max(values, default=0.0))
     for number, run in enumerate(runs):
-        _distribution(axes, [value / unit_s for value in run.completions], run.jobs, _look(number, run.name))
+        _distribution(axes, [value / unit_s for value in run.completions], run.jobs, _line_style(number, run.name))
     if is_wide:
         ends = [at_s for at_s in _TIMES if min(value for value in values if value > 0) <= at_s <= max(values)]
         axes.set_xscale("log")
@@ -133,7 +133,7 @@ def _done(axes: Axes, runs: Sequence[Curves]) -> None:
 def _fair(axes: Axes, runs: Sequence[Curves]) -> None:
     axes.axvline(1, color="#555555", linewidth=1)
     for number, run in enumerate(runs):
-        _distribution(axes, run.rhos, run.jobs, _look(number, run.name))
+        _distribution(axes, run.rhos, run.jobs, _line_style(number, run.name))
     if _is_wide([1.0, *(rho for run in runs for rho in run.rhos)]):
         from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -157,16 +157,16 @@ def _over_time(axes: Axes, runs: Sequence[Curves], points: Callable[[Curves], Se
         if drawn:
             edges = [*(at_s / unit_s for at_s, _ in drawn), run.end_s / unit_s]
             values = [value for _, value in drawn]
-            axes.step(edges, [*values, values[-1]], where="post", **_look(number, run.name))
+            axes.step(edges, [*values, values[-1]], where="post", **_line_style(number, run.name))
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time since the first arrival ({unit})")
 
 
-def _distribution(axes: Axes, values: Sequence[float], jobs: int, look: dict[str, Any]) -> None:
+def _distribution(axes: Axes, values: Sequence[float], jobs: int, line_style: dict[str, Any]) -> None:
     """Cumulative distribution: the fraction of ``jobs`` with at most each of ``values``, which ascend."""
     if values:
         parts = [100 * (number + 1) / jobs for number in range(len(values))]
-        axes.step([values[0], *values], [0.0, *parts], where="post", **look)
+        axes.step([values[0], *values], [0.0, *parts], where="post", **line_style)
 
 
 def _is_wide(values: Sequence[float]) -> bool:
@@ -175,7 +175,7 @@ def _is_wide(values: Sequence[float]) -> bool:
     return bool(above) and max(above) > _WIDE * min(above)
 
 
-def _look(number: int, name: str) -> dict[str, Any]:
+def _line_style(number: int, name: str) -> dict[str, Any]:
     return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _STYLES[number % len(_STYLES)], "label": name}
 
 

@@ -120,7 +120,7 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
         try:
             found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=chunk)
         except WrongOffset:  # the same package is uploaded twice at once
-            found = store.look(digest, caller.user_id)
+            found = store.upload_progress(digest, caller.user_id)
     register_archive(context, caller, found)
     return digest
 

@@ -133,7 +133,7 @@ def undeploy_model(
 
 @router.get(f"{PARENT}{_OPERATION}{deploying.DEPLOY}-{{deployment}}")
 @router.get(f"{PARENT_OF_PROGRESS}{_OPERATION}{deploying.DEPLOY}-{{deployment}}")
-def look_at_deployment(
+def get_deployment_operation(
     resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
     return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.DEPLOY, deployment))
@@ -141,7 +141,7 @@ def look_at_deployment(
 
 @router.get(f"{PARENT}{_OPERATION}{deploying.UNDEPLOY}-{{deployment}}")
 @router.get(f"{PARENT_OF_PROGRESS}{_OPERATION}{deploying.UNDEPLOY}-{{deployment}}")
-def look_at_undeployment(
+def get_undeployment_operation(
     resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
     return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.UNDEPLOY, deployment))

@@ -73,7 +73,7 @@ class ColumnProfile:
         if self._left is None:
             self._left = [_Column(place) for place in range(len(self.names)) if place != self.target]
         for column in self._left:
-            _look(column, row[column.place].strip(), truth)
+            _observe_cell(column, row[column.place].strip(), truth)
         self._rows += 1
         self._left = [column for column in self._left if not column.is_settled]
 
@@ -98,7 +98,7 @@ class ColumnProfile:
         return tuple((self.names[one.place], one.grouped) for one in self._left or () if one.grouped)
 
 
-def _look(column: _Column, cell: str, truth: str) -> None:
+def _observe_cell(column: _Column, cell: str, truth: str) -> None:
     is_missing = cell.lower() in MISSING
     if column.only is not None and not is_missing:
         column.only = cell if column.only in ("", cell) else None

@@ -146,7 +146,7 @@ def _assess(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> 
     if not server.state.is_up:
         if server.is_cancelled and server.draining_at is not None:
             drained = server.draining_at + steps.deployed.revision(server.revision).drain
-            _look_again(steps, drained if drained <= now else server.draining_at, now)
+            _schedule_probe(steps, drained if drained <= now else server.draining_at, now)
         return server
     if server.is_cancelled:  # cancelled by a user
         return _change(steps, server, state=ServingState.DRAINING, draining_at=now)
@@ -158,7 +158,7 @@ def _by_its_health(steps: RolloutPlan, server: ServingReplicaStatus, now: dateti
     if server.running_since is None:
         # Its job is queued (again): preempted, or its node was lost.
         if server.state is ServingState.STARTING:
-            _look_again(steps, server.created_at, now)
+            _schedule_probe(steps, server.created_at, now)
             return server
         return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0)
     if server.is_healthy:
@@ -166,7 +166,7 @@ def _by_its_health(steps: RolloutPlan, server: ServingReplicaStatus, now: dateti
             return _change(steps, server, failed_probes=0) if server.failed_probes else server
         return _change(steps, server, state=ServingState.READY, ready_at=now, failed_probes=0)
     if server.state is ServingState.STARTING:
-        _look_again(steps, server.running_since, now)
+        _schedule_probe(steps, server.running_since, now)
     if server.is_healthy is None:
         return server
     if server.state is ServingState.READY:
@@ -183,7 +183,7 @@ def _by_its_health(steps: RolloutPlan, server: ServingReplicaStatus, now: dateti
     return _end(steps, server, now, sentence)
 
 
-def _look_again(steps: RolloutPlan, since: datetime, now: datetime) -> None:
+def _schedule_probe(steps: RolloutPlan, since: datetime, now: datetime) -> None:
     """Schedule the next probe of a replica that has been starting or ending since ``since``."""
     wait = max(_AGAIN_LEAST, (now - since) / _AGAIN_PART)
     if wait < _AGAIN_MOST:

@@ -302,7 +302,7 @@ class Fragments:
         keys = scores.keys[self.state_of]
         unseen = keys == _UNSEEN if allowed is None else (keys == _UNSEEN) & allowed
         if unseen.any():
-            self._look(request, scores, self.state_of[unseen])
+            self._score_unseen(request, scores, self.state_of[unseen])
             keys = scores.keys[self.state_of]
         if allowed is not None:
             keys[~allowed] = _NEVER
@@ -337,7 +337,7 @@ class Fragments:
             scores.keys = grown
         return scores
 
-    def _look(self, request: ResourceRequest, scores: _Scores, unseen: _Ints) -> None:
+    def _score_unseen(self, request: ResourceRequest, scores: _Scores, unseen: _Ints) -> None:
         """Score states that are new to this request: all without room, and the tightest of the others."""
         marked = np.zeros(len(self.states), dtype=np.bool_)
         marked[unseen] = True

@@ -49,7 +49,7 @@ class Stage:
     def look_now(self) -> JobStatus:
         return JobStatus("job", self.state, self.attempts, None)
 
-    async def look(self) -> JobStatus:
+    async def read_status(self) -> JobStatus:
         if self.error is not None:
             raise self.error
         return self.look_now()
@@ -61,7 +61,7 @@ class Stage:
     def stream(self, *, follow: bool = True, place: LogPosition | None = None) -> LogStream:
         return LogStream(
             merge=LogMerge(JobLogs(Tree(self.root), "job"), Selection(), place or LogPosition()),
-            look=self.look,
+            read_status=self.read_status,
             wait=self.wait,
             shutdown=self.shutdown,
             limiter=CapacityLimiter(2),

@@ -60,7 +60,7 @@ def test_bytes_that_are_not_what_the_digest_says_are_dropped(store: ArchiveStore
         send(store, data=bytes(wrong))
     assert not store.has(DIGEST)
     with pytest.raises(NotAnnounced):
-        store.look(DIGEST, "u")
+        store.upload_progress(DIGEST, "u")
     send(store)
     assert store.has(DIGEST)
 
@@ -115,7 +115,7 @@ def test_a_full_disk_keeps_what_was_sent_before_and_takes_nothing_by_halves(
         patched.setattr("core.storage.archives.os.pwrite", half)
         with pytest.raises(InsufficientStorage, match="disk is full"):
             store.append(DIGEST, "u", offset=1000, chunk=DATA[1000:3000])
-    assert store.look(DIGEST, "u").received_bytes == 1000
+    assert store.upload_progress(DIGEST, "u").received_bytes == 1000
     send(store)
     assert store.has(DIGEST)
 
@@ -133,7 +133,7 @@ def test_many_may_send_the_same_archive_at_once(store: ArchiveStore, same_user: 
                 try:
                     upload = store.append(DIGEST, user, offset=upload.received_bytes, chunk=chunk)
                 except WrongOffset:
-                    upload = store.look(DIGEST, user)
+                    upload = store.upload_progress(DIGEST, user)
         except BaseException as error:  # noqa: BLE001 (a thread's error is judged at the end)
             errors.append(error)
 

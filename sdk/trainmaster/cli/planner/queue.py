@@ -86,15 +86,15 @@ def _watch(client: Client, project: str | None, limit: int) -> None:
 
     console = output.answers()
 
-    def look() -> Any:
+    def render() -> Any:
         found = _read(client, project, limit)
         return Group(*picture(*found, console=console, now=output.now(), limit=limit))
 
     pause = threading.Event()
-    with Live(look(), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(render(), console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while not pause.wait(_WATCH_EVERY_S):
             try:
-                live.update(look(), refresh=True)
+                live.update(render(), refresh=True)
             except (ServerUnreachable, ServerFailure):
                 continue  # the last view stays until the server is back
 
