@@ -112,15 +112,15 @@ def _live(url: str, home: Path) -> list[str]:
 def _cancel_all(url: str, home: Path) -> list[str]:
     """The names of the cancelled jobs, once all of them have ended."""
     deadline_s = time.monotonic() + CANCEL_WITHIN_S
-    asked: dict[str, str] = {}
+    cancelled: dict[str, str] = {}
     while True:
         jobs = _call(url, home, "GET", f"/api/v1/jobs?{_LIVE}&limit=100")["items"]
         if not jobs:
-            return list(asked.values())
+            return list(cancelled.values())
         for job in jobs:
-            if job["id"] not in asked:
+            if job["id"] not in cancelled:
                 _call(url, home, "POST", f"/api/v1/jobs/{job['id']}/cancel", {"reason": "the platform is stopped"})
-                asked[job["id"]] = job["name"]
+                cancelled[job["id"]] = job["name"]
         if time.monotonic() > deadline_s:
             raise CannotStart(
                 f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after "

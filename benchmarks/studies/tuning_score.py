@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
                 began = time.process_time()
                 (search.ours if arm == "auto" else search.by_optuna)(*(() if arm == "auto" else (arm,)))
                 line = {"arm": arm, "task": task.name, "repeat": repeat, "costs": search.costs}
-                line |= {"asked_s": round(search.asked_s, 2), "asked_cpu_s": round(search.asked_cpu_s, 2)}
+                line |= {"asked_s": round(search.ask_s, 2), "asked_cpu_s": round(search.ask_cpu_s, 2)}
                 line |= {"cpu_s": round(time.process_time() - began, 2)}
                 with (options.into / "searches.jsonl").open("a") as file:
                     file.write(json.dumps(line) + "\n")
@@ -111,7 +111,7 @@ class Search:
         self.spec = parse_study({**raw, "budget": {"trials": ROUNDS * PARALLEL, "parallel": PARALLEL}})
         self.space = Space.of(self.spec)
         self.costs: list[float | None] = []
-        self.asked_s = self.asked_cpu_s = 0.0
+        self.ask_s = self.ask_cpu_s = 0.0
 
     def ours(self) -> None:
         """As :mod:`scheduler.control.studies.study_loop` begins trials and draws ahead, where those of a round end
@@ -155,8 +155,8 @@ class Search:
         study = optuna.create_study(sampler=samplers[arm]())
         distributions = {name: _distribution(one) for name, one in self.space.parameters.items()}
         for _ in range(ROUNDS):
-            asked = self._timed(lambda: [study.ask(distributions) for _ in range(PARALLEL)])
-            for trial in asked:
+            trials = self._timed(lambda: [study.ask(distributions) for _ in range(PARALLEL)])
+            for trial in trials:
                 point = {name: _outer(self.space.parameters[name], inner) for name, inner in trial.params.items()}
                 cost = self._tried(point)
                 study.tell(trial, cost, state=None if cost is not None else optuna.trial.TrialState.FAIL)
@@ -169,8 +169,8 @@ class Search:
     def _timed(self, ask: Callable[[], Any]) -> Any:
         began, began_cpu = time.perf_counter(), time.process_time()
         found = ask()
-        self.asked_s += time.perf_counter() - began
-        self.asked_cpu_s += time.process_time() - began_cpu
+        self.ask_s += time.perf_counter() - began
+        self.ask_cpu_s += time.process_time() - began_cpu
         return found
 
 
@@ -206,11 +206,11 @@ def tell(searches: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> None:
         mark = " (the better of Optuna's)" if other == better else ""
         print(f"auto - {other}: {middle:+.2f} points, 95 % of the bootstrap between {low:+.2f} and {high:+.2f}{mark}")
     for arm in arms:
-        asked = [one["asked_cpu_s"] for one in searches if one["arm"] == arm and "asked_cpu_s" in one]
-        if asked:
+        ask_times = [one["asked_cpu_s"] for one in searches if one["arm"] == arm and "asked_cpu_s" in one]
+        if ask_times:
             print(
-                f"{arm}: {statistics.fmean(asked):.1f} s of the processor to ask for {ROUNDS * PARALLEL} points, the "
-                "results given"
+                f"{arm}: {statistics.fmean(ask_times):.1f} s of the processor to ask for {ROUNDS * PARALLEL} points, "
+                "the results given"
             )
 
 

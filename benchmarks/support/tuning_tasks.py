@@ -45,10 +45,10 @@ class Task:
         found = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterations that end before they converge: the search is to find better
-            for fitted, answers, asked, right in _folds(self.data, is_classifier=self.measure != "unexplained"):
+            for fitted, answers, held_out, right in _folds(self.data, is_classifier=self.measure != "unexplained"):
                 try:
                     model = self.make(point).fit(fitted, answers)
-                    found.append(_COSTS[self.measure](model, asked, right))
+                    found.append(_COSTS[self.measure](model, held_out, right))
                 except ValueError:
                     return None  # what it computes has left the numbers
         cost = float(np.mean(found))
@@ -56,9 +56,9 @@ class Task:
 
 
 _COSTS: Final[Mapping[str, Callable[[Any, Any, Any], float]]] = {
-    "error": lambda model, asked, right: 1.0 - float(model.score(asked, right)),
-    "unexplained": lambda model, asked, right: 1.0 - float(model.score(asked, right)),
-    "log loss": lambda model, asked, right: float(log_loss(right, model.predict_proba(asked))),
+    "error": lambda model, held_out, right: 1.0 - float(model.score(held_out, right)),
+    "unexplained": lambda model, held_out, right: 1.0 - float(model.score(held_out, right)),
+    "log loss": lambda model, held_out, right: float(log_loss(right, model.predict_proba(held_out))),
 }
 
 
@@ -68,10 +68,10 @@ def _folds(name: str, *, is_classifier: bool) -> list[tuple[Any, Any, Any, Any]]
     features, target = _data(name)
     folds = (StratifiedKFold if is_classifier else KFold)(FOLDS, shuffle=True, random_state=0)
     found = []
-    for fitted, asked in folds.split(features, target):
+    for fitted, held_out in folds.split(features, target):
         scaler = StandardScaler().fit(features[fitted])
         found.append(
-            (scaler.transform(features[fitted]), target[fitted], scaler.transform(features[asked]), target[asked])
+            (scaler.transform(features[fitted]), target[fitted], scaler.transform(features[held_out]), target[held_out])
         )
     return found
 

@@ -136,16 +136,16 @@ class WatchedConnection(psycopg.Connection[Any]):
 
     def _watched(self, gen: Any, may_wait: Callable[[], bool]) -> Generator[Any, Any, Any]:
         """``gen`` unchanged; the driver yields nothing ten times a second while the server is silent."""
-        began = asked = time.monotonic()
+        began = queried_at = time.monotonic()
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if not ready and (now := time.monotonic()) - asked >= SILENCE_S:
+                if not ready and (now := time.monotonic()) - queried_at >= SILENCE_S:
                     if now - began > _LOST_AFTER_S or not may_wait():
                         self.close()
                         raise ServerNotResponding("the server does not answer")
-                    asked = time.monotonic()
+                    queried_at = time.monotonic()
                 wanted = gen.send(ready)
         except StopIteration as done:
             return done.value

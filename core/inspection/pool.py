@@ -138,11 +138,11 @@ class Inspectors:
         with self._lock:
             waiting = self._idle.pop() if self._idle else None
         for known in (waiting, None):
-            asked = known or _start()
-            answers = _asked(asked, line, until_s)
+            process = known or _start()
+            answers = _request(process, line, until_s)
             if answers is not None:
-                return asked, answers
-            _end(asked)
+                return process, answers
+            _end(process)
         raise Unreadable(_LATE if time.monotonic() >= until_s else _DIED)
 
 
@@ -178,7 +178,7 @@ class _Turns:
             self._change.notify_all()
 
 
-def _asked(process: subprocess.Popen[bytes], line: bytes, until_s: float) -> Iterator[dict[str, Any]] | None:
+def _request(process: subprocess.Popen[bytes], line: bytes, until_s: float) -> Iterator[dict[str, Any]] | None:
     """The answers of a process to a request; ``None`` if it does not accept it."""
     assert process.stdin is not None  # noqa: S101 (a pipe, as asked for)
     answers = _answers(process, until_s)

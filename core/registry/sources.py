@@ -68,7 +68,7 @@ class PlannedSource:
 
 
 def find_source(
-    output: Tree, asked: SourceRequest, *, reported: Collection[str], trial: int | None, limit_bytes: int
+    output: Tree, request: SourceRequest, *, reported: Collection[str], trial: int | None, limit_bytes: int
 ) -> PlannedSource:
     """The files to register. Nothing is read but the end of torch files, to tell their kind.
 
@@ -80,15 +80,15 @@ def find_source(
         Conflict: the checkpoint is not complete.
         NotFound, InvalidRequest, PayloadTooLarge: as ``plan_files``.
     """
-    if asked.checkpoint is not None:
-        landed = checkpoint_at(output, "/".join(split_path(asked.checkpoint, field="checkpoint")))
+    if request.checkpoint is not None:
+        landed = checkpoint_at(output, "/".join(split_path(request.checkpoint, field="checkpoint")))
         if not landed.is_complete and not (landed.is_dir and landed.path in reported):
             raise Conflict(
                 f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
             )
         files = plan_files(output, landed.parts, limit_bytes=limit_bytes)
         return PlannedSource(landed.path, landed.format, landed.step, files)
-    path = _default(output, trial) if asked.path is None else "/".join(split_path(asked.path)) or "."
+    path = _default(output, trial) if request.path is None else "/".join(split_path(request.path)) or "."
     try:
         files = plan_files(output, (path,), limit_bytes=limit_bytes)
     except NotFound as error:

@@ -157,7 +157,7 @@ def register_from_job(
     job: Job,
     model: str,
     by: Author,
-    asked: SourceRequest,
+    request: SourceRequest,
     *,
     volume: str,
     metadata: VersionMetadata = VersionMetadata(),
@@ -179,7 +179,7 @@ def register_from_job(
     """
     state = JobState(job.state)
     waits = False
-    if asked.checkpoint is None and not state.is_terminal:
+    if request.checkpoint is None and not state.is_terminal:
         if not when_done:
             raise Conflict(
                 f"Job {job.name!r} is {state.value}: its output may still change. Wait for its end, have the version "
@@ -192,9 +192,9 @@ def register_from_job(
     )
     made.job_id = job.id
     made.source = {
-        "kind": asked.kind,
+        "kind": request.kind,
         "job": job.id,
-        "path": asked.path if asked.checkpoint is None else asked.checkpoint.strip("/"),
+        "path": request.path if request.checkpoint is None else request.checkpoint.strip("/"),
     }
     if waits:
         made.state = VersionState.WAITING.value

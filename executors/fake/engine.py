@@ -48,7 +48,7 @@ class _Replica:
     order: ReplicaOrder
     script: Script
     created_at: datetime
-    stop_asked_at: datetime | None = None
+    stop_requested_at: datetime | None = None
     killed_at: datetime | None = None  # when the grace is over
     exit: ReplicaExit | None = None
     is_lost: bool = False
@@ -80,11 +80,11 @@ class _Replica:
             self.exit = ReplicaExit(ExitCause.STOPPED, code, "Stopped because the platform asked.", stopped)
 
     def _stopped_at(self) -> datetime | None:
-        if self.stop_asked_at is None or self.killed_at is None:
+        if self.stop_requested_at is None or self.killed_at is None:
             return None
         if self.script.ends_after_term is None:
             return self.killed_at
-        return min(self.killed_at, self.stop_asked_at + self.script.ends_after_term)
+        return min(self.killed_at, self.stop_requested_at + self.script.ends_after_term)
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ class FakeEngine:
             replica = self._replicas.get(key)
             if replica is None or not replica.is_live:
                 return
-            replica.stop_asked_at = replica.stop_asked_at or self.now
+            replica.stop_requested_at = replica.stop_requested_at or self.now
             end = self.now + grace
             replica.killed_at = end if replica.killed_at is None else min(end, replica.killed_at)
             self._apply_due_events()

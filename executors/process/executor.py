@@ -339,19 +339,19 @@ class ProcessExecutor:
     def _end(self, folder: ReplicaFolder) -> None:
         """Kill the replica; returns when no process holds its folder any more."""
         end = time.monotonic() + _LOCK_S
-        asked_at = None
+        stop_sent_at = None
         had_ended = folder.read("exit.json") is not None
         last_call = folder.path.parent / "last_call"
         while True:
             runtime = folder.runtime()
             if runtime is not None and runtime.is_alive():
                 # The runtime knows its tree best; if it does not do it in time, it goes with its tree.
-                if asked_at is None:
-                    asked_at = time.monotonic()
+                if stop_sent_at is None:
+                    stop_sent_at = time.monotonic()
                     if not had_ended:
                         folder.write("stop.json", {"grace_s": 0})
                         procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
-                if time.monotonic() > asked_at + _END_S or (had_ended and last_call.exists()):
+                if time.monotonic() > stop_sent_at + _END_S or (had_ended and last_call.exists()):
                     if had_ended and not _is_last_call_over(last_call):
                         raise ExecutorTryAgain(
                             f"{folder.path.name} has ended and still sends its last reports.", retry_after_s=_RETRY_S

@@ -432,10 +432,10 @@ class _Registration:
         if job is None:
             return find_below(output, UploadedSource.of_json(source).path, limit_bytes=limit)
         is_checkpoint = source["kind"] == "checkpoint"
-        asked = SourceRequest(checkpoint=source["path"]) if is_checkpoint else SourceRequest(path=source["path"])
+        request = SourceRequest(checkpoint=source["path"]) if is_checkpoint else SourceRequest(path=source["path"])
         return find_source(
             output,
-            asked,
+            request,
             reported=self._facts.checkpoint_paths,
             trial=(job.trial or {}).get("number"),
             limit_bytes=limit,

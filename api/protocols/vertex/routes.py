@@ -227,10 +227,12 @@ router.include_router(operations)
 def nothing_here(request: Request, rest: str, parent: ParentDep, caller: Reader) -> Response:
     """Refuses what only the real API has, with its method and path."""
     del parent, caller
-    asked = f"{request.method} {rest[:200]}"
+    request_line = f"{request.method} {rest[:200]}"
     if rest.partition("/")[0].partition(":")[0] in _SERVED:
-        raise NotServed(f"{asked} is not served by this platform, though other methods of this collection are.")
-    raise NotServed(f"{asked} is not served by this platform; served are {', '.join(_SERVED)} and Cloud Storage.")
+        raise NotServed(f"{request_line} is not served by this platform, though other methods of this collection are.")
+    raise NotServed(
+        f"{request_line} is not served by this platform; served are {', '.join(_SERVED)} and Cloud Storage."
+    )
 
 
 @router.api_route("/v1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

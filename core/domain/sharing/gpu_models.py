@@ -26,14 +26,14 @@ def normal_model(name: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def accepts(asked: str, model: str) -> bool:
-    """Whether a node's ``model`` satisfies the user's ``asked``, each in any spelling.
+def accepts(requested: str, model: str) -> bool:
+    """Whether a node's ``model`` satisfies the user's ``requested``, each in any spelling.
 
     All parts of the request must occur in the model as whole parts, in this order: ``A100`` and ``a100-80gb`` accept
     ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``. A MIG slice must be requested explicitly: ``1g.5gb``,
     ``mig-1g.5gb`` and ``a100-mig`` accept ``a100-sxm4-40gb-mig-1g-5gb``, ``a100`` does not.
     """
-    wanted = normal_model(asked).split("-")
+    wanted = normal_model(requested).split("-")
     there = normal_model(model).split("-")
     if _SLICED in there and not any(part == _SLICED or _SLICE.fullmatch(part) for part in wanted):
         return False
@@ -41,7 +41,7 @@ def accepts(asked: str, model: str) -> bool:
     return wanted != [""] and all(part in parts for part in wanted)
 
 
-def accepted_models(asked: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
-    """The ``present`` models that ``asked`` accepts, best first: in the order of ``asked``, then of ``present``."""
+def accepted_models(requested: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
+    """The ``present`` models that ``requested`` accepts, best first: in its order, then in that of ``present``."""
     known = tuple(present)
-    return tuple(dict.fromkeys(model for wish in asked for model in known if accepts(wish, model)))
+    return tuple(dict.fromkeys(model for wish in requested for model in known if accepts(wish, model)))

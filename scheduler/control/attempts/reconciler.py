@@ -70,15 +70,15 @@ class Reconciler:
             on_end: called with each attempt as soon as it has its result, while slower ones go on; not for
                 attempts that another thread reconciles.
         """
-        asked = list(dict.fromkeys(attempt_ids))
-        entered = [attempt_id for attempt_id in asked if self._inflight.start(attempt_id)]
+        requested = list(dict.fromkeys(attempt_ids))
+        entered = [attempt_id for attempt_id in requested if self._inflight.start(attempt_id)]
         inside = set(entered)
         batch = TransactionBatcher(self.control, self._specs, self._taken)
 
         def end(attempt_id: AttemptId, result: ResultOrError) -> None:
-            for tell in (self._add_details, on_end):
+            for callback in (self._add_details, on_end):
                 try:
-                    tell(attempt_id, result)
+                    callback(attempt_id, result)
                 except Exception as error:
                     if not isinstance(error, Unavailable):
                         log.exception("attempt.callback_failed", attempt=attempt_id)
@@ -91,7 +91,8 @@ class Reconciler:
             for attempt_id in inside:
                 self._leave(attempt_id)
         return {
-            attempt_id: batch.outcomes.get(attempt_id, ReconcileResult(ReconcileOutcome.BUSY)) for attempt_id in asked
+            attempt_id: batch.outcomes.get(attempt_id, ReconcileResult(ReconcileOutcome.BUSY))
+            for attempt_id in requested
         }
 
     def _add_details(self, attempt_id: AttemptId, result: ResultOrError) -> None:

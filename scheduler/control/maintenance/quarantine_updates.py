@@ -55,7 +55,7 @@ class QuarantineSchedule:
         self._seen: tuple[Any, ...] | None = None
         self._at: datetime | None = None
         self._next: datetime | None = None
-        self._asked: tuple[tuple[Any, ...], datetime, datetime | None] | None = None
+        self._pending: tuple[tuple[Any, ...], datetime, datetime | None] | None = None
 
     def is_due(self, session: Session, now: datetime) -> bool:
         """Whether a failure, the policy or a quarantine is new, or time has changed something.
@@ -74,13 +74,13 @@ class QuarantineSchedule:
         is_late = self._at is None or now - self._at >= patience
         if seen == self._seen and not is_over and not is_late:
             return False
-        self._asked = seen, now, next_change(session, now)
+        self._pending = seen, now, next_change(session, now)
         return True
 
     def note_done(self) -> None:
         """The due decision is committed."""
-        if self._asked is not None:
-            self._seen, self._at, self._next = self._asked
+        if self._pending is not None:
+            self._seen, self._at, self._next = self._pending
 
 
 def failures_seen(session: Session) -> tuple[int, int | None, datetime | None]:

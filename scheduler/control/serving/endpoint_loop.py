@@ -93,7 +93,7 @@ class EndpointPass:
 
     def _probe_replicas(self, *, probes_ready: bool) -> Mapping[str, ProbeResult]:
         """Health of the running replicas that are to serve; without ``probes_ready`` of the starting ones only."""
-        asked = {
+        targets = {
             server.id: (deployment.addresses[server.id], deployment.specs[server.revision].health_route)
             for deployment in self.facts.deployments
             for server in deployment.deployed.servers
@@ -104,7 +104,7 @@ class EndpointPass:
             and not (server.is_over or server.is_cancelled)
         }
         within_s = min(_PROBING_S, self.control.lease_ttl.total_seconds() / 3)
-        return probe_all(self._probe, asked, within_s=within_s)
+        return probe_all(self._probe, targets, within_s=within_s)
 
     def _reconcile_deployment(self, facts: DeploymentFacts, health: Mapping[str, ProbeResult]) -> bool:
         """Do what is due for one deployment; whether a replica was started or stopped."""

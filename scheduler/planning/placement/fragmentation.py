@@ -55,7 +55,7 @@ _Ints = NDArray[np.int64]
 _Flags = NDArray[np.bool_]
 _Amounts = tuple[int, int, int, tuple[int, ...]]  # CPU, memory, whole devices, left of shared ones
 _State = tuple[str, int, int, int, tuple[int, ...]]  # the GPU model before these
-_Asked = tuple[int, int, int, int]
+_RequestKey = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Fragments:
         self.states: list[_State] = []
         self.amounts: _Ints = np.zeros((64, 4), dtype=np.int64)  # CPU, memory, whole devices, most left of a shared one
         self.values: dict[int, float] = {}
-        self.scores: dict[_Asked, _Scores] = {}
+        self.scores: dict[_RequestKey, _Scores] = {}
         self.flags: dict[int, tuple[NodePool, _Flags | None]] = {}
         self.by_models: dict[tuple[str, ...], _Flags | None] = {}
         self.state_of: _Ints = self._all_states()
@@ -367,7 +367,7 @@ class Fragments:
                 scores.keys[number] = _key(self.values[number] - value - own, after)
 
 
-def _request_key(request: ResourceRequest) -> _Asked:
+def _request_key(request: ResourceRequest) -> _RequestKey:
     return (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
 
 

@@ -256,19 +256,19 @@ def _request(
 def _own(context: AppContext, endpoint: Endpoint, name: str, container: ModelContainer) -> dict[str, Any]:
     """Fields of a custom container; its default routes are Vertex AI's."""
     default = f"/v1/endpoints/{endpoint.name}/deployedModels/{name}"
-    asked: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "args": list(container.args),
         "env": dict(container.env),
         "health_route": container.health_route or default,
         "predict_route": container.predict_route or f"{default}:predict",
     }
     if container.command:
-        asked["command"] = list(container.command)
+        requested["command"] = list(container.command)
     if container.port and context.settings.executor != "process":
-        asked["port"] = container.port
+        requested["port"] = container.port
     if container.timeout_s is not None:
-        asked["ready_timeout_s"] = container.timeout_s
-    return asked
+        requested["ready_timeout_s"] = container.timeout_s
+    return requested
 
 
 def _split(session: Session, message: Message, endpoint: Endpoint, name: str) -> dict[str, int]:
