@@ -121,8 +121,8 @@ class LogStream:
 
     ``read_status``: reads the job's status; raises when the caller has lost access. ``wait``: returns after so many
     seconds, or earlier with true when the platform has new events. ``limiter``: threads for disk reads, shared by all
-    streams, so that they never take the request handlers' threads. ``in_batches``: lines that were read together are sent as one
-    ``lines`` event instead of a ``line`` event each.
+    streams, so that they never take the request handlers' threads. ``in_batches``: lines that were read together are
+    sent as one ``lines`` event instead of a ``line`` event each.
     """
 
     merge: LogMerge

@@ -34,12 +34,12 @@ def job(server: Any, job_json: Any) -> str:
     return "job_1"
 
 
-def test_the_list_says_what_is_retained_in_use_or_not_complete(cli: Invoke, server: Any, page: Any) -> None:
+def test_the_list_says_what_is_pinned_in_use_or_not_complete(cli: Invoke, server: Any, page: Any) -> None:
     torn = {**STEP, "path": "checkpoints/x.pt", "is_complete": False, "problem": "It is cut short."}
     server.on("GET", "/jobs/mnist/checkpoints", page({**STEP, "is_pinned": True, "is_in_use": True}, torn))
     reported = cli("checkpoints", "mnist", "--incomplete")
     assert reported.exit_code == 0, reported.output
-    assert "kept, in use" in reported.stdout
+    assert "pinned, in use" in reported.stdout
     assert "It is cut short." in reported.stdout
     assert server.requests[-1].url.params["incomplete"] == "true"
 

@@ -49,7 +49,9 @@ def list_checkpoints(
                 output.values_text(checkpoint.metrics),
                 checkpoint.problem
                 or ", ".join(
-                    word for word, holds in (("kept", checkpoint.is_pinned), ("in use", checkpoint.is_in_use)) if holds
+                    word
+                    for word, holds in (("pinned", checkpoint.is_pinned), ("in use", checkpoint.is_in_use))
+                    if holds
                 ),
             )
             for checkpoint in found
