@@ -32,7 +32,7 @@ _ENTRY_LIMIT: Final = 20_000
 _SHOWN_COLUMNS: Final = 30
 _HEAD_ROWS: Final = 50  # rows
 _CELL_LIMIT_CHARS: Final = 2**20
-_QUOTED: Final = re.compile(r'"(?:[^"]|"")*(?:"|$)')  # the same as in ``trainmaster_serving.tables``
+_QUOTED: Final = re.compile(r'"(?:[^"]|"")*(?:"|$)')  # the same as in ``trainmaster_serving.input_files``
 _PARQUET_MAGIC: Final = b"PAR1"  # the first and last bytes of each Parquet file
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 from trainmaster.studies import Space, parse_study
-from trainmaster_automl import families, image_folders, scoring, table_files
+from trainmaster_automl import families, image_folders, report, table_files
 
 from api.automl import profiling
 from core.domain.automl.space import IMAGES, METRICS, TABULAR, families_of, space_of
@@ -82,8 +82,8 @@ def test_a_trial_gets_the_number_of_concurrent_trials(trials: int, beside: int) 
 
 def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
     assert set(families._FAMILIES) == set(families_of(TABULAR, has_weights=False))
-    assert tuple(METRICS["classification"]) == scoring.CLASSIFICATION
-    assert tuple(METRICS["regression"]) == scoring.REGRESSION
+    assert tuple(METRICS["classification"]) == report.CLASSIFICATION
+    assert tuple(METRICS["regression"]) == report.REGRESSION
     assert table_files.MISSING == MISSING
     assert (table_files.CSV_SUFFIXES, table_files.PARQUET_SUFFIXES, image_folders.IMAGE_SUFFIXES) == (
         profiling.CSV_SUFFIXES,

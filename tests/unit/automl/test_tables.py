@@ -16,6 +16,7 @@ from trainmaster_automl import rows as of_trials
 from trainmaster_automl import tabular
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.options import VARIABLE, TrialOptions, parse_options
+from trainmaster_automl.report import interval, score
 from trainmaster_automl.rows import (
     CATEGORY,
     DATE,
@@ -29,7 +30,6 @@ from trainmaster_automl.rows import (
     number_of,
     text_of,
 )
-from trainmaster_automl.scoring import interval, score
 from trainmaster_automl.table_files import read_table
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.models import load_model

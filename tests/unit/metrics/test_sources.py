@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime.metrics.collector import Collector, SeriesBuffer, SourceCounts
+from trainmaster_runtime.metrics.collector import Collector, HypertuneFile, SeriesBuffer, SourceCounts
 from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
-from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler
 from trainmaster_runtime.metrics.tfevents import Broken, Decoder, masked_crc, read_records
@@ -181,24 +180,24 @@ def test_a_file_is_read_as_it_grows_and_only_by_the_replica_that_writes_it(tmp_p
     ours, theirs = files(tmp_path, log_text), files(tmp_path, log_text, "1/worker-1")
     path = tmp_path / "logs/events.out.tfevents.1"
     write(path, event(0), event(1, simple("loss", 1)))
-    assert ours.look(1.0, is_last=False) == []  # no process has it open: left to the others for a while
-    assert names(ours.look(20.0, is_last=False)) == [("loss", 1)]
-    assert theirs.look(20.0, is_last=True) == []
-    assert theirs.look(40.0, is_last=True) == []
+    assert ours.collect(1.0, is_last=False) == []  # no process has it open: left to the others for a while
+    assert names(ours.collect(20.0, is_last=False)) == [("loss", 1)]
+    assert theirs.collect(20.0, is_last=True) == []
+    assert theirs.collect(40.0, is_last=True) == []
     write(path, event(2, simple("loss", 1)))
-    assert names(ours.look(21.0, is_last=False)) == [("loss", 2)]
-    assert ours.look(22.0, is_last=True) == []
+    assert names(ours.collect(21.0, is_last=False)) == [("loss", 2)]
+    assert ours.collect(22.0, is_last=True) == []
 
 
 def test_the_next_attempt_goes_on_behind_what_was_read(tmp_path: Path, log_text: list[str]) -> None:
     path = tmp_path / "events.out.tfevents.1"
     first = files(tmp_path, log_text)
     write(path, event(1, simple("loss", 1)))
-    assert names(first.look(20.0, is_last=True)) == [("loss", 1)]
+    assert names(first.collect(20.0, is_last=True)) == [("loss", 1)]
     first.close()
     again = files(tmp_path, log_text, "2/worker-0")
     write(path, event(2, simple("loss", 1)))
-    assert names(again.look(20.0, is_last=True)) == [("loss", 2)]
+    assert names(again.collect(20.0, is_last=True)) == [("loss", 2)]
 
 
 def test_what_was_there_before_the_job_is_not_its_own(tmp_path: Path, log_text: list[str]) -> None:
@@ -207,16 +206,16 @@ def test_what_was_there_before_the_job_is_not_its_own(tmp_path: Path, log_text: 
     # Begun by its own process, in the moment before anybody looked.
     write(tmp_path / "new/events.out.tfevents.1", event(0, time_s=1999.9), event(1, simple("quick", 1)))
     ours = files(tmp_path, log_text)
-    assert names(ours.look(20.0, is_last=True)) == [("quick", 1)]
+    assert names(ours.collect(20.0, is_last=True)) == [("quick", 1)]
     write(path, event(2, simple("loss", 1)))
-    assert names(ours.look(40.0, is_last=True)) == [("loss", 2)]
+    assert names(ours.collect(40.0, is_last=True)) == [("loss", 2)]
 
 
 def test_files_of_one_run_in_several_folders_keep_apart(tmp_path: Path, log_text: list[str]) -> None:
     ours = files(tmp_path, log_text)
     for folder in ("logs/train", "logs/validation", "runs/a", "runs/a/loss_valid"):
         write(tmp_path / folder / "events.out.tfevents.1", event(1, simple("loss", 1)))
-    assert sorted(names(ours.look(20.0, is_last=True))) == [
+    assert sorted(names(ours.collect(20.0, is_last=True))) == [
         ("loss", 1),
         ("loss_valid/loss", 1),
         ("train/loss", 1),
@@ -233,9 +232,9 @@ def test_damaged_vanishing_and_linked_files_are_left_alone(tmp_path: Path, log_t
     (output / "folder").symlink_to(outside)
     (output / "events.out.tfevents.3").write_bytes(b"this is no event file, it is a text of some length")
     write(output / "events.out.tfevents.4", event(1, simple("gone", 1)))
-    assert ours.look(1.0, is_last=False) == []
+    assert ours.collect(1.0, is_last=False) == []
     (output / "events.out.tfevents.4").unlink()
-    assert ours.look(20.0, is_last=True) == []
+    assert ours.collect(20.0, is_last=True) == []
     assert len(log_text) == 1
     assert "events.out.tfevents.3" in log_text[0]
 
@@ -246,7 +245,7 @@ def test_damaged_vanishing_and_linked_files_are_left_alone(tmp_path: Path, log_t
 def test_hypertunes_file_is_merged_though_it_is_rewritten_each_time(tmp_path: Path) -> None:
     path = tmp_path / "output.metric"
     source = HypertuneFile(str(path))
-    assert source.look() == []
+    assert source.collect() == []
 
     def line(step: int, value: str) -> str:
         entry = {
@@ -259,15 +258,15 @@ def test_hypertunes_file_is_merged_though_it_is_rewritten_each_time(tmp_path: Pa
         return json.dumps(entry) + "\n"
 
     path.write_text(line(1, "0.5") + line(2, "nan"))
-    found = source.look()
+    found = source.collect()
     assert found[0] == ("accuracy", 1, 101.0, 0.5)
     assert math.isnan(found[1][3])
     path.write_text("")
-    assert source.look() == []
+    assert source.collect() == []
     path.write_text(line(2, "nan") + line(3, "0.7") + line(4, "0.8")[:30])
-    assert [entry[1] for entry in source.look()] == [3]
+    assert [entry[1] for entry in source.collect()] == [3]
     path.write_text("[1]\n7\n{}\n" + line(4, "x") + '{"timestamp": "y", "a": 1}\n')
-    assert source.look() == []
+    assert source.collect() == []
 
 
 # --- lines
@@ -325,7 +324,7 @@ def test_metrics_beside_other_words_for_how_far_it_is(line: bytes, found: dict[s
 def test_a_line_matches_where_a_metric_came_of_it() -> None:
     collector = Collector(patterns=LinePatterns([]), sources=SourceCounts())
     collector.note([b"Epoch 1/3", b"Epoch 2/3 score 0.5", b"Epoch 2/3 score=0.5", b"done"])
-    collector.look(is_last=True)
+    collector.collect(is_last=True)
     reported = collector.sources.summary() if collector.sources else {}
     assert (reported["log"]["lines"], reported["matching"]["lines"]) == (4, 1)
 
@@ -363,13 +362,13 @@ def test_no_pattern_takes_long_on_a_line_that_was_made_for_it() -> None:
 
 def test_a_source_that_fails_takes_no_other_along() -> None:
     class Unlucky:
-        def look(self) -> list[tuple[str, int, float, float]]:
+        def collect(self) -> list[tuple[str, int, float, float]]:
             raise RuntimeError("no luck")
 
     collector = Collector(patterns=LinePatterns([]), hypertune=Unlucky())  # type: ignore[arg-type]
     for step in range(12):
         collector.note([b"step=%d loss=1" % step])
-        assert collector.look(is_last=False)[0]["data"]["series"][0]["steps"] == [step]
+        assert collector.collect(is_last=False)[0]["data"]["series"][0]["steps"] == [step]
     first, last = collector.troubles
     assert first == "metrics of hypertune's file: RuntimeError: no luck"
     assert last.endswith("10 times in a row: they are not read any more")
@@ -381,21 +380,21 @@ def test_a_source_that_fails_takes_no_other_along() -> None:
 def test_a_line_that_hypertune_never_wrote_is_passed_over(tmp_path: Path, line: str) -> None:
     file = tmp_path / "output.metric"
     file.write_text(line + '\n{"timestamp": 5, "loss": 0.5, "global_step": "3"}\n')
-    assert ("loss", 3, 5.0, 0.5) in HypertuneFile(str(file)).look()
+    assert ("loss", 3, 5.0, 0.5) in HypertuneFile(str(file)).collect()
 
 
 def test_the_newest_reports_of_hypertune_count_when_their_names_are_long(tmp_path: Path) -> None:
     file = tmp_path / "output.metric"
     name = "n" * 5_000
     file.write_text("".join(f'{{"timestamp": {at}, "{name}": 1, "global_step": {at}}}\n' for at in range(100)))
-    steps = [step for _, step, _, _ in HypertuneFile(str(file)).look()]
+    steps = [step for _, step, _, _ in HypertuneFile(str(file)).collect()]
     assert steps[-1] == 99
 
 
 def test_a_flood_of_lines_costs_a_bounded_piece_and_the_newest_count() -> None:
     collector = Collector(patterns=LinePatterns([]))
     collector.note([b"step=%d loss=1" % step for step in range(10_000)])
-    (metrics, progress) = collector.look(is_last=False)
+    (metrics, progress) = collector.collect(is_last=False)
     steps = metrics["data"]["series"][0]["steps"]
     assert len(steps) == 2000
     assert steps[-1] == 9999
@@ -406,7 +405,7 @@ def test_lines_that_no_pattern_was_named_for_are_reported_as_printed() -> None:
     for patterns in ([], ["step={step} loss={loss}"]):
         collector = Collector(patterns=LinePatterns(patterns))
         collector.note([b"step=1 loss=1"])
-        (metrics, _) = collector.look(is_last=False)
+        (metrics, _) = collector.collect(is_last=False)
         assert metrics["data"].get("is_printed", False) is (not patterns)
 
 
@@ -414,7 +413,7 @@ def test_what_the_script_tells_itself_counts_once() -> None:
     collector = Collector(patterns=LinePatterns([]))
     collector.reports_metrics = True
     collector.note([b"step=1 loss=1"])
-    assert [item["kind"] for item in collector.look(is_last=False)] == ["progress"]
+    assert [item["kind"] for item in collector.collect(is_last=False)] == ["progress"]
 
 
 def test_items_are_of_a_size_that_one_report_can_carry() -> None:
@@ -469,7 +468,7 @@ def test_what_tensorboards_own_writer_makes_is_read(tmp_path: Path, log_text: li
         writer.add_event(Event(step=step, wall_time=1000.0, summary=Summary(value=[value])))
     writer.flush()
     # Our own process has it open, so there is no wait.
-    found = ours.look(0.0, is_last=False) or ours.look(20.0, is_last=True)
+    found = ours.collect(0.0, is_last=False) or ours.collect(20.0, is_last=True)
     writer.close()
     assert [(name, value.step, value.data) for name, value in found] == [
         ("loss", 0, 0.0),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from trainmaster_serving import batch
 from trainmaster_serving.errors import BadInstances, InputProblem, ModelProblem
-from trainmaster_serving.instances import Row, read_rows
+from trainmaster_serving.input_files import Row, read_rows
 
 
 class Doubles:

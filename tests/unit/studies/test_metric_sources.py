@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from trainmaster_runtime.metrics.collector import Collector
+from trainmaster_runtime.metrics.collector import Collector, HypertuneFile
 from trainmaster_runtime.metrics.collector import SourceCounts as Counted
-from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.reports.reporter import Reporter
 

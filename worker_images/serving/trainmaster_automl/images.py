@@ -20,8 +20,15 @@ from trainmaster_serving.image_model import IMAGES_FILE
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.image_folders import ImageData, read_images
 from trainmaster_automl.options import TrialOptions
-from trainmaster_automl.report import MODEL_FOLDER, baseline_of, log_message, log_metrics, score_test, write_report
-from trainmaster_automl.scoring import score
+from trainmaster_automl.report import (
+    MODEL_FOLDER,
+    baseline_of,
+    log_message,
+    log_metrics,
+    score,
+    score_test,
+    write_report,
+)
 from trainmaster_automl.splitting import check_class_sizes
 
 

@@ -10,7 +10,7 @@ from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Iterator, Sequence
 
 from trainmaster_serving.errors import InputProblem
-from trainmaster_serving.tables import CSV_SUFFIXES, read_csv
+from trainmaster_serving.input_files import CSV_SUFFIXES, read_csv
 
 from trainmaster_automl.errors import DataProblem
 

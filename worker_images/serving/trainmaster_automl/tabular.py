@@ -22,11 +22,11 @@ from trainmaster_automl.report import (
     log_message,
     log_metrics,
     report_event,
+    score,
     score_test,
     write_report,
 )
 from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, is_counter, kind_of, number_of, text_of
-from trainmaster_automl.scoring import score
 from trainmaster_automl.splitting import check_class_sizes
 from trainmaster_automl.table_files import no_such_column, read_table
 

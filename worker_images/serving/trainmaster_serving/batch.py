@@ -26,7 +26,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from trainmaster_serving.errors import BadInstances, InputProblem, ModelProblem
 from trainmaster_serving.image_model import IMAGES_FILE
-from trainmaster_serving.instances import Row, find_files, is_csv, read_rows
+from trainmaster_serving.input_files import Row, find_files, is_csv, read_rows
 from trainmaster_serving.models import PredictionModel, find_model, load_model
 from trainmaster_serving.values import plain
 

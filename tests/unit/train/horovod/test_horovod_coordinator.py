@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from trainmaster_train.horovod.controller.coordinator import Coordinator
 from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, BROADCAST, JOIN, CollectiveRequest
-from trainmaster_train.horovod.ranks import rank_and_size, ranks_of
-from trainmaster_train.horovod.settings import read_settings
+from trainmaster_train.horovod.settings import rank_and_size, ranks_of, read_settings
 
 
 def gradient(name, count=10, **more):

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
-from trainmaster_train.ps.server.aggregation import GradientAggregator, Push  # noqa: E402
-from trainmaster_train.ps.server.membership import WorkerMembership  # noqa: E402
+from trainmaster_train.ps.server.aggregation import GradientAggregator, Push, WorkerMembership  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, step, together, values_of  # noqa: E402

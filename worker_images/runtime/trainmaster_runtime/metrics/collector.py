@@ -13,7 +13,6 @@ from collections import deque
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
-from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler, groups_of
 from trainmaster_runtime.prepare import OUTPUT
@@ -40,6 +39,9 @@ _LINES = 2_000  # that wait to be looked at; of a flood the newest count
 _ITEM_POINTS = 5_000
 _FAILURES = 10  # of one source in a row, until it is looked at no more
 _SYSTEM = "system/"
+_HYPERTUNE_BYTES = 256 * 1024
+_KNOWN_REPORTS = 1000
+_HYPERTUNE_KEYS = ("timestamp", "trial", "global_step", "checkpoint_path")
 
 
 class SourceCounts:
@@ -112,6 +114,61 @@ class SeriesBuffer:
         return made
 
 
+class HypertuneFile:
+    """The file of ``cloudml-hypertune``: the last 100 reports, one JSON object a line, rewritten each time.
+
+    It may be seen empty or cut inside of a line, and what has fallen out of its hundred is gone, so it is read whole
+    and what was seen already is known by its time and step.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen_as: Tuple[int, int] = (0, 0)
+        self._known: Dict[Tuple[str, str, str], None] = {}
+
+    def collect(self) -> List[Tuple[str, int, float, float]]:
+        """(name, step, time in seconds, value) of what is new."""
+        try:
+            with open(self._path, "rb") as stream:
+                status = os.fstat(stream.fileno())
+                seen_as = (status.st_mtime_ns, status.st_size)
+                if seen_as == self._seen_as:
+                    return []
+                # The newest count: of a file that is larger than a hundred reports should be, the end.
+                stream.seek(max(0, status.st_size - _HYPERTUNE_BYTES))
+                data = stream.read(_HYPERTUNE_BYTES)
+        except OSError:
+            return []
+        self._seen_as = seen_as
+        found = []
+        for line in data.splitlines():
+            found += self._take(line)
+        while len(self._known) > _KNOWN_REPORTS:
+            del self._known[next(iter(self._known))]
+        return found
+
+    def _take(self, line: bytes) -> List[Tuple[str, int, float, float]]:
+        try:
+            entry = json.loads(line)
+            time_s = float(entry["timestamp"])
+            step = int(float(entry.get("global_step") or 0))
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+            return []  # the line that is just being written, or none of hypertune's
+        found = []
+        for name, value in entry.items():
+            if name in _HYPERTUNE_KEYS or not isinstance(value, (str, int, float)):
+                continue
+            key = (name, str(time_s), str(step))
+            try:
+                number = float(value)
+            except (ValueError, OverflowError):
+                continue
+            if key not in self._known:
+                self._known[key] = None
+                found.append((name, step, time_s, number))
+        return found
+
+
 class Collector:
     """Args: each source; ``None``: the replica does not have it. ``sources``: counts the values of each."""
 
@@ -150,7 +207,7 @@ class Collector:
             now = clock.now()
             self._lines.extend((now, line) for line in lines if patterns.may_match(line))
 
-    def look(self, *, is_last: bool) -> List[Dict[str, Any]]:
+    def collect(self, *, is_last: bool) -> List[Dict[str, Any]]:
         """Items (kind and data) of what is new."""
         now = clock.monotonic()
         columns, printed = SeriesBuffer(), SeriesBuffer()
@@ -196,7 +253,7 @@ class Collector:
     def _take_hypertune(self, columns: SeriesBuffer) -> None:
         if self._hypertune is None:
             return
-        for name, step, time_s, value in self._hypertune.look():
+        for name, step, time_s, value in self._hypertune.collect():
             self._names.add(name)
             self._count_value("hypertune", name)
             columns.add(name, step, time_s, value)
@@ -245,7 +302,7 @@ class Collector:
     def _take_events(self, columns: SeriesBuffer, now: float, *, is_last: bool) -> None:
         if self._events is None:
             return
-        for name, value in self._events.look(now, is_last=is_last):
+        for name, value in self._events.collect(now, is_last=is_last):
             if value.kind == "scalar":
                 self._names.add(name)
                 self._count_value("events", name)

@@ -15,7 +15,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from trainmaster_train.elastic import ElasticWorld
-from trainmaster_train.horovod import ranks
 from trainmaster_train.horovod.controller.handshake import KEY_BYTES, is_local, mac, own_key
 from trainmaster_train.horovod.controller.link import listen
 from trainmaster_train.horovod.controller.messages import (
@@ -33,7 +32,7 @@ from trainmaster_train.horovod.gang import ProcessGang, rendezvous
 from trainmaster_train.horovod.mesh import Mesh
 from trainmaster_train.horovod.reduction import AVERAGE, adasum, split_rows
 from trainmaster_train.horovod.session import RENDEZVOUS_S
-from trainmaster_train.horovod.settings import HorovodSettings
+from trainmaster_train.horovod.settings import HorovodSettings, own_announcement, rank_and_size, ranks_of
 
 REDUCERS: Dict[str, Any] = {
     AVERAGE: np.add,
@@ -215,10 +214,10 @@ def join_gang(settings: HorovodSettings, world: Optional[ElasticWorld] = None) -
         HorovodInternalError: a rank did not come in time; names it.
         ValueError: there are several ranks but no store, or no key although the store is on the network.
     """
-    rank, size = ranks.rank_and_size()
-    announcement = ranks.own_announcement()
+    rank, size = rank_and_size()
+    announcement = own_announcement()
     if size == 1:
-        return ProcessGang(ranks.ranks_of(0, [announcement]), {}, ArrayBackend(0, None), settings)
+        return ProcessGang(ranks_of(0, [announcement]), {}, ArrayBackend(0, None), settings)
     if world is not None:
         settings = replace(settings, start_s=min(settings.start_s, RENDEZVOUS_S))
     store = _RendezvousStore(settings)
@@ -251,7 +250,7 @@ def join_gang(settings: HorovodSettings, world: Optional[ElasticWorld] = None) -
         raise HorovodInternalError(f"hvd.init: rank {rank} of {size} did not reach the others: {error}.") from error
     finally:
         listener.close()
-    return ProcessGang(ranks.ranks_of(rank, announcements), links, ArrayBackend(rank, mesh), settings)
+    return ProcessGang(ranks_of(rank, announcements), links, ArrayBackend(rank, mesh), settings)
 
 
 def _key(rank: int, store: _RendezvousStore) -> bytes:

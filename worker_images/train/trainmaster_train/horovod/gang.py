@@ -23,8 +23,7 @@ from trainmaster_train.horovod.controller.messages import (
     Handle,
 )
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.ranks import HorovodRanks
-from trainmaster_train.horovod.settings import HorovodSettings
+from trainmaster_train.horovod.settings import HorovodRanks, HorovodSettings
 
 # Rank 0 publishes a text, and the others fetch it.
 Publish = Callable[[str], None]
@@ -103,7 +102,7 @@ def rendezvous(
     """Connect every rank with rank 0; returns the links, and the announcements of all ranks.
 
     Args:
-        announcement: this rank's own, see :func:`trainmaster_train.horovod.ranks.own_announcement`.
+        announcement: this rank's own, see :func:`trainmaster_train.horovod.own_announcement`.
         rank_0_host: a name or address of rank 0 that others can reach; used by rank 0 alone.
         key: the gang's key; ``None``: that of the process, or without one a key that rank 0 creates and publishes.
             ``publish`` must then be private to the gang.

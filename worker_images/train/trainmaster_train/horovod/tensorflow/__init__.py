@@ -6,9 +6,9 @@ from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedI
 from trainmaster_train.horovod.reduction import Adasum, Average, Max, Min, Product, Sum
 from trainmaster_train.horovod.session import ProcessSet
 from trainmaster_train.horovod.tensorflow import elastic
-from trainmaster_train.horovod.tensorflow.compression import Compression
 from trainmaster_train.horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from trainmaster_train.horovod.tensorflow.ops import (
+    Compression,
     allgather,
     allreduce,
     alltoall,

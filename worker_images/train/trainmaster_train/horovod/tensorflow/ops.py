@@ -1,8 +1,11 @@
-"""Operations on TensorFlow's tensors, eager or in a ``tf.function``: values pass through numpy on the CPU."""
+"""Operations on TensorFlow's tensors, eager or in a ``tf.function``, and the compression of what they send.
+
+Values pass through numpy on the CPU.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
@@ -27,8 +30,32 @@ from trainmaster_train.horovod.reduction import (
     resolve_op,
 )
 from trainmaster_train.horovod.session import ProcessSet, set_number
-from trainmaster_train.horovod.tensorflow.compression import Compression
 from trainmaster_train.horovod.tensorflow.session import gang, global_process_set
+
+
+class Compression:
+    class none:  # noqa: N801 (Horovod's name)
+        """No compression."""
+
+        @staticmethod
+        def compress(tensor: Any) -> Tuple[Any, Any]:
+            return tensor, None
+
+        @staticmethod
+        def decompress(tensor: Any, _context: Any) -> Any:
+            return tensor
+
+    class fp16:  # noqa: N801 (Horovod's name)
+        """Floating point numbers as 16 bits."""
+
+        @staticmethod
+        def compress(tensor: Any) -> Tuple[Any, Any]:
+            return (tf.cast(tensor, tf.float16), tensor.dtype) if tensor.dtype.is_floating else (tensor, None)
+
+        @staticmethod
+        def decompress(tensor: Any, context: Any) -> Any:
+            return tensor if context is None else tf.cast(tensor, context)
+
 
 Function = Callable[..., Sequence[Any]]
 

@@ -8,8 +8,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
 from trainmaster_train.horovod.reduction import Average, ReduceOp
 from trainmaster_train.horovod.session import ProcessSet
-from trainmaster_train.horovod.tensorflow.compression import Compression
-from trainmaster_train.horovod.tensorflow.ops import reduce_gradients
+from trainmaster_train.horovod.tensorflow.ops import Compression, reduce_gradients
 from trainmaster_train.horovod.tensorflow.session import global_process_set
 
 

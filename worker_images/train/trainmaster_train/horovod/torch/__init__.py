@@ -27,7 +27,6 @@ from trainmaster_train.horovod.torch.basics import (
     shutdown,
     size,
 )
-from trainmaster_train.horovod.torch.compression import Compression
 from trainmaster_train.horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -35,6 +34,7 @@ from trainmaster_train.horovod.torch.functions import (
     broadcast_parameters,
 )
 from trainmaster_train.horovod.torch.ops import (
+    Compression,
     allgather,
     allgather_async,
     allreduce,

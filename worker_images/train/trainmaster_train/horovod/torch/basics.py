@@ -13,11 +13,10 @@ import torch
 import torch.distributed as dist
 
 from trainmaster_train import elastic
-from trainmaster_train.horovod import ranks
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.gang import ProcessGang, rendezvous
 from trainmaster_train.horovod.session import RENDEZVOUS_S, ElasticMembership, HorovodSession
-from trainmaster_train.horovod.settings import HorovodSettings
+from trainmaster_train.horovod.settings import HorovodSettings, own_announcement, rank_and_size, ranks_of
 from trainmaster_train.horovod.torch.backend import TorchBackend, new_group
 
 
@@ -106,12 +105,12 @@ def rocm_built() -> bool:
 
 
 def _form_gang(settings: HorovodSettings) -> ProcessGang:
-    announcement = ranks.own_announcement()
+    announcement = own_announcement()
     _default_group.leave_if_moved()
     if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
-        rank, size = ranks.rank_and_size()
+        rank, size = rank_and_size()
         world = membership.own()
         if world is not None and size > 1:
             join_group(world, settings.start_s)
@@ -121,7 +120,7 @@ def _form_gang(settings: HorovodSettings) -> ProcessGang:
             _init_default(rank, size, settings)
             _default_group.remember()
     if size == 1:
-        own_ranks = ranks.ranks_of(0, [announcement])
+        own_ranks = ranks_of(0, [announcement])
         return ProcessGang(own_ranks, {}, TorchBackend(0, None), settings)
     try:
         return _connect_gang(rank, size, announcement, settings)
@@ -143,7 +142,7 @@ def _connect_gang(rank: int, size: int, announcement: Dict[str, Any], settings: 
         fetch=_fetch,
         settings=settings,
     )
-    own_ranks = ranks.ranks_of(rank, announcements)
+    own_ranks = ranks_of(rank, announcements)
     # A separate group: its operations run in the negotiated order, whatever the script does with other groups.
     group = new_group(backend=_backends(own_ranks.local_size))
     fast_path = new_group(backend="gloo") if size <= _FAST_PATH_MAX_RANKS else None

@@ -1,8 +1,8 @@
-"""The operations of ``hvd``: blocking and asynchronous, in place, in groups."""
+"""The operations of ``hvd``, blocking and asynchronous, in place, in groups, and the compression of what they send."""
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -11,7 +11,6 @@ from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Su
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.torch import gradients
 from trainmaster_train.horovod.torch.basics import gang, global_process_set
-from trainmaster_train.horovod.torch.compression import Compression
 from trainmaster_train.horovod.torch.submit import (
     AnyHandle,
     AsyncHandle,
@@ -25,6 +24,42 @@ from trainmaster_train.horovod.torch.submit import (
     submit_broadcast,
     submit_reducescatter,
 )
+
+
+class NoneCompressor:
+    """No compression."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+        """``(compressed tensor, context for decompress)``."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, _context: Optional[torch.dtype]) -> torch.Tensor:
+        return tensor
+
+
+class FP16Compressor:
+    """Floating point numbers as 16 bits; other types unchanged."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+        """``(compressed tensor, context for decompress)``."""
+        if tensor.dtype.is_floating_point and tensor.dtype != torch.float16:
+            return tensor.to(torch.float16), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Optional[torch.dtype]) -> torch.Tensor:
+        return tensor if context is None else tensor.to(context)
+
+
+class Compression:
+    """Values of ``compression=``."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+
 
 Tensor = torch.Tensor
 Compressor = Any

@@ -11,9 +11,9 @@ import torch
 from trainmaster_train.horovod.reduction import Adasum, Average, ReduceOp
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.torch.basics import gang, global_process_set
-from trainmaster_train.horovod.torch.compression import Compression
 from trainmaster_train.horovod.torch.functions import broadcast_object
 from trainmaster_train.horovod.torch.ops import (
+    Compression,
     allreduce_async_,
     grouped_allreduce_async_,
     sparse_allreduce_async,

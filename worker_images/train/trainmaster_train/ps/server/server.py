@@ -19,14 +19,13 @@ from trainmaster_train.ps.checkpoint.shard_writer import ShardWriter
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server.membership import WorkerMembership
+from trainmaster_train.ps.server.aggregation import WorkerMembership
 from trainmaster_train.ps.server.sessions import PartialPush, PullRequest, WorkerListener, WorkerRequest, WorkerSession
 from trainmaster_train.ps.server.shard import Shard, no_memory
 from trainmaster_train.ps.server.updates import UpdateScheduler
-from trainmaster_train.ps.wire.allocator import retain_freed_memory
 from trainmaster_train.ps.wire.codec import Codec, raw, read
 from trainmaster_train.ps.wire.messages import WireError, bind_address, zap_password
-from trainmaster_train.ps.wire.shared_memory import FdReceiver, SharedShard, map_shared_memory
+from trainmaster_train.ps.wire.shared_memory import FdReceiver, SharedShard, map_shared_memory, retain_freed_memory
 
 TICK_S = 1.0
 MAX_WORKERS = 1 << 16

@@ -16,9 +16,8 @@ from trainmaster_train.ps.layout import layout_of, learning_rates
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.server.aggregation import Staleness
 from trainmaster_train.ps.server.shard import check_optimizer
-from trainmaster_train.ps.wire.allocator import retain_freed_memory
 from trainmaster_train.ps.wire.codec import Codec
-from trainmaster_train.ps.wire.shared_memory import create_shared_memory, is_local_address
+from trainmaster_train.ps.wire.shared_memory import create_shared_memory, is_local_address, retain_freed_memory
 from trainmaster_train.ps.worker.embeddings import Embeddings
 from trainmaster_train.ps.worker.gradients import FlatGradients, FlatParameters, WorkerModelView
 from trainmaster_train.ps.worker.shard_connections import ShardConnections
