@@ -1,10 +1,15 @@
-"""Databases of tests: the same one for many, empty for each."""
+"""Databases of tests: the same one for many, empty for each, or as it was at a moment."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from sqlalchemy import Engine, text
 
 from core.db.tables import Base
+
+# Those that refer to others come last.
+_TABLES = [table.name for table in Base.metadata.sorted_tables]
 
 
 def empty(engine: Engine) -> None:
@@ -12,15 +17,46 @@ def empty(engine: Engine) -> None:
 
     A test leaves few rows in few tables: to delete those takes a fiftieth of the time of truncating all tables.
     """
-    tables = [table.name for table in reversed(Base.metadata.sorted_tables)]  # those that refer to others first
-    requested = " union all ".join(f"select '{table}' where exists (select 1 from {table})" for table in tables)  # noqa: S608
     with engine.begin() as connection:
-        filled = set(connection.execute(text(requested)).scalars())
-        for table in tables:
-            if table in filled:
-                connection.execute(text(f"delete from {table}"))  # noqa: S608 (our own tables)
+        connection.exec_driver_sql(_emptying())
         counted = text(
             "select sequencename from pg_sequences where last_value is not null and schemaname = current_schema()"
         )
-        for name in connection.execute(counted).scalars().all():
-            connection.execute(text(f"alter sequence {name} restart"))
+        if names := connection.execute(counted).scalars().all():
+            connection.exec_driver_sql(";".join(f"alter sequence {name} restart" for name in names))
+
+
+def remember(engine: Engine) -> Callable[[], None]:
+    """Copy all rows of PostgreSQL within the server; the result puts the tables back as they are now."""
+    with engine.begin() as connection:
+        filled = [
+            name
+            for name in _TABLES
+            if connection.exec_driver_sql(f"select exists (select 1 from {name})").scalar()  # noqa: S608
+        ]
+        connection.exec_driver_sql("drop schema if exists remembered cascade; create schema remembered")
+        for name in filled:
+            connection.exec_driver_sql(f"create table remembered.{name} as table {name}")
+        numbers = connection.exec_driver_sql(
+            "select sequencename, last_value from pg_sequences where schemaname = current_schema()"
+        ).all()
+    script = ";".join(
+        [
+            _emptying(),
+            *(f"insert into {name} select * from remembered.{name}" for name in filled),  # noqa: S608
+            *(
+                f"select setval('{name}', {last})" if last else f"alter sequence {name} restart"
+                for name, last in numbers
+            ),
+        ]
+    )
+
+    def restore() -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(script)
+
+    return restore
+
+
+def _emptying() -> str:
+    return ";".join(f"delete from {name}" for name in reversed(_TABLES))  # noqa: S608 (our own tables)

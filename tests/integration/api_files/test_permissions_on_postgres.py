@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from tests.databases import empty
+from tests.databases import empty, remember
 from tests.unit.api_files import test_permissions
 from tests.unit.api_files.test_permissions import *  # noqa: F403 (the same tests, another database)
 from tests.unit.api_files.test_permissions import Stage
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.postgres
 def stage(tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine) -> Iterator[Stage]:
     empty(postgres_engine)
     with test_permissions.make_stage(tmp_path_factory.mktemp("house"), postgres_engine) as house:
+        restore_rows = remember(postgres_engine)
 
         def restore() -> None:
-            empty(postgres_engine)
-            test_permissions.furnish(house)
+            restore_rows()
             test_permissions.forget(house)
 
         yield house, restore
