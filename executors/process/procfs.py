@@ -88,7 +88,7 @@ def kill_replica(path: Path, mark: str, groups: Iterable[str]) -> None:
 
 
 def kill_replica_once(path: Path, mark: str, groups: Iterable[str]) -> None:
-    """As :func:`sweep_replica`, but once per folder: every observation of a lost replica calls it. A file records the
+    """As :func:`kill_replica`, but once per folder: every observation of a lost replica calls it. A file records the
     success.
     """
     done = path / "swept"

@@ -26,7 +26,7 @@ def written_by(python: str, library: str, folder: Path) -> dict[tuple[str, str],
     command = [python, str(SCRIPTS / "event_files.py"), str(output / "run"), library]
     subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=240)
     found = defaultdict(list)
-    for name, value in files.look(1.0, is_last=True):
+    for name, value in files.collect(1.0, is_last=True):
         found[name, value.kind].append((value.step, value.data))
     files.close()
     return found

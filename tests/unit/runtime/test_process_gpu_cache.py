@@ -11,12 +11,12 @@ A, B = Gpu("0", "a100", 1), Gpu("1", "a100", 1)
 def test_gpus_are_looked_for_again_after_half_a_minute_and_not_before() -> None:
     answers = [(A, B), (A,), ()]
     now = 1000.0
-    look = GpuCache(lambda: answers.pop(0), monotonic=lambda: now)
-    assert look() == (A, B)
+    cache = GpuCache(lambda: answers.pop(0), monotonic=lambda: now)
+    assert cache() == (A, B)
     now += 29.9
-    assert look() == (A, B)
+    assert cache() == (A, B)
     now += 0.2
-    assert look() == (A,)
-    assert look() == (A,)
+    assert cache() == (A,)
+    assert cache() == (A,)
     now += 30
-    assert look() == ()
+    assert cache() == ()

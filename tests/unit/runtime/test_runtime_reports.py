@@ -111,11 +111,11 @@ def test_progress_that_a_script_reports_wins_over_its_printed_lines(reporter, wr
     write({"kind": "progress", "metrics": {"step_s": 0.1}})  # a timer's, of no step
     go(reporter)
     reporter.collector.note([b"step=98 loss=7"])
-    assert [item["data"] for item in reporter.collector.look(is_last=False)] == [{"step": 98}]
+    assert [item["data"] for item in reporter.collector.collect(is_last=False)] == [{"step": 98}]
     write({"kind": "progress", "step": 100, "steps": 100, "metrics": {"loss": 0.5}})
     go(reporter)
     reporter.collector.note([b"step=99 loss=7"])
-    assert reporter.collector.look(is_last=False) == []
+    assert reporter.collector.collect(is_last=False) == []
 
 
 def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write):
@@ -123,7 +123,7 @@ def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write):
     write({"kind": "checkpoint", "path": "checkpoints/1", "step": 1, "metrics": {"loss": 0.5}})
     go(reporter)
     reporter.collector.note([b"step=2 loss=7"])
-    metrics, _ = reporter.collector.look(is_last=False)
+    metrics, _ = reporter.collector.collect(is_last=False)
     assert metrics["data"]["series"][0]["name"] == "loss"
 
 
@@ -292,7 +292,7 @@ class Pieces:
         self.sent = []
         self.is_closed = False
 
-    def look(self, *, is_last):
+    def collect(self, *, is_last):
         self.sent.append(len(self.api.received))
         self.left -= 1
         series = [{"name": "loss", "steps": [self.left], "values": [0.5]}]

@@ -29,7 +29,7 @@ class ExitNotes:
         self._seen_at: dict[int, float] = {}
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Read what is new. ``now`` is monotonic."""
         try:
             if os.stat(self._path).st_size <= self._offset:

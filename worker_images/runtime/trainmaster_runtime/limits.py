@@ -31,11 +31,11 @@ class Limits:
         # How many cores all its processes may run on, where nothing else limits their time; 0: any.
         self.cores = self._take_cores() if self.lacks_cpu else 0
         # Monotonic; None: there is nothing to watch, or it has not begun.
-        self.look_at: float | None = None
+        self.check_at: float | None = None
 
     def start(self, now: float) -> None:
         if self._needs_memory or self._needs_pids:
-            self.look_at = now + _MEMORY_LOOK_S
+            self.check_at = now + _MEMORY_LOOK_S
 
     @property
     def lacks_cpu(self) -> bool:
@@ -68,13 +68,13 @@ class Limits:
             return 0
         return wanted
 
-    def look(self, now: float) -> ReplicaEnd | None:
+    def check(self, now: float) -> ReplicaEnd | None:
         """How the replica must end, if it uses more than it may."""
         pids = procfs.descendants(os.getpid())
         limit = self._order.memory_limit_bytes if self._needs_memory else None
         used = sum(procfs.memory_bytes(pid) for pid in pids) if limit is not None else 0
         # Each look reads all of /proc: often only where the limit may soon be met.
-        self.look_at = now + (_MEMORY_LOOK_S if limit is not None and used > limit // 2 else _IDLE_LOOK_S)
+        self.check_at = now + (_MEMORY_LOOK_S if limit is not None and used > limit // 2 else _IDLE_LOOK_S)
         if limit is not None and used > limit:
             ending = exits.of_command(
                 137, was_signalled=True, is_out_of_memory=True, memory_bytes=limit, is_disk_full=False, tail=""

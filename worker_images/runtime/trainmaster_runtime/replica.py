@@ -349,8 +349,8 @@ class ReplicaRun:
 
     def _timeout(self) -> float:
         now = clock.monotonic()
-        look_at = self._limits.look_at if self._limits is not None else None
-        times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, look_at]
+        check_at = self._limits.check_at if self._limits is not None else None
+        times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, check_at]
         if self._kill_at is not None and self._has_ended():
             times.append(now + 0.05)  # looking for the rest of the tree
         if self._worlds is not None:
@@ -363,7 +363,7 @@ class ReplicaRun:
         notes = self._notes
         assert notes is not None  # noqa: S101
         now = clock.monotonic()
-        notes.look(now)
+        notes.check(now)
         by_pid = {process.pid: process for process in self._processes if process.code is None}
         for pid, status in ended:
             process = by_pid.get(pid)
@@ -380,7 +380,7 @@ class ReplicaRun:
     def _watch(self, now: float) -> None:
         if self._notes is not None and now >= self._hang_look_at:
             self._hang_look_at = now + _HANG_LOOK_S
-            self._notes.look(now)
+            self._notes.check(now)
             if not self._notes.is_empty:
                 hang_watchdog.end_hanging(self._processes, self._notes, self._order.exit_grace_s, now, self._log)
         if self._deadline is not None and now >= self._deadline and self._wanted is None:
@@ -410,8 +410,8 @@ class ReplicaRun:
                 )
                 self._ask_to_end(_OTHERS_GRACE_S)
         limits = self._limits
-        if limits is not None and limits.look_at is not None and now >= limits.look_at:
-            ending = limits.look(now)
+        if limits is not None and limits.check_at is not None and now >= limits.check_at:
+            ending = limits.check(now)
             if ending is not None and self._wanted is None:
                 self._end(ending, 0.0)
         if self._kill_at is not None and not self._is_rest_signalled and self._has_ended():

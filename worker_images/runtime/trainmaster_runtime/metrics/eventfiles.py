@@ -144,7 +144,7 @@ class EventFileReader:
             # A process may have begun one in the moments since its start.
             known.offset = 0 if _begins(path) >= began - _CLOCK_S else size
 
-    def look(self, now: float, *, is_last: bool) -> List[Tuple[str, Value]]:
+    def collect(self, now: float, *, is_last: bool) -> List[Tuple[str, Value]]:
         """(name, value) of what is new. Reads some megabytes at most; never raises."""
         if is_last or now >= self._walk_at:
             began = clock.monotonic()

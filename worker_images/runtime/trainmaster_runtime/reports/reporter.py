@@ -186,11 +186,11 @@ class Reporter:
         elif self._make_collector is not None:
             self._early.extend(lines)
 
-    def finish(self, is_asked: Callable[[], bool] = bool, *, is_stopped: bool = False) -> None:
+    def finish(self, must_end_now: Callable[[], bool] = bool, *, is_stopped: bool = False) -> None:
         """Send what is left; returns after two seconds at most, later only while it goes on, and keeps the rest.
 
         Args:
-            is_asked: whether the replica is to end at once; asked all the time. So does :meth:`hurry`.
+            must_end_now: whether the replica is to end at once; called all the time. So does :meth:`hurry`.
             is_stopped: it was ended by the platform: it takes no longer than it must.
         """
         now = clock.monotonic()
@@ -200,7 +200,7 @@ class Reporter:
         keep_s = _KEEP_S if is_stopped else _KEEP_CALMLY_S
         while self._thread.is_alive() and clock.monotonic() < self._end_by + keep_s:
             self._thread.join(max(0.05, min(_LOOK_S, self._flush_by - clock.monotonic())))
-            if is_asked():
+            if must_end_now():
                 keep_s = _KEEP_S
                 self.hurry()
             since = self._request_since
@@ -314,7 +314,7 @@ class Reporter:
         try:
             while True:
                 at = clock.stamp(clock.now())
-                items = self.collector.look(is_last=is_last)
+                items = self.collector.collect(is_last=is_last)
                 while self.collector.troubles:
                     self._say(self.collector.troubles.pop(0))
                 for item in items:

@@ -339,13 +339,13 @@ class _Environment:
         paths = {str(path) for path in files if path and os.path.isabs(path)}
         paths.update(entry for entry in sys.path if entry)
         paths.add(sys.prefix + "/pyvenv.cfg")
-        self._before = {path: _look(path) for path in paths}
+        self._before = {path: _stat_of(path) for path in paths}
 
     def is_unchanged(self) -> bool:
-        return all(_look(path) == before for path, before in self._before.items())
+        return all(_stat_of(path) == before for path, before in self._before.items())
 
 
-def _look(path: str) -> tuple[int, int, int] | None:
+def _stat_of(path: str) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
