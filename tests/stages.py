@@ -29,14 +29,23 @@ MOST_WORKERS = 8
 class Stage:
     title: str
     paths: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+
+# They start processes for nearly every test, or try each route with everybody's rights.
+_LONGER_UNITS = ("tests/unit/train", "tests/unit/api_files")
 
 
 STAGES = (
     Stage(
         "House rules, pure functions and protocols",
         ("tests/architecture", "tests/unit", "tests/simulation"),
+        without=_LONGER_UNITS,
     ),
-    Stage("Properties, database, API and control loop", ("tests/properties", "tests/integration", "tests/faults")),
+    Stage(
+        "Training, rights, properties, database and control loop",
+        (*_LONGER_UNITS, "tests/properties", "tests/integration", "tests/faults"),
+    ),
     Stage("Executors: processes, Docker, Kubernetes", ("tests/contracts",)),
     Stage("The whole platform, and its pages in a browser", ("tests/e2e", "tests/web")),
 )
@@ -86,7 +95,7 @@ def main(arguments: list[str]) -> int:
 def run(stage: Stage, slow: tuple[str, ...]) -> tuple[int, Verdict]:
     """pytest's exit code and what its report says."""
     workers = min(os.cpu_count() or 2, MOST_WORKERS)
-    ignored = [f"--ignore={path}" for path in slow]
+    ignored = [f"--ignore={path}" for path in (*stage.without, *slow)]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         options = ["-q", "-r", "fE", "-n", str(max(2, workers)), "--dist", "loadgroup", f"--junit-xml={report}"]
@@ -120,7 +129,7 @@ def untried(total: Verdict, slow: tuple[str, ...], *, is_quick: bool) -> list[st
     if which("chromium") is None and not is_quick:
         lines.append("the pages in a browser: apt-get install chromium")
     if is_quick:
-        lines.append("database, executors, the whole platform: python3 dev.py test")
+        lines.append("training, database, executors, the whole platform: python3 dev.py test")
     elif slow:
         lines.append(f"{len(slow)} files of slow tests (kill -9 under load, whole clusters): python3 dev.py test {ALL}")
         lines.append("scripts of TensorFlow, MXNet, JAX, XGBoost and other systems' clients: tests/frameworks")
