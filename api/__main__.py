@@ -22,6 +22,9 @@ def main(argv: list[str] | None = None) -> None:
     argparse.ArgumentParser(
         prog="python -m api", description="Serve with the settings of the environment (TRAINMASTER_…)."
     ).parse_args(argv)
+    # Routes and their models, some 270,000 objects, live for ever: collections while they are made find nothing and
+    # take a fifth of the start's time.
+    gc.disable()
     try:
         settings = get_settings()
         configure_logging(settings.log_level)
@@ -45,8 +48,9 @@ def main(argv: list[str] | None = None) -> None:
     # timer.
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
     server = DrainingServer(config, app.state.shutdown)
-    # Routes and their models, some 270,000 objects, live for ever: each full collection would stop the process 0.13 s.
+    # Each later full collection would stop the process 0.13 s.
     gc.freeze()
+    gc.enable()
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(3)
