@@ -16,11 +16,11 @@ STOP_MARK: Final = f"{STATE}/stop.json"
 STATUS: Final = f"{STATE}/status.json"
 WORLD: Final = f"{STATE}/world.json"  # of an elastic gang: the newest world
 # For engines that can change a file of a running container, but lose its exit by a signal: empty until
-# the stop is asked for, then what STOP_MARK would hold.
-ASKED: Final = "/trainmaster/asked"
-STOP_REQUEST: Final = f"{ASKED}/stop"
+# the stop is requested, then what STOP_MARK would hold.
+REQUESTS: Final = "/trainmaster/asked"
+STOP_REQUEST: Final = f"{REQUESTS}/stop"
 # The same for WORLD: empty, or its content compressed by zlib and then in base64.
-WORLD_REQUEST: Final = f"{ASKED}/world"
+WORLD_REQUEST: Final = f"{REQUESTS}/world"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' own default
 # In ORDER: the expected inode of each mount, one line "<inode> <target>" each; `start` compares them.
 MOUNT_INODES: Final = "places"

@@ -170,7 +170,7 @@ _HINTS: Final[Mapping[StrEnum, Mapping[JobState, str]]] = {
     },
 }
 # Participles of users' verbs and of terminal states for error messages.
-_ASKED: Final[Mapping[StrEnum, str]] = {
+_PARTICIPLES: Final[Mapping[StrEnum, str]] = {
     JobEvent.CANCEL: "cancelled",
     JobEvent.PAUSE: "paused",
     JobEvent.RESUME: "resumed",
@@ -218,8 +218,8 @@ def can_advance(state: JobState, event: JobEvent) -> bool:
 
 
 def _refusal(noun: str, state: StrEnum, event: StrEnum) -> str:
-    if not isinstance(state, JobState) or event not in _ASKED:
+    if not isinstance(state, JobState) or event not in _PARTICIPLES:
         return f"The {noun} is {state.value}: {event.value.replace('_', ' ')} is no move in its table."
     if state.is_terminal:
-        return f"The job {_HOW_OVER[state]} and cannot be {_ASKED[event]}; clone it to run it again."
-    return f"The job cannot be {_ASKED[event]}: {_HINTS.get(event, {}).get(state, f'it is {state.value}')}."
+        return f"The job {_HOW_OVER[state]} and cannot be {_PARTICIPLES[event]}; clone it to run it again."
+    return f"The job cannot be {_PARTICIPLES[event]}: {_HINTS.get(event, {}).get(state, f'it is {state.value}')}."

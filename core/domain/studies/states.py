@@ -67,7 +67,7 @@ STUDY_MOVES: Final[Mapping[tuple[StudyState, StudyEvent], StudyState]] = {
     (StudyState.CANCELLED, _E.EXTEND): _R,
 }
 
-_ASKED: Final[Mapping[StudyEvent, str]] = {
+_PARTICIPLES: Final[Mapping[StudyEvent, str]] = {
     _E.PAUSE: "paused",
     _E.RESUME: "resumed",
     _E.STOP: "stopped",
@@ -97,4 +97,4 @@ def advance_study(state: StudyState, event: StudyEvent) -> StudyState:
         hint = f"it has ended ({state.value})"
         if event is _E.RESUME:
             hint += "; extend it to have more trials"
-    raise IllegalTransition(f"The study cannot be {_ASKED.get(event, event.value)}: {hint}.")
+    raise IllegalTransition(f"The study cannot be {_PARTICIPLES.get(event, event.value)}: {hint}.")

@@ -320,7 +320,7 @@ def _volumes(
         mounts += [
             {"name": "order", "mountPath": paths.ORDER, "readOnly": True},
             {"name": "runtime", "mountPath": paths.RUNTIME, "readOnly": True},
-            {"name": "asked", "mountPath": paths.ASKED, "readOnly": True},
+            {"name": "asked", "mountPath": paths.REQUESTS, "readOnly": True},
         ]
         for number, folder in enumerate(paths.scratch_folders(order)):
             volumes.append({"name": f"scratch-{number}", "emptyDir": {}})

@@ -218,7 +218,7 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
             f"{folder}/state:{paths.STATE}",
             *(f"{folder}/scratch:{target}" for target in paths.scratch_folders(order) if target != paths.STATE),
             f"{(folder / 'output').resolve()}:/data/output",
-            f"{folder}/asked:{paths.ASKED}:ro",
+            f"{folder}/asked:{paths.REQUESTS}:ro",
             f"{folder}/termination:{paths.TERMINATION_LOG}",
             *([f"{code}:{paths.CODE}:ro"] if code else []),
         ]
