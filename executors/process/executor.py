@@ -221,7 +221,7 @@ class ProcessExecutor:
 
     def _folders(self, attempt_id: AttemptId) -> list[Path]:
         try:
-            return [Path(entry.path) for entry in os.scandir(self._attempts / attempt_id) if entry.is_dir()]
+            return sorted(Path(entry.path) for entry in os.scandir(self._attempts / attempt_id) if entry.is_dir())
         except FileNotFoundError:
             return []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from multiprocessing import get_context
@@ -39,13 +39,14 @@ class Proposers:
     """Thread-safe. Close it.
 
     ``loads_ahead``: :meth:`expect` preloads modules. A process that draws no point for long would load much for
-    nothing.
+    nothing. ``make_pool``: makes the worker process, again after it has died.
     """
 
-    def __init__(self, *, loads_ahead: bool = False) -> None:
+    def __init__(self, *, loads_ahead: bool = False, make_pool: Callable[[], Executor] | None = None) -> None:
         self._loads_ahead = loads_ahead
+        self._make_pool = make_pool or _worker_process
         self._expected: set[Algorithm] = set()
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Executor | None = None
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -103,13 +104,17 @@ class Proposers:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None
 
-    def _in_a_process(self) -> ProcessPoolExecutor:
+    def _in_a_process(self) -> Executor:
         with self._lock:
             if self._is_closed:
                 raise BrokenExecutor("closed")
             if self._pool is None:
-                self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+                self._pool = self._make_pool()
             return self._pool
+
+
+def _worker_process() -> Executor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
 
 
 def _load(algorithm: Algorithm) -> None:

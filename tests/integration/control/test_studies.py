@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -337,15 +338,11 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: has_torch)
     monkeypatch.setattr("scheduler.control.studies.decisions.gp_is_there", lambda: has_torch)
 
-    class Failing:
-        def submit(self, *_: object) -> Any:
+    class Failing(Executor):
+        def submit(self, *_: Any, **__: Any) -> Any:
             raise ImportError("a part of scipy")
 
-        def shutdown(self, **_: object) -> None:
-            pass
-
-    proposers = Proposers()
-    monkeypatch.setattr(proposers, "_pool", Failing())
+    proposers = Proposers(make_pool=Failing)
     lab.create(algorithm="gp", budget={"trials": 14, "parallel": 2})
     lab.study_loop = StudyLoop(lab.plane.control, proposers)
     notes = set()

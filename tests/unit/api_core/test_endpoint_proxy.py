@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -20,6 +19,7 @@ from api.endpoints.balance import Admission
 from api.http.connections import AbortableConnection
 from core.db.engine import SessionFactory
 from core.domain.errors import Unavailable
+from core.settings import Settings
 from tests.unit.api_core.test_endpoints_api import URL, endpoint, run_replica  # noqa: F401 (a fixture)
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -63,6 +63,17 @@ class Replica:
 
     def close(self) -> None:
         self._listener.close()
+
+
+@pytest.fixture
+def limits() -> dict[str, float]:
+    """Settings of the application which differ from the defaults."""
+    return {}
+
+
+@pytest.fixture
+def settings(settings: Settings, limits: dict[str, float]) -> Settings:
+    return settings.model_copy(update=limits)
 
 
 @pytest.fixture
@@ -185,18 +196,15 @@ def test_who_goes_away_frees_the_replica(live: httpx.Client, client: TestClient,
     assert model.bodies == [b"{}"]  # nobody is asked again for who is gone
 
 
+@pytest.mark.parametrize("limits", [{"predict_unread_s": 0.5}])
 def test_who_does_not_read_its_answer_is_cut_off(
     live: httpx.Client,
     client: TestClient,
     app: FastAPI,
     replica: Any,
     endpoint: dict[str, Any],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The model could say more for ever; neither its replica nor the endpoint's room is held by who does not listen."""
-    context = app.state.proxy._context
-    settings = context.settings.model_copy(update={"predict_unread_s": 0.5})
-    monkeypatch.setattr(app.state.proxy, "_context", replace(context, settings=settings))
     is_closed = threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -256,10 +264,8 @@ def test_a_body_that_does_not_come_is_not_the_models_fault(
     assert b"request_too_slow" in output
 
 
-def test_one_slow_endpoint_leaves_room_for_the_others(
-    live: httpx.Client, client: TestClient, app: FastAPI, replica: Any
-) -> None:
-    app.state.proxy._admission = Admission(4)
+@pytest.mark.parametrize("limits", [{"predict_open_limit": 4}])
+def test_one_slow_endpoint_leaves_room_for_the_others(live: httpx.Client, client: TestClient, replica: Any) -> None:
     go_on = threading.Event()
 
     def answer(connection: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import pickle
 import signal
@@ -227,21 +228,32 @@ def test_what_a_kill_left_of_a_deleted_project_is_swept_and_nothing_else(
 # --- the client ------------------------------------------------------------------------------------------------------
 
 
+class Connection(http.client.HTTPConnection):
+    """``method``: of Optuna's storage, which was called last."""
+
+    method = ""
+
+    def request(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
+        self.method = url.rpartition("/")[2]
+        super().request(method, url, *arguments, **options)
+
+
 def test_an_api_that_restarts_is_waited_for_and_nothing_is_doubled(
     job_storage: Callable[..., BaseStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broken = ["CreateNewStudy"]
+
+    class BreaksOnce(Connection):
+        def getresponse(self) -> http.client.HTTPResponse:
+            answer = super().getresponse()
+            if self.method not in broken:
+                broken.append(self.method)
+                raise ConnectionResetError("the answer was lost")
+            return answer
+
+    monkeypatch.setattr(http.client, "HTTPConnection", BreaksOnce)
     storage = job_storage()
     study_id = storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "kept")
-    real, broken = ours._HttpTransport._post, []
-
-    def breaks_once(self: Any, method: str, body: bytes) -> Any:
-        answer = real(self, method, body)
-        if method not in broken:
-            broken.append(method)
-            raise ConnectionResetError("the answer was lost")
-        return answer
-
-    monkeypatch.setattr(ours._HttpTransport, "_post", breaks_once)
     storage.set_study_user_attr(study_id, "tried", 1)
     assert storage.get_study_user_attrs(study_id) == {"tried": 1}
     assert code_of(lambda: storage.create_new_trial(study_id))[0] is grpc.StatusCode.UNAVAILABLE
@@ -254,24 +266,26 @@ def test_a_call_that_may_have_been_done_is_not_sent_again(
 ) -> None:
     storage = job_storage()
     study_id = storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "kept")
-    real = ours._HttpTransport._post
 
-    def is_lost_in_a_proxy(self: Any, method: str, body: bytes) -> Any:
-        answer = real(self, method, body)
-        return (status, None, b"") if method == "CreateNewTrial" else answer
+    class LosesOneInAProxy(Connection):
+        def getresponse(self) -> http.client.HTTPResponse:
+            answer = super().getresponse()
+            if self.method == "CreateNewTrial":
+                answer.status = status
+            return answer
 
-    monkeypatch.setattr(ours._HttpTransport, "_post", is_lost_in_a_proxy)
+    monkeypatch.setattr(http.client, "HTTPConnection", LosesOneInAProxy)
     assert code_of(lambda: storage.create_new_trial(study_id))[0] is grpc.StatusCode.UNAVAILABLE
     assert len(storage.get_all_trials(study_id)) == 1
 
 
 def test_a_storage_that_cannot_be_opened_is_reported_as_away(
-    job_storage: Callable[..., BaseStorage], app: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_project_id: str) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise OperationalError("no", None, Exception("away"))
 
-    monkeypatch.setattr(app.state.optuna, "_make", fail)
+    monkeypatch.setattr(optuna.storages, "RDBStorage", fail)
     answer = client.post("/api/v1/optuna/GetAllStudies?project=default")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
 
@@ -329,13 +343,13 @@ def test_without_a_program_one_server_runs_and_nothing_after_it(
             calls.append("wait")
 
     monkeypatch.setattr(ours, "make_server", lambda *_: Server())
-    monkeypatch.setattr(ours, "_run", lambda _: calls.append("run"))
+    monkeypatch.setattr(subprocess, "Popen", lambda _: calls.append("run"))
     _serve(monkeypatch, "--port", str(free_port))
     assert calls == ["start", "wait"]
 
 
 def test_no_program_talks_to_a_strangers_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ours, "_run", lambda _: pytest.fail("the program was run"))
+    monkeypatch.setattr(subprocess, "Popen", lambda _: pytest.fail("the program was run"))
     monkeypatch.setattr(
         optuna.storages.GrpcStorageProxy, "wait_server_ready", lambda *_, **__: None
     )  # the stranger's answers

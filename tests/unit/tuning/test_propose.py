@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from itertools import count, islice
@@ -220,46 +220,33 @@ def test_several_metrics_are_learnt_from_together() -> None:
     assert len(propose(ProposalRequest(PLAIN, Algorithm.TPE, goals, 1, 20, 2, finished))) == 2
 
 
-class Failing:
+class Failing(Executor):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def submit(self, *_: object) -> Any:
+    def submit(self, *_: Any, **__: Any) -> Any:
         raise self.error
-
-    def shutdown(self, **_: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize("error", [ImportError("no torch"), ValueError("not positive definite"), TimeoutError()])
 def test_where_gp_fails_in_any_way_the_points_are_tpes(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    proposers = Proposers()
+    proposers = Proposers(make_pool=lambda: Failing(error))
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
-    monkeypatch.setattr(proposers, "_pool", Failing(error))
     question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
 
 
 def test_without_torch_no_process_is_begun_for_gp_over_several_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    proposers = Proposers()
+    proposers = Proposers(make_pool=lambda: pytest.fail("a process was begun"))
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: False)
-    monkeypatch.setattr(proposers, "_pool", Failing(AssertionError("asked")))
     finished = [replace(one, values=(*one.values, 0.0)) for one in searched(Algorithm.QMC, 3)]
     question = ProposalRequest(PLAIN, Algorithm.GP, MIN * 2, 7, 12, 2, finished)
     assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
 
 
 def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dead:
-        def submit(self, *_: object) -> Any:
-            raise BrokenProcessPool
-
-        def shutdown(self, **_: object) -> None:
-            pass
-
-    proposers = Proposers()
+    proposers = Proposers(make_pool=lambda: Failing(BrokenProcessPool()))
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
-    monkeypatch.setattr(proposers, "_pool", Dead())
     question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     found = proposers(question)
     assert [one.memo for one in found] == [{"instead_of": "gp"}] * 2
@@ -284,36 +271,33 @@ def test_what_an_algorithm_needs_is_loaded_before_its_first_point_is_requested()
     assert reported.stdout.split() == ["False", "False", "True", "True"]
 
 
-def test_what_is_drawn_in_a_process_is_loaded_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Pool:
-        def __init__(self) -> None:
-            self.requested: list[object] = []
+def test_what_is_drawn_in_a_process_is_loaded_there_once() -> None:
+    requested: list[object] = []
 
-        def submit(self, *requested: object) -> Future[None]:
-            self.requested += requested[1:]
+    class Pool(Executor):
+        def submit(self, *arguments: Any, **_: Any) -> Any:
+            requested.extend(arguments[1:])
             done: Future[None] = Future()
             done.set_exception(BrokenProcessPool())  # which the first draw will meet, too
             return done
 
-    proposers, pool = Proposers(loads_ahead=True), Pool()
-    monkeypatch.setattr(proposers, "_pool", pool)
+    proposers = Proposers(loads_ahead=True, make_pool=Pool)
     for _ in range(3):
         proposers.expect(Algorithm.AUTO)
     for thread in threading.enumerate():
         if thread.name == "tuning-load":
             thread.join(10)
-    assert pool.requested == [Algorithm.AUTO]
+    assert requested == [Algorithm.AUTO]
 
 
 def test_what_is_loaded_ahead_begins_no_process_once_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
 
     class Pool(Failing):
-        def __init__(self, *_: object, **__: object) -> None:
+        def __init__(self) -> None:
             super().__init__(BrokenProcessPool())
             begun.append(self)
 
-    monkeypatch.setattr("scheduler.tuning.proposers.ProcessPoolExecutor", Pool)
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
     may_go_on, threads = threading.Event(), list[threading.Thread]()
 
@@ -323,7 +307,7 @@ def test_what_is_loaded_ahead_begins_no_process_once_all_is_closed(monkeypatch: 
             assert may_go_on.wait(30)
             super()._load(algorithm)
 
-    proposers = Late(loads_ahead=True)
+    proposers = Late(loads_ahead=True, make_pool=Pool)
     question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     for _ in range(2):  # one that breaks is begun anew
         assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
