@@ -22,8 +22,8 @@ from api.http.paging import PageQuery
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
 from core.domain.errors import NotFound, TrainmasterError
-from core.storage.outputs import job_output
 from core.storage.tree import Tree, TreeEntry, split_path
+from core.storage.volumes import job_output
 
 _PAGE_LIMIT: Final = 1_000
 OCTETS: Final = "application/octet-stream"

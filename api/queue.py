@@ -41,7 +41,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import JobState
-from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import ShareClaim, entitlements

@@ -25,7 +25,7 @@ from core.db.repositories.nodes import merged_labels
 from core.db.repositories.vertex_records import StoredVertexTable, read_vertex_table, write_vertex_table
 from core.db.tables import Node, Project, Volume
 from core.domain.errors import Conflict, InvalidRequest, together
-from core.domain.sharing.gpu_models import accepted_models, accepts
+from core.domain.sharing.gpus import accepted_models, accepts
 from core.domain.sharing.resources import Amounts
 from core.settings import Settings
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo, ReplicaOrder
 
@@ -54,6 +54,6 @@ def with_memory_limit(order: ReplicaOrder, gpus: Iterable[Gpu]) -> ReplicaOrder:
     device = next((gpu for gpu in gpus if gpu.id in order.gpus), None)
     if device is None or not device.memory_bytes:
         return order
-    each_mib = device.memory_bytes * milli // WHOLE // max(1, len(order.process_env)) // 2**20
+    each_mib = device.memory_bytes * milli // WHOLE_GPU // max(1, len(order.process_env)) // 2**20
     # Devices are counted as the process sees them, and it sees one.
     return replace(order, env={**order.env, _MEMORY_LIMIT: f"0={max(1, each_mib)}M"})

@@ -32,7 +32,7 @@ from core.domain.errors import CheckpointUnreadable, InvalidRequest
 from core.inspection.discovery import checkpoint_at, signature
 from core.inspection.layers import of_layers
 from core.inspection.pool import CheckpointRef, Inspectors
-from core.storage.outputs import job_output
+from core.storage.volumes import job_output
 
 log = structlog.get_logger(__name__)
 

@@ -33,8 +33,8 @@ from core.db.tables import Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.jobs.retention import RetentionRule
 from core.inspection.discovery import PINNED_MARKER, CheckpointFiles, checkpoint_at, files_of
-from core.storage.outputs import job_output
 from core.storage.tree import Tree
+from core.storage.volumes import job_output
 
 router = new_router("checkpoints", "/jobs/{job}/checkpoints")
 

@@ -21,10 +21,10 @@ from core.db.repositories.metrics.reads import SeriesFilter, find_names
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Job, Replica
 from core.domain.errors import Conflict, TrainmasterError
-from core.domain.metrics.limits import SYSTEM
+from core.domain.metrics.points import SYSTEM
 from core.inspection.discovery import CheckpointFiles, checkpoint_at, find_checkpoints
-from core.storage.outputs import job_output
 from core.storage.tree import Tree
+from core.storage.volumes import job_output
 
 # Newest first, as values that a cursor can contain: whether it has a step, the step, the time in microseconds, and the
 # digest of the path, since the path may be too long.

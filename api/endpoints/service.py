@@ -25,7 +25,7 @@ from core.db.repositories import serving
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, TrainmasterError
 from core.domain.serving.jobs import batch_job, holder_of, read_port, replica_job
-from core.domain.serving.states import DeploymentState
+from core.domain.serving.rollout import DeploymentState
 from core.ids import new_id
 from core.model_server_commands import own_server
 from core.registry.versions import hold, ready

@@ -23,7 +23,7 @@ from core.db.repositories import serving
 from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, User
 from core.domain.jobs.states import JobState
-from core.domain.serving.states import DeploymentState, ServingState
+from core.domain.serving.rollout import DeploymentState, ServingState
 
 _ENDED_SHOWN: Final = 20
 

@@ -27,8 +27,8 @@ from api.jobs.service import (
     submit,
 )
 from core.db.tables import Job
-from core.storage.outputs import RESUME_MOUNT
 from core.storage.resume_sources import resume_path, with_resume_mount
+from core.storage.volumes import RESUME_MOUNT
 
 router = new_router("jobs", "/jobs")
 

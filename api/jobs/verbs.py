@@ -19,8 +19,7 @@ from core.db.tables import Attempt, Job, Volume
 from core.domain.errors import Conflict, IllegalTransition
 from core.domain.jobs.lifecycle import Effect, JobEvent, advance, can_advance
 from core.domain.jobs.states import DesiredState, JobState
-from core.storage.outputs import OUTPUT_MOUNT
-from core.storage.volumes import tree_of
+from core.storage.volumes import OUTPUT_MOUNT, tree_of
 from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 

@@ -21,7 +21,7 @@ from core.domain.errors import InvalidRequest, NotFound
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.jobs.states import JobState
 from core.storage.logs.files import JobLogs, LogFile, Order
-from core.storage.outputs import job_output
+from core.storage.volumes import job_output
 
 
 @dataclass(frozen=True, slots=True)

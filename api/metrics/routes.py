@@ -27,7 +27,7 @@ from core.db.repositories.metrics.reads import ChartWindow, SeriesFilter
 from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState
 from core.domain.metrics.digests import By
-from core.domain.metrics.limits import NAME_LIMIT, STEP_LIMIT, SYSTEM
+from core.domain.metrics.points import NAME_LIMIT, STEP_LIMIT, SYSTEM
 
 router = new_router("metrics")
 

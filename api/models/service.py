@@ -24,10 +24,9 @@ from core.ids import new_id
 from core.registry import versions
 from core.registry.sources import SourceRequest, find_source
 from core.registry.versions import VersionMetadata
-from core.storage.outputs import job_output
 from core.storage.registry import demand_room
 from core.storage.tree import split_path
-from core.storage.volumes import tree_of
+from core.storage.volumes import job_output, tree_of
 from core.wakeups import TOPIC_MODELS
 
 _SHOWN: Final = 5

@@ -11,7 +11,7 @@ from trainmaster.sizes import format_size
 
 from core.db.tables import Node
 from core.domain.errors import InvalidRequest
-from core.domain.sharing.gpu_models import accepts, normal_model
+from core.domain.sharing.gpus import accepts, normal_model
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY, check_amount, planner_key, written, written_name
 from core.domain.sharing.resources import Amounts
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from random import Random
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.policy import Policy, QueueOrder
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, QueuedGang, Snapshot, plan
@@ -61,7 +61,7 @@ def requests_of(path: Path) -> list[ResourceRequest]:
     for row in csv.DictReader(path.open()):
         count, part = int(row["num_gpu"]), int(row["gpu_milli"])
         models = tuple(model for model in row["gpu_spec"].split("|") if model)
-        is_part = count == 1 and part < WHOLE
+        is_part = count == 1 and part < WHOLE_GPU
         amounts = int(row["cpu_milli"]), int(row["memory_mib"]) * MIB
         requests.append(
             ResourceRequest(*amounts, 0 if is_part else count, models if count else (), part if is_part else 0)
@@ -70,7 +70,7 @@ def requests_of(path: Path) -> list[ResourceRequest]:
 
 
 def milli(request: ResourceRequest) -> int:
-    return WHOLE * request.gpu_count + request.gpu_milli
+    return WHOLE_GPU * request.gpu_count + request.gpu_milli
 
 
 def arriving(requests: list[ResourceRequest], chance: Random, gpus: int) -> list[ResourceRequest]:

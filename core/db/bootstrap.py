@@ -1,8 +1,17 @@
-"""The first start: create an admin, a project and two volumes, so that the first job can be submitted at once."""
+"""The first start, and the database's identity.
+
+The first start creates an admin, a project and two volumes, so that the first job can be submitted at once.
+
+The identity is a random id that labels everything created on an engine on behalf of this database. Garbage collection
+uses it to tell objects that this database has forgotten from objects of another database, for instance after the
+platform was started with an empty database. A restored backup keeps the id of the original and so recognizes its
+objects; two copies that run at once need different values of ``TRAINMASTER_INSTANCE``.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,10 +20,11 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from sqlalchemy import or_, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import LoginCode, Membership, Project, Token, User, Volume
+from core.db.tables import DatabaseIdentity, LoginCode, Membership, Project, Token, User, Volume
 from core.ids import new_id
 from core.settings import FIRST_FOLDERS, BadSettings, Settings
 from core.tokens import new_login_code, new_user_token, token_digest, write_private
@@ -25,6 +35,8 @@ DATA_VOLUME: Final = "data"
 _ALL_SCOPES: Final = ("read", "write", "admin")
 LOGIN_CODE_TTL: Final = timedelta(hours=1)
 _GIVEN_TOKEN: Final = re.compile(r"tm_[A-Za-z0-9_-]{32,200}")
+_DATABASE: Final = "database"
+_BYTES: Final = 8  # as a label: 16 characters
 
 
 class FirstVolume(BaseModel):
@@ -251,3 +263,23 @@ def _is_good(session: Session, token: str, now: datetime) -> bool:
         )
     ).scalar_one_or_none()
     return found is not None
+
+
+def find_database_id(session: Session) -> str | None:
+    """The id; ``None`` if the tables were emptied after their creation."""
+    return session.execute(select(DatabaseIdentity.id).where(DatabaseIdentity.name == _DATABASE)).scalar_one_or_none()
+
+
+def ensure_database_id(sessions: SessionFactory) -> str:
+    """The id, created if missing. Opens sessions of its own."""
+    with unit_of_work(sessions, read_only=True) as session:
+        found = find_database_id(session)
+    if found is not None:
+        return found
+    with unit_of_work(sessions) as session:
+        try:
+            with session.begin_nested():
+                session.add(DatabaseIdentity(name=_DATABASE, id=secrets.token_hex(_BYTES)))
+        except IntegrityError:
+            pass  # another process created it at the same moment
+        return session.execute(select(DatabaseIdentity.id).where(DatabaseIdentity.name == _DATABASE)).scalar_one()

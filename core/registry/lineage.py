@@ -13,7 +13,7 @@ from trainmaster.wire.models import ModelLineage
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_names, find_series
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Job, MlflowRun, Trial, User
-from core.domain.metrics.limits import SYSTEM
+from core.domain.metrics.points import SYSTEM
 
 _SERIES: Final = 500
 _NAMES: Final = 200

@@ -21,8 +21,7 @@ from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
 from core.domain.jobs import progress_rate
 from core.domain.jobs.states import ReplicaState
-from core.domain.metrics.limits import STEP_LIMIT
-from core.domain.metrics.points import Points
+from core.domain.metrics.points import STEP_LIMIT, Points
 from core.domain.studies import metric_sources
 from core.ids import new_id
 from core.reports.points import columns_of, objects_of

@@ -14,8 +14,7 @@ import orjson
 from trainmaster.wire.metrics import NewObject, NewPoints
 
 from core.db.repositories.metrics import writes
-from core.domain.metrics.limits import BINS_LIMIT, OBJECT_BYTES, STEP_LIMIT, TEXT_LIMIT, TIME_LIMIT_MS
-from core.domain.metrics.points import Points
+from core.domain.metrics.points import BINS_LIMIT, OBJECT_BYTES, STEP_LIMIT, TEXT_LIMIT, TIME_LIMIT_MS, Points
 
 _IMAGES: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),

@@ -14,8 +14,8 @@ from core.db.tables import Checkpoint, Job
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.inspection.discovery import CheckpointFiles, find_checkpoints
 from core.storage.checkpoints import FOLDER, is_checkpoint_name, step_in
-from core.storage.outputs import RESUME_MOUNT, job_output
 from core.storage.tree import Tree
+from core.storage.volumes import RESUME_MOUNT, job_output
 
 # A job may retain its last few only; the newest existing one is among these.
 _REPORTED_LIMIT: Final = 50

@@ -1,16 +1,24 @@
-"""From a registered volume to its tree; and the check of its free space before writing."""
+"""Trees of registered volumes and of jobs' outputs on them, and the check of free space before writing."""
 
 from __future__ import annotations
 
 import os
 from typing import Final, Protocol
 
-from core.db.tables import Volume
-from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Job, Volume
+from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound
 from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
 # Reserved on the volume for its other users.
 RESERVE_BYTES: Final = 64 * 2**20
+# The output's path in containers.
+OUTPUT_MOUNT: Final = "/data/output"
+# The path at which a clone sees the output it resumes from. Its own output is a new folder, so that neither job
+# overwrites the other's logs and checkpoints.
+RESUME_MOUNT: Final = "/data/resume"
 
 
 class VolumeFacts(Protocol):
@@ -95,3 +103,16 @@ def demand_room(tree: Tree, size_bytes: int, whose: str, advice: str) -> None:
     free = status.f_bavail * status.f_frsize
     if free < size_bytes + RESERVE_BYTES:
         raise InsufficientStorage(f"{whose} has no room for {size_bytes:,} bytes ({free:,} are free); {advice}")
+
+
+def job_output(session: Session, job: Job) -> Tree:
+    """The job's output folder as a confined tree. The folder itself may not exist yet.
+
+    Raises:
+        NotFound: its volume was removed.
+        Conflict: the volume has no root on the control plane.
+    """
+    volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"The volume {job.output_volume!r} of this job's output is not registered any more.")
+    return output_tree(volume, job.output_path)

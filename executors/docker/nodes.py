@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from core.domain.sharing.gpu_models import normal_model
+from core.domain.sharing.gpus import normal_model
 from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
 from executors.containers import labels

@@ -15,7 +15,7 @@ from typing import Any, Final
 from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Amounts
 from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
 from executors.node_resources import ForeignUsage, subtract_usage
@@ -285,11 +285,11 @@ class FakeEngine:
         """A device is one replica's, or belongs in parts, together no more than all of it, to several."""
         for gpu in order.gpus:
             taken = sum(
-                replica.order.request.gpu_milli or WHOLE
+                replica.order.request.gpu_milli or WHOLE_GPU
                 for replica in self._unfinished_replicas()
                 if replica.is_live and replica.order.node == order.node and gpu in replica.order.gpus
             )
-            if taken + (order.request.gpu_milli or WHOLE) > WHOLE:
+            if taken + (order.request.gpu_milli or WHOLE_GPU) > WHOLE_GPU:
                 self.violations.append(
                     f"{self.now}: {order.key} was given GPU {gpu} of {order.node}, which others have."
                 )

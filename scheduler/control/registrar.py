@@ -32,10 +32,9 @@ from core.domain.studies.results import values_of
 from core.registry.lineage import lineage_of, lineage_of_upload
 from core.registry.sources import PlannedSource, SourceRequest, UploadedSource, find_below, find_source
 from core.registry.versions import Author, record_change
-from core.storage.outputs import job_output
 from core.storage.registry import KnownFile, PlannedFile, VersionDraft, digest_of
 from core.storage.tree import Tree
-from core.storage.volumes import tree_of
+from core.storage.volumes import job_output, tree_of
 from scheduler.control.attempts.backoff import copy_delay
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease

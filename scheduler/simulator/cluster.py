@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.gpu_sharing import WHOLE, device_for, in_order
+from core.domain.sharing.gpus import WHOLE_GPU, accepted_models, device_for_part, in_order_of_size
 from core.domain.sharing.policy import Policy
 from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from scheduler.planning import (
@@ -41,7 +40,7 @@ class SharedDevices:
     def take(self, node: NodeId, free: Amounts, model: str, part: int, holder: Holder) -> Amounts:
         """Free amounts once ``holder`` has a part; negative GPUs if no device has room."""
         devices = self._of(node, free, model)
-        at = device_for([WHOLE - sum(device.values()) for device in devices], part)
+        at = device_for_part([WHOLE_GPU - sum(device.values()) for device in devices], part)
         if at is None:
             devices.append({})
             free = _with_gpus(free, model, -1)
@@ -60,10 +59,10 @@ class SharedDevices:
 
     def _of(self, node: NodeId, free: Amounts, model: str) -> list[dict[Holder | None, int]]:
         before = free.shares.get(model, ())
-        return self._devices.setdefault((node, model), [{None: WHOLE - left} for left in before])
+        return self._devices.setdefault((node, model), [{None: WHOLE_GPU - left} for left in before])
 
     def _shown(self, node: NodeId, free: Amounts, model: str) -> Amounts:
-        left = tuple(sorted(WHOLE - sum(device.values()) for device in self._devices[node, model]))
+        left = tuple(sorted(WHOLE_GPU - sum(device.values()) for device in self._devices[node, model]))
         shares: Mapping[str, tuple[int, ...]] = {**free.shares, model: left}
         return replace(free, shares={name: parts for name, parts in shares.items() if parts})
 
@@ -181,7 +180,7 @@ class SimulatedCluster:
         if members != [(placement.role, placement.index) for placement in start.placements]:
             raise WrongPlan(f"{start.job_id}: a gang starts with all its replicas, in rank order")
         requests = {role.role: role.request for role in job.gang.roles}
-        for at in in_order([requests[placement.role].gpu_milli for placement in start.placements]):
+        for at in in_order_of_size([requests[placement.role].gpu_milli for placement in start.placements]):
             self._take(job.job_id, job.gang, requests[start.placements[at].role], start.placements[at])
         self._check_topology(job.gang, start.job_id, start.placements)
         self._check_servers(job.gang, start.job_id, start.placements)

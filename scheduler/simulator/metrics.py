@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Final
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from scheduler.simulator.outcome import JobHistory, SimulationOutcome
 
 _POINTS = 200  # points of a curve
@@ -142,7 +142,9 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
         fairness=Fairness.of(rhos(jobs, usage.gpus)),
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
         # The run's own end is a step, too: what is held then is in no segment yet.
-        allocation=_resampled((*usage.allocation, (outcome.end_s, usage.held_gpu_milli)), end_s, usage.gpus * WHOLE),
+        allocation=_resampled(
+            (*usage.allocation, (outcome.end_s, usage.held_gpu_milli)), end_s, usage.gpus * WHOLE_GPU
+        ),
         cpu_allocation=_resampled(
             (*usage.cpu_allocation, (outcome.end_s, usage.held_cpu_milli)), end_s, usage.cpu_milli
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from core.domain.ids import JobId
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning import NodeSnapshot, Reason, WaitReasonCode
 from scheduler.simulator.cluster import SimulatedCluster, SimulatedRun
@@ -55,7 +55,7 @@ class ClusterUsage:
         if past_s > 0 and self.queue[-1][1] != waiting:
             self.queue.append((self._now_s, waiting))
         self._now_s = to_s
-        self.gpu_seconds += past_s * self.held_gpu_milli / WHOLE
+        self.gpu_seconds += past_s * self.held_gpu_milli / WHOLE_GPU
         self.cpu_seconds += past_s * self.held_cpu_milli
         self.idle_gpu_seconds += past_s * self._idle[0]
         self.broken_gpu_seconds += past_s * self._idle[1]
@@ -75,7 +75,7 @@ class ClusterUsage:
 
     def hold(self, request: ResourceRequest, replicas: int) -> None:
         """A gang holds so many more replicas; negative where it has shrunk."""
-        self.held_gpu_milli += replicas * (WHOLE * request.gpu_count + request.gpu_milli)
+        self.held_gpu_milli += replicas * (WHOLE_GPU * request.gpu_count + request.gpu_milli)
         self.held_cpu_milli += replicas * request.cpu_milli
 
     def wait(self, codes: Mapping[str, WaitReasonCode], world: SimulatedCluster) -> None:
@@ -84,7 +84,7 @@ class ClusterUsage:
         idle = broken = 0.0
         if any(code in _WAITS_FOR_ROOM for code in codes.values()):
             for node in world.nodes.values():
-                free = node.free.gpu_count + sum(map(sum, node.free.shares.values())) / WHOLE
+                free = node.free.gpu_count + sum(map(sum, node.free.shares.values())) / WHOLE_GPU
                 idle += free
                 broken += free if free < node.allocatable.gpu_count else 0.0
         self._idle = (idle, broken)

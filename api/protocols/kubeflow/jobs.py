@@ -35,7 +35,7 @@ from core.domain.errors import InvalidRequest, NotFound, TrainmasterError, Unava
 from core.domain.jobs.states import AttemptState, JobState
 from core.storage.logs.files import JobLogs, parse_line
 from core.storage.logs.merge import LogMerge, Selection, newest_position
-from core.storage.outputs import job_output
+from core.storage.volumes import job_output
 
 _MARK: Final = ".trainjob"  # users' labels cannot begin with a dot
 # Limit of a list: the client requests each job's runtime and pods one by one.

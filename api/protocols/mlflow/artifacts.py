@@ -25,8 +25,8 @@ from api.protocols.mlflow.runs import find_run
 from api.protocols.mlflow.views import artifact_uri
 from core.db.tables import Job
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
-from core.storage.outputs import job_output
 from core.storage.tree import PATH_LIMIT_BYTES, Tree, split_path
+from core.storage.volumes import job_output
 
 _FILES: Final = "/mlflow/api/2.0/mlflow-artifacts/artifacts"
 router = APIRouter(route_class=MlflowRoute, include_in_schema=False)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from core.domain.metrics.limits import NAME_LIMIT, STEP_LIMIT, TIME_LIMIT_MS, name_fault
+from core.domain.metrics.points import NAME_LIMIT, STEP_LIMIT, TIME_LIMIT_MS, name_fault
 
 _KEY: Final = 250
 _PARAM: Final = 6_000

@@ -31,7 +31,7 @@ from api.protocols.mlflow.schemas import SearchPage, SearchRuns
 from api.protocols.mlflow.views import artifact_uri, experiment_view, run_view
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
-from core.domain.metrics.limits import TIME_LIMIT_MS
+from core.domain.metrics.points import TIME_LIMIT_MS
 
 SCANNED: Final = 5_000  # runs that one search evaluates
 _SCANNED_BYTES: Final = 64 * 2**20  # of logged data; a typical run has 2 KB

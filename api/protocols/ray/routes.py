@@ -47,7 +47,7 @@ from core.domain.errors import (
 from core.domain.jobs.states import JobState
 from core.storage.logs.files import LINE_LIMIT, JobLogs, parse_line
 from core.storage.logs.merge import LogMerge, Selection, newest_position
-from core.storage.outputs import job_output
+from core.storage.volumes import job_output
 
 
 class RayRoute(ProtocolRoute):

@@ -42,7 +42,7 @@ from core.db.repositories.vertex_records import RecordScope, find_record
 from core.db.rows import AnySelect
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import NotFound
-from core.domain.serving.states import DeploymentState
+from core.domain.serving.rollout import DeploymentState
 from core.registry.sources import UploadedSource
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)

@@ -12,8 +12,8 @@ from core.db.tables import Attempt, Checkpoint, Job, PinnedCheckpoint
 from core.domain.jobs.retention import RetentionCandidate
 from core.domain.jobs.states import JobState
 from core.inspection.discovery import CheckpointFiles, find_checkpoints
-from core.storage.outputs import OUTPUT_MOUNT, RESUME_MOUNT
 from core.storage.tree import Tree
+from core.storage.volumes import OUTPUT_MOUNT, RESUME_MOUNT
 
 _OVER: Final = [state.value for state in JobState if state.is_terminal]
 

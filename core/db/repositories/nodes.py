@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Table, and_, select
 
 from core.db.tables import Attempt, Node, Replica
 from core.domain.jobs.states import AttemptState, ReplicaState
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Amounts, as_gpus
 
 # Core tables instead of ORM classes: both kinds of statement can use them.
@@ -82,11 +82,11 @@ def taken(cpu_milli: int, memory_bytes: int, whole: Mapping[str, int], parts: Ma
     left: dict[str, list[int]] = {}
     for (model, _), milli in parts.items():
         gpus[model] = gpus.get(model, 0) + 1
-        left.setdefault(model, []).append(max(0, WHOLE - milli))
+        left.setdefault(model, []).append(max(0, WHOLE_GPU - milli))
     return Amounts(cpu_milli, memory_bytes, gpus, {model: tuple(sorted(each)) for model, each in left.items()})
 
 
 def used_gpus(used: Amounts) -> dict[str, int | float]:
     """GPUs in use by model, for display; a fraction of a device counts as that fraction."""
     unused = {model: sum(each) for model, each in used.shares.items()}
-    return {model: as_gpus(WHOLE * count - unused.get(model, 0)) for model, count in used.gpus.items()}
+    return {model: as_gpus(WHOLE_GPU * count - unused.get(model, 0)) for model, count in used.gpus.items()}

@@ -16,7 +16,7 @@ from core.db.tables import Attempt, Deployment, DeploymentRevision, Endpoint, Jo
 from core.domain.errors import StaleWrite
 from core.domain.jobs.layout import Layout
 from core.domain.serving.jobs import holder_of
-from core.domain.serving.states import DeploymentState, ServingState
+from core.domain.serving.rollout import DeploymentState, ServingState
 
 
 @dataclass(frozen=True, slots=True)

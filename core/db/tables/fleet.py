@@ -80,7 +80,7 @@ class Lease(Base):
 class DatabaseIdentity(Base):
     """One row, ``name`` "database": the random id by which engines tell this database's objects from another's.
 
-    A copy of the database has the same id: see :mod:`core.db.identity`.
+    A copy of the database has the same id: see :mod:`core.db.bootstrap`.
     """
 
     __tablename__ = "identity"

@@ -167,7 +167,7 @@ class Endpoint(Base):
 class Deployment(Base):
     """A deployed model. Every write compares ``generation``.
 
-    ``state``: see ``core.domain.serving.states``. ``target_revision``: the revision to serve, ``stable_revision``: the
+    ``state``: see ``core.domain.serving.rollout``. ``target_revision``: the revision to serve, ``stable_revision``: the
     last fully ready one. ``traffic``: its share of the endpoint's requests, in per cent. ``split_when_ready``: name ->
     share for all deployed models of the endpoint, applied once this one is ready.
     """

@@ -1,4 +1,4 @@
-"""Points of a series as columns, and their compact form.
+"""Points of a series as columns, their compact form, and the limits of a job's metrics.
 
 A column is an ``array``, so that a million points are three objects. The compact form delta-encodes steps and times,
 transposes the bytes (byte shuffle), and compresses: evenly growing numbers take next to nothing, and similar bytes of
@@ -15,8 +15,34 @@ from itertools import accumulate
 from operator import sub
 from typing import Final
 
+NAME_LIMIT: Final = 250  # characters, as MLflow's: https://mlflow.org/docs/latest/rest-api.html
+STEP_LIMIT: Final = 2**53  # every language's JSON keeps these exactly, and differences of two fit into 64 bits
+TIME_LIMIT_MS: Final = 253_402_300_800_000  # the year 10000
+SERIES_OF_REPLICA: Final = 5_000
+SERIES_OF_JOB: Final = 50_000
+POINTS_OF_JOB: Final = 200_000_000  # 1.5 GB or so
+OBJECTS_OF_SERIES: Final = 100  # histograms, images, texts
+OBJECT_BYTES: Final = 512 * 1024
+OBJECT_BYTES_OF_JOB: Final = 256 * 2**20
+BINS_LIMIT: Final = 1024
+TEXT_LIMIT: Final = 64 * 1024  # bytes
+
+# Prefix of the platform's own series, such as machine metrics.
+SYSTEM: Final = "system/"
 _WIDTH: Final = 8  # bytes of each number, whole or real
 _LEVEL: Final = 1  # of zlib: 9 saves a tenth more at ten times the work
+
+
+def name_fault(name: str) -> str | None:
+    """Why ``name`` is no valid series name; ``None``: it is valid."""
+    if not name or len(name) > NAME_LIMIT:
+        return f"a metric's name has 1 to {NAME_LIMIT} characters, not {len(name):,}"
+    if not name.isprintable():
+        return (
+            f"the metric's name {name[:60]!r} has characters that cannot be shown; use letters, digits, spaces "
+            "and . _ / -"
+        )
+    return None
 
 
 class Points:

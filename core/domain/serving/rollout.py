@@ -1,4 +1,4 @@
-"""Rolling updates of a deployed model as a pure function of its state.
+"""Rolling updates of a deployed model as a pure function of its state, and the states that it can have.
 
 Modelled on Kubernetes' Deployment: as many replicas of the newest revision as desired, never more than ``max_surge``
 above that and never more than ``max_unavailable`` ready ones below it. The difference is an automatic rollback: after
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final
-
-from core.domain.serving.states import DeploymentState, ServingState
 
 # Failed replicas of a new revision until it is rolled back.
 START_LIMIT: Final = 3
@@ -27,6 +26,29 @@ _AGAIN_PART: Final = 10
 _AGAIN_LEAST: Final = timedelta(seconds=0.15)
 _AGAIN_MOST: Final = timedelta(seconds=1)
 _BACKOFF_MOST: Final = timedelta(minutes=5)
+
+
+class DeploymentState(StrEnum):
+    """The desired state of a deployed model; its replicas show the actual state."""
+
+    ACTIVE = "active"
+    FAILED = "failed"  # its first revision never became ready; nothing of it runs until it is redeployed
+    UNDEPLOYING = "undeploying"  # its replicas drain and end
+    ENDED = "ended"
+
+
+class ServingState(StrEnum):
+    """The state of one serving replica, which is one job."""
+
+    STARTING = "starting"  # its job is queued or runs, and its health route does not answer 200
+    READY = "ready"  # it gets requests
+    DRAINING = "draining"  # it gets no new requests, and finishes the open ones
+    ENDED = "ended"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it counts towards the desired replicas."""
+        return self in (ServingState.STARTING, ServingState.READY)
 
 
 @dataclass(frozen=True, slots=True)

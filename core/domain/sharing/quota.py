@@ -16,7 +16,7 @@ from typing import Any, Final
 from trainmaster.spec.quantity import format_bytes, parse_quantity
 
 from core.domain.errors import InvalidRequest
-from core.domain.sharing.gpu_models import normal_model
+from core.domain.sharing.gpus import normal_model
 
 # User notation -> the planner's key.
 JOBS: Final = "jobs"

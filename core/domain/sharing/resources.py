@@ -53,7 +53,7 @@ class ResourceRequest:
     """Resources that one replica reserves on its node.
 
     ``gpu_models``: accepted models, best first, as the user wrote them (matched by
-    :mod:`core.domain.sharing.gpu_models`); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``:
+    :mod:`core.domain.sharing.gpus`); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``:
     a fraction of one device in thousandths, 1 to 999, which is shared with others; then ``gpu_count`` is 0.
     """
 

@@ -19,8 +19,8 @@ from core.domain.errors import TrainmasterError
 from core.domain.jobs.retention import RetentionCandidate, RetentionRule, checkpoints_to_delete
 from core.domain.jobs.states import JobState
 from core.inspection.discovery import CheckpointFiles
-from core.storage.outputs import job_output
 from core.storage.tree import Tree
+from core.storage.volumes import job_output
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import Journal
 

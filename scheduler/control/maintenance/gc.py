@@ -14,8 +14,8 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.db.bootstrap import ensure_database_id
 from core.db.engine import unit_of_work
-from core.db.identity import ensure_id
 from core.db.repositories import vertex_records
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics import writes
@@ -79,7 +79,7 @@ def gc_executor(control: ControlContext) -> int:
     there at all, an orphan, may be lost to an empty, wrong or restored database: see :func:`_note_orphans`.
     """
     in_engine = control.executor.attempts()  # before the database is read, which then contains all of them
-    database_id = ensure_id(control.sessions)
+    database_id = ensure_database_id(control.sessions)
     known: set[str] = set()
     live: set[str] = set()
     names = sorted(in_engine)

@@ -10,11 +10,11 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.db.identity import ensure_id
+from core.db.bootstrap import ensure_database_id
 from core.db.repositories.events import append_event
 from core.db.tables import Node
 from core.domain.errors import StaleWrite
-from core.domain.sharing.gpu_models import normal_model
+from core.domain.sharing.gpus import normal_model
 from core.domain.sharing.resources import Amounts
 from core.wakeups import TOPIC_TICK
 from executors.base import NodeInfo
@@ -40,7 +40,7 @@ def sync_nodes(control: ControlContext) -> int:
     lease = fence.acquire(control, NODES_LEASE)
     if lease is None:
         return 0
-    infos = control.executor.nodes(database_id=ensure_id(control.sessions))
+    infos = control.executor.nodes(database_id=ensure_database_id(control.sessions))
     try:
         with fence.fenced(control, lease) as session:
             changes = _write(session, infos, control.executor.name, control.clock())

@@ -19,7 +19,7 @@ from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent, advance
 from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
-from core.domain.sharing.gpu_sharing import WHOLE, device_for, in_order
+from core.domain.sharing.gpus import WHOLE_GPU, device_for_part, in_order_of_size
 from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from core.ids import new_id
 from scheduler.control.journal import SCHEDULER, Journal
@@ -66,7 +66,7 @@ class _NodeCapacity:
         """The device that the planner would choose as well."""
         left = self.shared.setdefault(model, {})
         devices = sorted(left)
-        at = device_for([left[device] for device in devices], gpu_milli)
+        at = device_for_part([left[device] for device in devices], gpu_milli)
         if at is not None:
             left[devices[at]] -= gpu_milli
             return devices[at]
@@ -74,7 +74,7 @@ class _NodeCapacity:
         if not free:
             raise StaleWrite("a node has no GPU with as large a part free as the plan saw")
         self.gpus[model] = free[1:]
-        left[free[0]] = WHOLE - gpu_milli
+        left[free[0]] = WHOLE_GPU - gpu_milli
         return free[0]
 
 
@@ -145,7 +145,7 @@ def _place_gang(order: StartOrder, capacities: dict[str, _NodeCapacity]) -> _Pla
         rank: _replica(
             order.start.job_id, attempt_id, rank, placements[rank], requests[placements[rank].role], trial_capacities
         )
-        for rank in in_order([requests[placement.role].gpu_milli for placement in placements])
+        for rank in in_order_of_size([requests[placement.role].gpu_milli for placement in placements])
     }
     capacities.update(trial_capacities)
     return _PlacedGang(order, attempt_id, [replicas[rank] for rank in range(len(placements))])
@@ -330,7 +330,7 @@ def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapaci
     for row in holders:
         held[row.node].update(row.gpus)
         for gpu in row.gpus:
-            parts[row.node, gpu] += row.gpu_milli or WHOLE
+            parts[row.node, gpu] += row.gpu_milli or WHOLE_GPU
     capacities: dict[str, _NodeCapacity] = {}
     for node in session.scalars(select(Node).where(Node.name.in_(names))):
         view = node_view(node, used.get(node.name, Amounts()))
@@ -340,7 +340,7 @@ def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapaci
             names_of_it = [gpu["id"], *gpu.get("formerly", ())]
             if held[node.name].isdisjoint(names_of_it):
                 gpus[gpu["model"]].append(gpu["id"])
-            elif (left := WHOLE - sum(parts[node.name, name] for name in names_of_it)) > 0:
+            elif (left := WHOLE_GPU - sum(parts[node.name, name] for name in names_of_it)) > 0:
                 shared[gpu["model"]][gpu["id"]] = left
         # Where other programs use the engine as well, fewer may be free than there are ids: the engine picks them.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}

@@ -24,8 +24,14 @@ from core.db.repositories.serving import change_deployment, deployed_versions, l
 from core.db.repositories.submission import JobSubmission, new_job, write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
-from core.domain.serving.rollout import RolloutEvent, RolloutPlan, ServingReplicaStatus, plan
-from core.domain.serving.states import DeploymentState, ServingState
+from core.domain.serving.rollout import (
+    DeploymentState,
+    RolloutEvent,
+    RolloutPlan,
+    ServingReplicaStatus,
+    ServingState,
+    plan,
+)
 from core.ids import new_id
 from core.registry.versions import release
 from core.wakeups import TOPIC_ENDPOINT, TOPIC_TICK

@@ -15,8 +15,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.serving.jobs import container_port
-from core.domain.serving.rollout import DeployedModel, Revision, ServingReplicaStatus
-from core.domain.serving.states import DeploymentState, ServingState
+from core.domain.serving.rollout import DeployedModel, DeploymentState, Revision, ServingReplicaStatus, ServingState
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.start_times import StartCode, StartForecast, forecast_starts

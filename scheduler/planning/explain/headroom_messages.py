@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import as_gpus
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.occupancy import GpuOccupancy
@@ -55,7 +55,7 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     sentence = (
         f"needs {phrases.request(request, short)} on one node {phrases.each(group)}; {there} "
         f"{_is(short, free.cpu[number])} free "
-        f"on {name}, {of_it} for its {as_gpus(milli):g} free {'GPU' if milli == WHOLE else 'GPUs'}{rest}"
+        f"on {name}, {of_it} for its {as_gpus(milli):g} free {'GPU' if milli == WHOLE_GPU else 'GPUs'}{rest}"
     )
     numbers: dict[str, Any] = {
         "role": group.roles[0][0],

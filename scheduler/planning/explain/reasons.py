@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Gang, ResourceRequest
 from core.domain.sharing.wait_phrases import RESERVED_FOR, reserved_for, starts_first
 from scheduler.planning.explain import phrases
@@ -243,7 +243,9 @@ class Explainer:
     def _most_left(self, number: int, models: tuple[str, ...]) -> int:
         """Thousandths of the emptiest device on the node."""
         gpus, shares = self.free.gpus[number], self.free.shares[number]
-        return max((WHOLE if gpus.get(m, 0) > 0 else max(shares.get(m, (0,)), default=0) for m in models), default=0)
+        return max(
+            (WHOLE_GPU if gpus.get(m, 0) > 0 else max(shares.get(m, (0,)), default=0) for m in models), default=0
+        )
 
     def _short_of_bare(self, pool: NodePool, group: MemberGroup) -> tuple[str, dict[str, Any]] | None:
         """For members without GPUs: not even one finds enough CPU, or enough memory."""

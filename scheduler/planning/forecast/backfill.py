@@ -28,8 +28,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU, accepted_models
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity, FreeAmounts
@@ -283,7 +282,7 @@ def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[
     assumed, so this serves forecasts only, and each tick computes it again.
     """
     parts = sorted([(part, True) for part in staying] + [(part, False) for part in ending], reverse=True)
-    seats = _exactly([part for part, _ in parts], [WHOLE - left for left in shares])
+    seats = _exactly([part for part, _ in parts], [WHOLE_GPU - left for left in shares])
     freed, staying_on = list(shares), [False] * len(shares)
     for (part, stays), seat in zip(parts, seats, strict=True):
         if seat is None:
@@ -291,8 +290,8 @@ def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[
         if stays:
             staying_on[seat] = True
         else:
-            freed[seat] = min(WHOLE, freed[seat] + part)
-    whole = [at for at, left in enumerate(freed) if left == WHOLE and not staying_on[at]]
+            freed[seat] = min(WHOLE_GPU, freed[seat] + part)
+    whole = [at for at, left in enumerate(freed) if left == WHOLE_GPU and not staying_on[at]]
     return tuple(sorted(left for at, left in enumerate(freed) if at not in whole)), len(whole)
 
 

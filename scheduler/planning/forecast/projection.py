@@ -15,8 +15,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.gpu_sharing import WHOLE, after_part
+from core.domain.sharing.gpus import WHOLE_GPU, accepted_models, after_part
 from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from scheduler.planning.model import (
     Estimate,
@@ -190,7 +189,7 @@ class Projection:
         if not self._from.policy.takes_turns:
             return running.view
         ran_s = self.now_s - running.since_s
-        each = max(1.0, running.view.gang.gpu_milli / WHOLE)
+        each = max(1.0, running.view.gang.gpu_milli / WHOLE_GPU)
         return replace(running.view, attained_gpu_s=running.view.attained_gpu_s + ran_s * each)
 
     def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
@@ -214,7 +213,7 @@ class Projection:
             self.queued[job_id] = replace(
                 running.returns,
                 waits_since=self.now,
-                attained_gpu_s=view.attained_gpu_s + ran_s * max(1.0, view.gang.gpu_milli / WHOLE),
+                attained_gpu_s=view.attained_gpu_s + ran_s * max(1.0, view.gang.gpu_milli / WHOLE_GPU),
                 earlier_s=view.earlier_s + (self.now - (view.started_at or self.now)).total_seconds(),
             )
 
@@ -296,10 +295,10 @@ def give_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amo
     gpus, shares = free.gpus, free.shares
     if model is not None and request.gpu_milli:
         left = sorted(shares.get(model, ()))
-        able = [at for at, amount in enumerate(left) if amount + request.gpu_milli <= WHOLE]
+        able = [at for at, amount in enumerate(left) if amount + request.gpu_milli <= WHOLE_GPU]
         if able:
             amount = left.pop(able[-1]) + request.gpu_milli
-            if amount < WHOLE:
+            if amount < WHOLE_GPU:
                 left.append(amount)
             else:
                 gpus = {**gpus, model: gpus.get(model, 0) + 1}

@@ -19,7 +19,7 @@ from math import inf
 from typing import Final
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.projection import DurationScenario, Projection

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
+from core.domain.sharing.gpus import WHOLE_GPU, room_for_parts
 from scheduler.planning.placement.cluster import Ints, NodePool, Rooms, least, smallest
 from scheduler.planning.placement.demand import MemberGroup
 from scheduler.planning.placement.partial import PartialPlacement, Pick
@@ -77,10 +77,10 @@ def _on_scarcest(draft: PartialPlacement, group: MemberGroup, number: int) -> Pi
     if group.request.gpu_milli:
         part, (_, _, gpus, shares) = group.request.gpu_milli, draft.amounts(number)
         left = [
-            (next((share for share in shares.get(m, ()) if share >= part), WHOLE), gpus.get(m, 0), m)
+            (next((share for share in shares.get(m, ()) if share >= part), WHOLE_GPU), gpus.get(m, 0), m)
             for m in group.models
         ]
-        return Pick(number, min(each for each in left if each[0] < WHOLE or each[1] > 0)[2], group.count)
+        return Pick(number, min(each for each in left if each[0] < WHOLE_GPU or each[1] > 0)[2], group.count)
     gpus, wanted = draft.amounts(number)[2], group.request.gpu_count * group.count
     return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= wanted)[1], group.count)
 
@@ -137,7 +137,7 @@ def _tightness(draft: PartialPlacement, group: MemberGroup, numbers: Ints, membe
         return [gpus - members * request.gpu_count, cpu_left, memory_left, numbers]
     if request.gpu_milli:  # open as few devices as possible
         shared = np.array([_on_shared(draft, group, number) for number in numbers.tolist()], dtype=np.int64)
-        opened = -(-np.maximum(0, members - shared) // (WHOLE // request.gpu_milli))
+        opened = -(-np.maximum(0, members - shared) // (WHOLE_GPU // request.gpu_milli))
         return [opened, gpus - opened, cpu_left, memory_left, numbers]
     is_rich = cluster.has_gpus[numbers].astype(np.int64)
     missing = np.maximum(0, draft.capacity.cpu_shares[numbers] * gpus - cpu_left) * is_rich

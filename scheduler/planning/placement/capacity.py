@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
+from core.domain.sharing.gpus import WHOLE_GPU, room_for_parts
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.cluster import ClusterIndex, Flags, Ints, NodePool, Rooms, least
 from scheduler.planning.placement.demand import Demand
@@ -231,7 +231,7 @@ class Capacity:
     def left_milli(self, number: int) -> int:
         """Thousandths of GPUs that are free on one node."""
         whole, shares = sum(self.gpus[number].values()), self.shares[number]
-        return WHOLE * whole + (sum(left for parts in shares.values() for left in parts) if shares else 0)
+        return WHOLE_GPU * whole + (sum(left for parts in shares.values() for left in parts) if shares else 0)
 
     def slots(self, number: int, request: ResourceRequest, models: Sequence[str], most: int) -> int:
         """How many members with ``request`` fit on one node, at most ``most``."""
@@ -240,7 +240,12 @@ class Capacity:
 
     def can_hold(self, request: ResourceRequest, models: tuple[str, ...], pool: NodePool, count: int) -> bool:
         """Whether ``count`` members fit into ``pool``, disregarding the rest of the gang. Exact."""
-        question_size = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
+        question_size = (
+            count,
+            WHOLE_GPU * request.gpu_count + request.gpu_milli,
+            request.cpu_milli,
+            request.memory_bytes,
+        )
         refused = self.refused.setdefault((id(pool), models), [])
         for members, gpus, cpu, memory in refused:
             if count >= members and question_size[1] >= gpus and question_size[2] >= cpu and question_size[3] >= memory:
@@ -304,7 +309,7 @@ class Capacity:
         slots = np.zeros(len(pool.members), dtype=np.int64)
         for model in models:
             whole = np.maximum(self._of(self.gpus.whole[model], pool), 0)
-            slots += whole // request.gpu_count if request.gpu_count else whole * (WHOLE // request.gpu_milli)
+            slots += whole // request.gpu_count if request.gpu_count else whole * (WHOLE_GPU // request.gpu_milli)
         if request.gpu_milli:
             for model in models:
                 for number in self.shared[model]:
@@ -437,7 +442,7 @@ def _has_more(shares: SharedGpus, before: SharedGpus, gpus: Mapping[str, int], g
     """Whether something may fit on these shared devices that did not fit before. A newly opened device is no gain."""
     for model, left in shares.items():
         opened = gpus_before.get(model, 0) - gpus.get(model, 0)
-        before_sizes = sorted((*before.get(model, ()), *([WHOLE] * opened)), reverse=True)
+        before_sizes = sorted((*before.get(model, ()), *([WHOLE_GPU] * opened)), reverse=True)
         now = sorted(left, reverse=True)
         if len(now) > len(before_sizes) or any(a > b for a, b in zip(now, before_sizes, strict=False)):
             return True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning.model import NodeSnapshot
 
@@ -78,7 +78,7 @@ class NodeTotals:
             members = np.zeros(len(numbers), dtype=np.int64)
             for model in models:
                 whole = self.gpus[model][numbers]
-                members += whole // request.gpu_count if request.gpu_count else whole * (WHOLE // request.gpu_milli)
+                members += whole // request.gpu_count if request.gpu_count else whole * (WHOLE_GPU // request.gpu_milli)
         if request.cpu_milli:
             np.minimum(members, self.cpu[numbers] // request.cpu_milli, out=members)
         if request.memory_bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 

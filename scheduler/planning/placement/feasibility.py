@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Amounts
 from scheduler.planning.model import WaitReasonCode
 from scheduler.planning.placement.capacity import Capacity, Headroom, slots_in
@@ -147,7 +147,7 @@ def _fit_on_one(groups: tuple[MemberGroup, ...], whole: Amounts) -> bool:
         cpu += group.count * group.request.cpu_milli
         memory += group.count * group.request.memory_bytes
         gpus += group.count * group.request.gpu_count
-        parts += -(-group.count // (WHOLE // group.request.gpu_milli)) if group.request.gpu_milli else 0
+        parts += -(-group.count // (WHOLE_GPU // group.request.gpu_milli)) if group.request.gpu_milli else 0
     if len(whole.gpus) > 1 or cpu > whole.cpu_milli or memory > whole.memory_bytes:
         return False
     if gpus + parts > whole.gpu_count:

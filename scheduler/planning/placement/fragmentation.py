@@ -25,8 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.gpu_sharing import WHOLE, after_part
+from core.domain.sharing.gpus import WHOLE_GPU, accepted_models, after_part
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
@@ -154,14 +153,14 @@ class _Table:
         left = np.array([(s[0], s[1], s[2], *s[3], *(0,) * (most - len(s[3]))) for s in states], dtype=np.float64)
         is_part = part > 0
         per_device = np.where(is_part, part, 1)
-        fits = np.where(is_part, left[:, 2:3] * (WHOLE // per_device), left[:, 2:3] // np.maximum(whole, 1))
+        fits = np.where(is_part, left[:, 2:3] * (WHOLE_GPU // per_device), left[:, 2:3] // np.maximum(whole, 1))
         if most and is_part.any():
             shared = np.zeros((len(left), int(is_part.sum())))
             for column in range(3, 3 + most):
                 shared += left[:, column : column + 1] // part[is_part]
             fits[:, is_part] += shared
         fits = np.minimum(fits, np.minimum(left[:, 0:1] // cpu, left[:, 1:2] // memory))
-        filled = np.maximum(fits, 0) * np.where(is_part, part, WHOLE * whole)
+        filled = np.maximum(fits, 0) * np.where(is_part, part, WHOLE_GPU * whole)
         order = np.argsort(filled, axis=1)
         # Probability that the best of all draws is not above the sorted value.
         below = weight[order].cumsum(axis=1) ** _DRAWS
@@ -353,7 +352,7 @@ class Fragments:
             if request.gpu_milli:  # an open device is tighter than any hole
                 tight[part[has_room] >= request.gpu_milli] -= 1 << 50
             fresh = fresh[np.argpartition(tight, scores.few)[: scores.few]]
-        own = WHOLE * request.gpu_count + request.gpu_milli
+        own = WHOLE_GPU * request.gpu_count + request.gpu_milli
         by_model: dict[str, list[tuple[int, _Amounts]]] = {}
         for number in fresh.tolist():
             state = self.states[number]
@@ -383,5 +382,5 @@ def _after(state: _State, request: ResourceRequest) -> _Amounts:
 def _key(loss: float, after: _Amounts) -> int:
     """Losses in tenths of a thousandth, then the GPUs left, then the CPU left (up to a million in a bucket)."""
     cpu, _, whole, shares = after
-    left = min(WHOLE * whole + sum(shares), (1 << 17) - 1)
+    left = min(WHOLE_GPU * whole + sum(shares), (1 << 17) - 1)
     return (round(loss * 10) << 38) + (left << 21) + min(cpu >> 3, (1 << 21) - 1)

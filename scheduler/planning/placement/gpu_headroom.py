@@ -24,8 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU, accepted_models
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.capacity import Capacity, DerivedCapacity, FreeAmounts, SharedGpus
 from scheduler.planning.placement.cluster import ClusterIndex, Flags, Ints, NodePool, least
@@ -54,8 +53,8 @@ def headroom_per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
 
 def _of_one(request: ResourceRequest, members: float, amount: int) -> tuple[int, float]:
     """The amount per GPU of the request, and the thousandths of GPUs that are requested like that."""
-    milli = WHOLE * request.gpu_count + request.gpu_milli
-    return -(-amount * WHOLE // milli), members * milli
+    milli = WHOLE_GPU * request.gpu_count + request.gpu_milli
+    return -(-amount * WHOLE_GPU // milli), members * milli
 
 
 def _enough(requested: Sequence[tuple[int, float]]) -> int:
@@ -162,13 +161,13 @@ class GpuHeadroom:
         cpu, memory = np.zeros_like(capacity.cpus), np.zeros_like(capacity.memories)
         for model, each in self.per_gpu.items():
             if self._is_as_if_free:
-                milli = WHOLE * self.cluster.whole.gpus[model]
+                milli = WHOLE_GPU * self.cluster.whole.gpus[model]
             else:
-                milli = WHOLE * np.maximum(capacity.gpus.whole[model], 0)
+                milli = WHOLE_GPU * np.maximum(capacity.gpus.whole[model], 0)
                 for number in capacity.shared[model]:
                     milli[number] += sum(capacity.shares[number].get(model, ()))
-            cpu += milli * each.cpu // WHOLE
-            memory += milli * each.memory // WHOLE
+            cpu += milli * each.cpu // WHOLE_GPU
+            memory += milli * each.memory // WHOLE_GPU
         return cpu, memory
 
     def reserved_on(self, number: int, gpus: Mapping[str, int], shares: SharedGpus) -> _PerGpu:
@@ -179,11 +178,11 @@ class GpuHeadroom:
             if each is None:
                 continue
             if self._is_as_if_free:
-                milli = WHOLE * int(self.cluster.whole.gpus[model][number])
+                milli = WHOLE_GPU * int(self.cluster.whole.gpus[model][number])
             else:
-                milli = WHOLE * max(0, gpus.get(model, 0)) + sum(shares.get(model, ()))
-            cpu += milli * int(each.cpu[number]) // WHOLE
-            memory += milli * int(each.memory[number]) // WHOLE
+                milli = WHOLE_GPU * max(0, gpus.get(model, 0)) + sum(shares.get(model, ()))
+            cpu += milli * int(each.cpu[number]) // WHOLE_GPU
+            memory += milli * int(each.memory[number]) // WHOLE_GPU
         return cpu, memory
 
     def left_beyond(self, number: int, left: FreeAmounts) -> FreeAmounts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.domain.sharing.gpu_sharing import after_part
+from core.domain.sharing.gpus import after_part
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import Placement
 from scheduler.planning.placement.capacity import Capacity, FreeAmounts, slots_in
@@ -26,7 +26,7 @@ class Pick:
 
 def subtract(left: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
     """The amounts left by ``members``. GPU parts go to devices by the rule of
-    :mod:`core.domain.sharing.gpu_sharing`.
+    :mod:`core.domain.sharing.gpus`.
     """
     cpu, memory, gpus, shares = left
     if model is not None:

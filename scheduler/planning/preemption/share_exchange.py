@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpus import accepted_models
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, model_key
 

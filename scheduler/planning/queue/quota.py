@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from core.domain.sharing.gpu_models import accepted_models, accepts
+from core.domain.sharing.gpus import accepted_models, accepts
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.explain import phrases
 from scheduler.planning.model import QueuedGang, Reason, WaitReasonCode

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final
 
-from core.domain.sharing.gpu_models import accepted_models, accepts
+from core.domain.sharing.gpus import accepted_models, accepts
 from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning.model import Account, RunningGang, Snapshot
 from scheduler.planning.placement.partial import PartialPlacement

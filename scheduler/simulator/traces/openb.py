@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from core.domain.ids import NodeId
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
@@ -71,12 +71,12 @@ def _arrival(row: Mapping[str, str], where: str) -> Arrival:
 
 def _request(row: Mapping[str, str], where: str) -> ResourceRequest:
     count, part = whole(row, "num_gpu", where), whole(row, "gpu_milli", where)
-    if count and not 1 <= part <= WHOLE:
-        raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} is not 1 to {WHOLE}")
-    if count > 1 and part < WHOLE:
+    if count and not 1 <= part <= WHOLE_GPU:
+        raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} is not 1 to {WHOLE_GPU}")
+    if count > 1 and part < WHOLE_GPU:
         raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} of each of {count} GPUs; parts are of one GPU")
     models = tuple(model for model in row["gpu_spec"].split("|") if model) if count else ()
-    is_part = count == 1 and part < WHOLE
+    is_part = count == 1 and part < WHOLE_GPU
     return ResourceRequest(
         whole(row, "cpu_milli", where),
         whole(row, "memory_mib", where) * _MIB,

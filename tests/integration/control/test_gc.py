@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import delete, select, update
 
+from core.db.bootstrap import ensure_database_id
 from core.db.engine import unit_of_work
-from core.db.identity import ensure_id
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import (
     Attempt,
@@ -60,7 +60,7 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()
     plane.settle()
-    own_id = ensure_id(plane.sessions)
+    own_id = ensure_database_id(plane.sessions)
     put_orphan(plane, job, database_id=own_id if is_reported else "")
     assert gc_executor(plane.control) == 0
     plane.engine.advance(ORPHAN_GRACE - timedelta(seconds=1))
@@ -113,7 +113,7 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
     plane.engine.script("worker", Script(run_for=None))
     plane.submit()
     plane.settle()
-    before = ensure_id(plane.sessions)
+    before = ensure_database_id(plane.sessions)
     held = plane.engine.attempts()
     with unit_of_work(plane.sessions) as session:
         for table in (Replica, Attempt, Job, DatabaseIdentity):
@@ -123,7 +123,7 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
     plane.engine.advance(2 * ORPHAN_GRACE)
     assert gc_executor(plane.control) == 0
     assert plane.engine.attempts() == held
-    assert ensure_id(plane.sessions) != before
+    assert ensure_database_id(plane.sessions) != before
     with unit_of_work(plane.sessions) as session:
         session.execute(update(DatabaseIdentity).values(id=before))
         session.execute(delete(Orphan))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.domain.sharing.gpu_models import accepted_models, accepts, normal_model
+from core.domain.sharing.gpus import accepted_models, accepts, normal_model
 
 
 @pytest.mark.parametrize(

@@ -5,27 +5,27 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.domain.sharing.gpu_sharing import WHOLE, after_part, device_for, in_order, room_for_parts
+from core.domain.sharing.gpus import WHOLE_GPU, after_part, device_for_part, in_order_of_size, room_for_parts
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 
 SHARES = st.lists(st.integers(0, 999), max_size=5).map(lambda left: tuple(sorted(left)))
 
 
 def test_a_part_goes_where_it_leaves_the_least() -> None:
-    assert device_for((700, 500, 450), 450) == 2
-    assert device_for((700, 500, 400), 450) == 1
-    assert device_for((400, 300), 450) is None
+    assert device_for_part((700, 500, 450), 450) == 2
+    assert device_for_part((700, 500, 400), 450) == 1
+    assert device_for_part((400, 300), 450) is None
 
 
 def test_larger_parts_are_dealt_out_first_and_equal_ones_in_rank_order() -> None:
-    assert in_order([200, 500, 200, 900]) == [3, 1, 0, 2]
+    assert in_order_of_size([200, 500, 200, 900]) == [3, 1, 0, 2]
 
 
 @given(SHARES, st.integers(1, 999))
 def test_the_planner_and_who_knows_the_devices_see_the_same_left(shares: tuple[int, ...], part: int) -> None:
     after, opened = after_part(shares, part)
-    at = device_for(shares, part)
-    devices = [*shares, WHOLE] if at is None else list(shares)
+    at = device_for_part(shares, part)
+    devices = [*shares, WHOLE_GPU] if at is None else list(shares)
     devices[len(shares) if at is None else at] -= part
     assert opened == (at is None)
     assert after == tuple(sorted(devices))

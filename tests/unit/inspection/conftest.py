@@ -6,8 +6,7 @@ import pytest
 
 from core.inspection.formats.detection import open_checkpoint
 from core.inspection.model import CheckpointContents, Tensor
-from core.inspection.statistics import statistics
-from core.inspection.values import blocks
+from core.inspection.statistics import blocks, statistics
 from core.storage.tree import Tree
 
 

@@ -15,8 +15,7 @@ from core.domain.metrics.digests import (
     sorted_points,
     unpack_digests,
 )
-from core.domain.metrics.limits import NAME_LIMIT, name_fault
-from core.domain.metrics.points import Points, from_bytes, unpack
+from core.domain.metrics.points import NAME_LIMIT, Points, from_bytes, name_fault, unpack
 
 
 def noisy(count: int, *, seed: int = 7) -> Points:

@@ -26,8 +26,7 @@ from core.db.repositories.metrics.reads import (
 from core.db.repositories.metrics.writes import IngestResult, NewMetricObject, StreamKey, add_metrics, delete_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound
-from core.domain.metrics import limits
-from core.domain.metrics.points import Points
+from core.domain.metrics.points import STEP_LIMIT, TIME_LIMIT_MS, Points
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 KEY = StreamKey("job-a", 1, "worker", 0)
@@ -277,8 +276,8 @@ def test_forgetting_a_job_leaves_nothing_of_it(sessions: SessionFactory, add: Ad
 
 
 def test_limits_leave_room_for_differences_in_64_bits() -> None:
-    assert 2 * limits.STEP_LIMIT < 2**63
-    assert limits.TIME_LIMIT_MS < 2**53
+    assert 2 * STEP_LIMIT < 2**63
+    assert TIME_LIMIT_MS < 2**53
 
 
 def test_the_newest_values_of_many_series_take_a_few_statements(sessions: SessionFactory, add: Add) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.placement.capacity import Capacity
@@ -42,7 +42,7 @@ def nodes() -> list[NodeSnapshot]:
 
 
 def request(milli: int, cpu: int, memory: int) -> ResourceRequest:
-    whole, part = divmod(milli, WHOLE)
+    whole, part = divmod(milli, WHOLE_GPU)
     return ResourceRequest(cpu * 1000, memory * GIB, whole, (), part)
 
 
@@ -57,11 +57,11 @@ def given_away(mix: _Mix, seed: int, *, is_judged: bool) -> float:
         capacity.set_workload(
             partial(WorkloadProfile.of, Counter(dict(zip(requests, weights, strict=True))).items(), cluster)
         )
-    gpus = sum(node.allocatable.gpu_count for node in cluster.nodes) * WHOLE
+    gpus = sum(node.allocatable.gpu_count for node in cluster.nodes) * WHOLE_GPU
     chance, requested, given = Random(seed), 0, 0
     while requested < 1.3 * gpus:
         one = chance.choices(requests, weights)[0]
-        milli = WHOLE * one.gpu_count + one.gpu_milli
+        milli = WHOLE_GPU * one.gpu_count + one.gpu_milli
         requested += milli
         draft = place(demand_of(Gang((GangRole("worker", 1, one),)), cluster), capacity, SearchBudget())
         if draft is not None:

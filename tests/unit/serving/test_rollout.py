@@ -6,8 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.serving.rollout import DeployedModel, Revision, ServingReplicaStatus, backoff, plan
-from core.domain.serving.states import DeploymentState, ServingState
+from core.domain.serving.rollout import (
+    DeployedModel,
+    DeploymentState,
+    Revision,
+    ServingReplicaStatus,
+    ServingState,
+    backoff,
+    plan,
+)
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TEN = timedelta(seconds=10)

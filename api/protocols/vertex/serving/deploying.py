@@ -32,7 +32,7 @@ from api.protocols.vertex.training.states import CANCELLED, FAILED_PRECONDITION
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.domain.serving.states import DeploymentState
+from core.domain.serving.rollout import DeploymentState
 
 DEPLOY: Final = "deploy"
 UNDEPLOY: Final = "undeploy"

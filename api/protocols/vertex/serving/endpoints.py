@@ -35,7 +35,7 @@ from core.db.repositories import serving
 from core.db.rows import AnyRow
 from core.db.tables import Deployment, Endpoint, Model, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.domain.serving.states import DeploymentState
+from core.domain.serving.rollout import DeploymentState
 
 COLLECTION: Final = "endpoints"
 _ABSENT: Final = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from api.protocols.vertex.records.kinds import SHOWN, RecordKind, enum, flag, text
-from core.domain.metrics.limits import SERIES_OF_REPLICA
+from core.domain.metrics.points import SERIES_OF_REPLICA
 
 SCALAR: Final = "SCALAR"
 TENSOR: Final = "TENSOR"

@@ -28,8 +28,7 @@ from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest, NotFound
-from core.domain.metrics.limits import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS
-from core.domain.metrics.points import Points
+from core.domain.metrics.points import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS, Points
 
 _TENSORS: Final = "histogram"  # metric object kind of tensors and blob sequences
 _MEDIA_TYPE: Final = "application/x-tensorboard-tensor; version="

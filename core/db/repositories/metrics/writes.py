@@ -24,15 +24,17 @@ from core.db.engine import insert_into
 from core.db.rows import AnyRow
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.metrics.digests import digest_runs
-from core.domain.metrics.limits import (
+from core.domain.metrics.points import (
     OBJECT_BYTES_OF_JOB,
     OBJECTS_OF_SERIES,
     POINTS_OF_JOB,
     SERIES_OF_JOB,
     SERIES_OF_REPLICA,
+    Points,
+    from_bytes,
     name_fault,
+    unpack,
 )
-from core.domain.metrics.points import Points, from_bytes, unpack
 
 Kind = Literal["scalar", "histogram", "image", "text"]
 

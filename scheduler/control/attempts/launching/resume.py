@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session, aliased
 from core.db.tables import Attempt, Checkpoint, Job, Volume
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage import checkpoints
-from core.storage.outputs import OUTPUT_MOUNT
 from core.storage.resume_sources import ReportedCheckpoint, Resumable, resumable
 from core.storage.tree import Tree
-from core.storage.volumes import make_place, tree_of
+from core.storage.volumes import OUTPUT_MOUNT, make_place, tree_of
 from scheduler.control.attempts.attempt_snapshot import JobFacts
 
 # A job may keep only its last few checkpoints; the newest existing one is among these.

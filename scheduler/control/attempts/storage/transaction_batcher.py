@@ -16,8 +16,8 @@ import structlog
 
 from core import secrets
 from core.db import leases
+from core.db.bootstrap import ensure_database_id, find_database_id
 from core.db.engine import unit_of_work
-from core.db.identity import ensure_id, find_id
 from core.db.leases import HeldLease
 from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
@@ -268,8 +268,8 @@ class TransactionBatcher:
                     )
                 except TrainmasterError as error:
                     opened[name] = error
-            database_id = find_id(session)
-        database_id = database_id or ensure_id(control.sessions)
+            database_id = find_database_id(session)
+        database_id = database_id or ensure_database_id(control.sessions)
         return {
             name: OrderInputs(facts, opened[name], database_id) for name, facts in zip(requests, volumes, strict=True)
         }

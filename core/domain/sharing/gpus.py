@@ -1,9 +1,13 @@
-"""GPU model names: normalization, and which models a user's ``gpu_type`` accepts."""
+"""GPU models and GPU sharing: which models a ``gpu_type`` accepts, and which device takes a fraction of a GPU.
+
+Model names are normalized. Fractions are assigned by best fit, with the same rule in the planner and in the apply step.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -45,3 +49,38 @@ def accepted_models(requested: Iterable[str], present: Iterable[str]) -> tuple[s
     """The ``present`` models that ``requested`` accepts, best first: in its order, then in that of ``present``."""
     known = tuple(present)
     return tuple(dict.fromkeys(model for wish in requested for model in known if accepts(wish, model)))
+
+
+# Fractions are in thousandths of one device.
+WHOLE_GPU: Final = 1000
+
+
+def device_for_part(left: Sequence[int], gpu_milli: int) -> int | None:
+    """Best fit: index in ``left`` (thousandths left on each shared device) of the device with the smallest remainder
+    that takes ``gpu_milli``. ``None``: none has room, so that a whole device must be opened.
+
+    Several fractions for one node are assigned in :func:`in_order`.
+    """
+    fitting = [(amount, at) for at, amount in enumerate(left) if amount >= gpu_milli]
+    return min(fitting)[1] if fitting else None
+
+
+def in_order_of_size(parts: Sequence[int]) -> list[int]:
+    """The order of assignment (best-fit decreasing): indices of ``parts``, larger ones first; stable."""
+    return sorted(range(len(parts)), key=lambda at: -parts[at])
+
+
+def after_part(shares: tuple[int, ...], gpu_milli: int) -> tuple[tuple[int, ...], int]:
+    """The remainders of the shared devices (ascending) after one more fraction by the same rule, and the number of
+    newly opened devices (0 or 1).
+    """
+    at = bisect_left(shares, gpu_milli)
+    opened = int(at == len(shares))
+    remaining = list(shares) if opened else [*shares[:at], *shares[at + 1 :]]
+    insort(remaining, (WHOLE_GPU if opened else shares[at]) - gpu_milli)
+    return tuple(remaining), opened
+
+
+def room_for_parts(shares: Iterable[int], whole: int, gpu_milli: int) -> int:
+    """How many fractions of ``gpu_milli`` fit on these shared devices and ``whole`` unshared ones."""
+    return sum(left // gpu_milli for left in shares) + whole * (WHOLE_GPU // gpu_milli)
