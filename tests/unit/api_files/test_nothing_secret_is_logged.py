@@ -48,9 +48,9 @@ def test_no_token_and_no_secret_reaches_a_log_or_an_answer(
         raise RuntimeError("a bug")
 
     # A bug in the middle of it: its traceback must not show what the variables hold.
-    monkeypatch.setattr("core.secrets._box", fail)
+    monkeypatch.setattr("core.secrets.Fernet", fail)
     broken = house.call("owner", "PUT", "/projects/vision/secrets/KEY", json={"value": VALUE})
-    monkeypatch.setattr("api.tokens._view_of", fail)
+    monkeypatch.setattr("api.tokens.TokenView", fail)
     also_broken = house.call(made, "POST", "/tokens", json={"name": "y"})
     assert (broken.status_code, also_broken.status_code) == (500, 500)
 

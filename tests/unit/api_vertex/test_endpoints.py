@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from starlette.concurrency import run_in_threadpool
 from starlette.testclient import TestClient
 
 from api.protocols.vertex.serving import predicting
@@ -252,18 +253,17 @@ def test_answers_say_who_gave_them_and_errors_come_in_their_shape(
             "modelDisplayName": "Digits", "modelVersionId": "1",
         }  # fmt: skip
     # A large answer is read where it stops no other request.
-    reads: list[bool] = []
+    threaded: list[Any] = []  # what is worked on there
 
-    def read(body: bytes) -> Any:
-        reads.append(not is_on_loop())
-        return parsed_by(body)
+    async def recorded(work: Any, *arguments: Any) -> Any:
+        threaded.extend(arguments)
+        return await run_in_threadpool(work, *arguments)
 
-    parsed_by = predicting._read
-    monkeypatch.setattr(predicting, "_read", read)
-    for limit in (64 * 1024, 0):
-        monkeypatch.setattr(predicting, "_IN_PLACE", limit)
-        assert client.post(ask, json={"instances": [[1, 2.5]]}).json()["predictions"] == [3.5]
-    assert reads == [False, True]
+    monkeypatch.setattr(predicting, "run_in_threadpool", recorded)
+    for count, is_threaded in ((1, False), (20_000, True)):
+        answered = client.post(ask, json={"instances": [[1, 2.5]] * count}).json()
+        assert answered["predictions"] == [3.5] * count
+        assert any(isinstance(body, bytes) for body in threaded) == is_threaded
     raw = client.post(f"/v1/{house.name}:rawPredict", json={"instances": [[1, 2.5]]})
     assert raw.json() == {"predictions": [3.5], "has_token": False}
     assert raw.headers["X-Vertex-AI-Deployed-Model-Id"] == "digits"

@@ -128,7 +128,7 @@ def test_the_last_metrics_of_the_final_run_are_those_of_the_best_network(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored = iter([0.2, 0.9, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3])
-    monkeypatch.setattr(images, "_score", lambda *_: next(scored, 0.9))
+    monkeypatch.setattr(images, "score", lambda *_: next(scored, 0.9))
     images.run(options(draw(tmp_path / "data"), is_final=True))
     values = [dict(pair.split("=") for pair in line.split(" ")) for line in capsys.readouterr().out.splitlines()
             if line.startswith("accuracy=")]  # fmt: skip

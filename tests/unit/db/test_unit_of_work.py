@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from core.db.bootstrap import bootstrap, prepare_home, read_token
@@ -129,8 +129,7 @@ def test_a_full_disk_is_reported_as_such(tmp_path: Path, sqlite_template: Path) 
 def test_a_pool_without_a_free_connection_is_unavailable(tmp_path: Path, sqlite_template: Path) -> None:
     path = tmp_path / "busy.sqlite3"
     path.write_bytes(sqlite_template.read_bytes())
-    engine = make_engine(f"sqlite:///{path}", pool_size=1)
-    engine.pool._timeout = 0.01  # type: ignore[attr-defined]
+    engine = create_engine(f"sqlite:///{path}", pool_size=2, max_overflow=0, pool_timeout=0.01)
     sessions = make_sessions(engine)
     with unit_of_work(sessions, read_only=True), unit_of_work(sessions, read_only=True), pytest.raises(Unavailable):
         count(sessions)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,16 @@ def version_2(tmp_path, monkeypatch):
         (folder / "cgroup.subtree_control").write_text(handed_out)
         (folder / "cgroup.procs").touch()
 
-    def make(folder):
-        Path(folder).mkdir()
+    mkdir = os.mkdir
+
+    def make(folder, *options):
+        """As the kernel makes a group: with its files."""
+        mkdir(folder, *options)
         for name in V2_FILES:
             (Path(folder) / name).write_text("oom 3\noom_kill 2\n" if name == "memory.events" else "")
-        return True
 
     monkeypatch.setattr(cgroups, "own_groups", lambda: {"unified": str(service)})
-    monkeypatch.setattr(cgroups, "_make", make)
+    monkeypatch.setattr(os, "mkdir", make)
     return tmp_path
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trainmaster_train as tm
@@ -303,7 +303,7 @@ def test_a_rank_that_joins_before_rank_0_prints_no_stack_trace(alone: Path, tmp_
 
 def test_a_model_that_torch_does_not_measure_is_left_as_it_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = StepTimer()
-    monkeypatch.setattr(steps, "_timer", timer)
+    monkeypatch.setattr(steps, "timer", lambda: timer)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -319,9 +319,16 @@ def test_a_sharded_model_of_an_older_torch_is_watched(alone: Path, names: tuple[
     # Until 2.12 one module had one group, under another name, and at first nothing in it could be replaced.
     own = SimpleNamespace(allocate=None)
     group = SimpleNamespace(**dict.fromkeys(names, own))
-    model = torch.nn.Sequential(torch.nn.Linear(4, 1))
-    cast("Any", model[0])._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_group=group)
-    cast("Any", model)._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_group=None)  # its children have them all
+
+    class Layer(torch.nn.Linear):
+        def _get_fsdp_state(self) -> Any:
+            return SimpleNamespace(_fsdp_param_group=group)
+
+    class Whole(torch.nn.Sequential):
+        def _get_fsdp_state(self) -> Any:
+            return SimpleNamespace(_fsdp_param_group=None)  # its children have them all
+
+    model = Whole(Layer(4, 1))
 
     distributed.watch(model)
 

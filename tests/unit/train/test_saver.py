@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def folder(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(steps, "_timer", steps.StepTimer())
+    timer = steps.StepTimer()
+    monkeypatch.setattr(steps, "timer", lambda: timer)
     return alone / "checkpoints"
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,16 @@ def test_a_volume_that_hangs_is_reported_and_blocks_no_step(alone: Path, monkeyp
         freed.set()
 
 
+def written(saver: tm.Saver) -> Path | None:
+    """Its last checkpoint, however long the volume takes once it goes on."""
+    until_s = time.monotonic() + 60
+    while True:
+        try:
+            return saver.wait()
+        except tm.CheckpointNotWrittenError:
+            assert time.monotonic() < until_s
+
+
 def test_a_step_waits_for_the_copy_as_long_and_no_longer(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
     finish = saver.StateSnapshot.finish
@@ -42,7 +53,6 @@ def test_a_step_waits_for_the_copy_as_long_and_no_longer(alone: Path, monkeypatc
         assert torch.equal(model.weight, before)
     finally:
         freed.set()
-    monkeypatch.setattr(slow, "_timeout_s", 60.0)
-    assert slow.wait() == alone / "checkpoints" / "step-00000001"
+    assert written(slow) == alone / "checkpoints" / "step-00000001"
     optimizer.step()
     slow.close()

@@ -19,7 +19,7 @@ def test_the_parts_of_each_step_sum_to_it(
     cluster: Callable[..., Cluster], options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timer = steps.StepTimer()
-    monkeypatch.setattr(steps, "_timer", timer)
+    monkeypatch.setattr(steps, "timer", lambda: timer)
     model, servers = cluster(2, options).join()
     step(model, servers, 0)  # starts the clock
 
