@@ -15,7 +15,7 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import JobAccess, JobViewer
 from api.http.paging import PageParams, PageQuery, cut, make_cursor, read_cursor
 from api.http.routing import new_router
-from core.db.repositories.attempts import (
+from core.db.repositories.jobs import (
     attempt_by_number,
     attempts_of_job,
     bare_attempt,

@@ -21,7 +21,7 @@ from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
-from trainmaster.spec.suggest import suggest
+from trainmaster.spec.errors import suggest
 
 from api.app.cache import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep

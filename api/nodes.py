@@ -16,8 +16,8 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
+from core.db.engine import AnyRow
 from core.db.repositories.nodes import is_holding, labels_of, usage, used_gpus
-from core.db.rows import AnyRow
 from core.db.tables import Job, Node, NodeFailure, Project, Replica
 from core.domain.errors import Conflict, NotFound
 from core.domain.jobs.states import ReplicaState

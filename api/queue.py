@@ -26,6 +26,7 @@ from api.http.paging import PageParams, PageQuery, bad_cursor, make_cursor, read
 from api.http.routing import new_router
 from api.jobs.schemas import wait_reason_of
 from api.quotas.amounts import capacity, models_of, shown
+from core.db.engine import AnyRow
 from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.planning import read_policy, read_usage
@@ -37,7 +38,6 @@ from core.db.repositories.queue import (
     waiting_count,
     waiting_page,
 )
-from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import JobState

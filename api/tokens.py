@@ -15,7 +15,7 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Scope, Writer
 from api.http.paging import PageQuery, newest_rows
 from api.http.routing import new_router
-from core.db.rows import AnySelect
+from core.db.engine import AnySelect
 from core.db.tables import Token, User
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from trainmaster.sizes import format_size
 from trainmaster.spec.fields import MAX_GPUS
 from trainmaster.spec.quantity import format_cpu, parse_bytes, parse_cpu_milli
-from trainmaster.wire.vertex_table import VertexEntryView, VertexMachineView, VertexTableUpdate, VertexTableView
+from trainmaster.wire.admin import VertexEntryView, VertexMachineView, VertexTableUpdate, VertexTableView
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader

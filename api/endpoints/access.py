@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Path
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
-from trainmaster.spec.suggest import suggest
+from trainmaster.spec.errors import suggest
 
 from api.auth import Caller, ProjectMembership, Role, Scope, require
 from core.db.tables import Deployment, Endpoint

@@ -19,8 +19,8 @@ from trainmaster.wire.serving import (
 )
 from trainmaster.wire.serving import DeploymentState as WireState
 
+from core.db.engine import AnyRow
 from core.db.repositories import serving
-from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, User
 from core.domain.jobs.states import JobState
 from core.domain.serving.rollout import DeploymentState, ServingState

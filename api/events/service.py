@@ -20,8 +20,8 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.http.paging import make_cursor, read_cursor
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
+from core.db.engine import AnyRow
 from core.db.repositories.events import newest_event_id
-from core.db.rows import AnyRow
 from core.domain.errors import TrainmasterError, Unavailable
 
 # PostgreSQL assigns ids when rows are written, but rows become visible when they are committed: an event with a smaller

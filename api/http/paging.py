@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from core.db.rows import AnyRow, AnySelect
+from core.db.engine import AnyRow, AnySelect
 from core.domain.errors import InvalidRequest
 
 T = TypeVar("T")

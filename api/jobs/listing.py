@@ -25,8 +25,8 @@ from api.http.paging import (
 )
 from api.jobs.schemas import job_view
 from api.studies.access import StudyAccess
+from core.db.engine import AnyRow
 from core.db.repositories.jobs import NOT_RUN, JobCursor, JobFilter, JobSort, list_jobs, runs_of
-from core.db.rows import AnyRow
 from core.domain.errors import InvalidRequest
 
 _INTEGER_MAX: Final = 2**31 - 1  # of the priority's column

@@ -11,10 +11,9 @@ from trainmaster.spec import JobSpec
 from trainmaster.wire.jobs import JobDetail, JobView, TrialOf, WaitReasonView
 
 from api.attempts import attempt_view, exit_view
-from core.db.repositories.attempts import newest_attempt
-from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of, view_row
+from core.db.engine import AnyRow
+from core.db.repositories.jobs import NOT_RUN, RunSummary, newest_attempt, runs_of, view_row
 from core.db.repositories.queue import number_of
-from core.db.rows import AnyRow
 from core.db.tables import Job
 from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import JobState

@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
-from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.events import last_events_of_job
-from core.db.repositories.jobs import set_job
+from core.db.repositories.jobs import live_attempt_id, set_job
 from core.db.tables import Attempt, Job, Volume
 from core.domain.errors import Conflict, IllegalTransition
 from core.domain.jobs.lifecycle import Effect, JobEvent, advance, can_advance

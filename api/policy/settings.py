@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from trainmaster.spec.errors import FieldError
+from trainmaster.spec.errors import FieldError, suggest
 from trainmaster.spec.quantity import parse_duration_s
-from trainmaster.spec.suggest import suggest
 from trainmaster.wire.scheduling import SettingView
 
 from core.domain.errors import InvalidRequest

@@ -15,8 +15,8 @@ from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWin
 from trainmaster.wire.studies import StudyState as WireState
 
 from api.app.cache import LruCache
+from core.db.engine import AnyRow
 from core.db.repositories import studies
-from core.db.rows import AnyRow
 from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User
 from core.domain.studies.budget import CHOSEN
 from core.domain.studies.results import TrialResult, best, best_so_far, pareto, regret, values_of

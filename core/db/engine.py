@@ -1,4 +1,7 @@
-"""Engines and sessions for PostgreSQL and SQLite, and inserts with ON CONFLICT for both."""
+"""Engines and sessions for PostgreSQL and SQLite, inserts with ON CONFLICT for both, and type aliases of rows.
+
+The aliases are of rows and queries whose columns the type checkers need not know.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import orjson
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, Row, Select, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
@@ -24,8 +27,9 @@ from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError
 if TYPE_CHECKING:
     from core.db.liveness import ServerLiveness
 
-
 SessionFactory = sessionmaker[Session]
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+AnySelect: TypeAlias = Select[*tuple[Any, ...]]
 
 # Seconds. SQLite allows one writer at a time; other writers wait this long.
 _SQLITE_WAIT_S: Final = 10

@@ -19,8 +19,7 @@ from executors.base import Gpu, NodeInfo
 from executors.kubernetes.api_server.client import Json, KubernetesClient, path
 from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.pod_usage import NO_USAGE, NodeUsage
-from executors.kubernetes.quantity import milli, units
+from executors.kubernetes.pod_usage import NO_USAGE, NodeUsage, milli, units
 
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 # Taints that Kubernetes itself puts on nodes, in words.

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from core.db import leases
 from core.db.engine import unit_of_work
-from core.db.repositories.attempts import live_attempt_id
+from core.db.repositories.jobs import live_attempt_id
 from core.db.tables import Job
 from core.domain.errors import StaleWrite
 from core.domain.ids import JobId

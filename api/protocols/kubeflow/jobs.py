@@ -27,9 +27,8 @@ from api.jobs.service import canonical, check_submission, submit
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kubeflow.manifests import job_spec_of, read_manifest
 from api.protocols.kubeflow.runtimes import GROUP
-from core.db.repositories.attempts import live_attempt_id
-from core.db.repositories.jobs import view_rows
-from core.db.rows import AnySelect
+from core.db.engine import AnySelect
+from core.db.repositories.jobs import live_attempt_id, view_rows
 from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.domain.jobs.states import AttemptState, JobState

@@ -20,8 +20,7 @@ from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.callers import ReadScope, ScriptAttempt, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
-from core.db.engine import insert_into
-from core.db.rows import AnySelect
+from core.db.engine import AnySelect, insert_into
 from core.db.tables import Attempt, Job, MlflowModel, MlflowRun, User
 from core.domain.contracts.mlflow import main_role, replica_of_run
 from core.domain.errors import Forbidden, InvalidRequest, NotFound

@@ -38,8 +38,8 @@ from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import deploying, endpoints, uploads
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.vertex_route import VertexRoute
+from core.db.engine import AnySelect
 from core.db.repositories.vertex_records import RecordScope, find_record
-from core.db.rows import AnySelect
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import NotFound
 from core.domain.serving.rollout import DeploymentState

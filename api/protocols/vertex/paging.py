@@ -12,7 +12,7 @@ from sqlalchemy import asc, desc, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from api.http.paging import make_cursor, read_cursor, read_position
-from core.db.rows import AnyRow, AnySelect
+from core.db.engine import AnyRow, AnySelect
 from core.domain.errors import InvalidRequest
 
 _PAGE: Final = 100

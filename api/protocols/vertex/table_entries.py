@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
-from trainmaster.spec.errors import FieldError
+from trainmaster.spec.errors import FieldError, suggest
 from trainmaster.spec.fields import ByteQuantity, CpuQuantity, GpuModels, Image, LabelKey, LabelValue, kind_of, quoted
-from trainmaster.spec.suggest import suggest
 
 from core.domain.errors import InvalidRequest
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Table, func, insert, select
 from sqlalchemy.orm import Session
 
-from core.db.rows import AnyRow
+from core.db.engine import AnyRow
 from core.db.tables import Event
 
 # Built once and run on the connection: every state transition writes events.

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, Label, Table, and_, bindparam, delete, func, insert, select, true, update
 from sqlalchemy.orm import Session, aliased
 
-from core.db.rows import AnySelect
+from core.db.engine import AnySelect
 from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecastRow, Usage, WaitReason
 from core.domain.errors import StaleWrite
 from core.domain.sharing.policy import Policy, parse_policy, readable_policy

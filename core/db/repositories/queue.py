@@ -11,10 +11,10 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, case, func, literal, select, tuple_
 from sqlalchemy.orm import Session
 
+from core.db.engine import AnyRow
 from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.planning import reason_columns, with_reasons
-from core.db.rows import AnyRow
 from core.db.tables import Job, Lease, Project, Replica, StartForecastRow, User, UtcDateTime
 from core.domain.jobs.states import JobState
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from core.db.engine import AnyRow
 from core.db.repositories.planning import reason_columns, with_reasons
-from core.db.rows import AnyRow
 from core.db.tables import Attempt, Deployment, DeploymentRevision, Endpoint, Job, Replica, ServingReplica
 from core.domain.errors import StaleWrite
 from core.domain.jobs.layout import Layout

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Table, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.db.rows import AnyRow
+from core.db.engine import AnyRow
 from core.db.tables import Attempt, Job, Study, Trial
 from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState

@@ -32,9 +32,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
-from core.db.engine import insert_into
+from core.db.engine import AnyRow, AnySelect, insert_into
 from core.db.repositories.jobs import ROLE_KEY
-from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Event, IdempotencyKey, Job, JobLabel
 from core.domain.errors import IdempotencyMismatch
 from core.domain.jobs.states import DesiredState, JobState

@@ -12,9 +12,8 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.db.engine import insert_into
+from core.db.engine import AnyRow, AnySelect, insert_into
 from core.db.repositories.metrics.writes import delete_metrics
-from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Project, VertexLink, VertexRecord, VertexTableRow
 from core.domain.errors import Conflict, StaleWrite
 from core.ids import new_id

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
-from executors.kubernetes.quantity import milli
+from executors.kubernetes.pod_usage import milli
 
 # Of the quota's admission: "exceeded quota: q, requested: a=1,b=2, used: a=3,b=4, limited: a=3,b=4".
 _QUOTA: Final = re.compile(r"exceeded quota: .*?requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>[^\s]*)")

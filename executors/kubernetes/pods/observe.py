@@ -22,9 +22,9 @@ from core.domain.jobs.exits import ExitCause
 from executors.base import Observation, Phase, ReplicaExit, ReplicaKey
 from executors.containers import labels
 from executors.containers.exits import exit_without_record, phase_of, read_exit, read_facts
+from executors.kubernetes.pod_usage import units
 from executors.kubernetes.pods import phrases
 from executors.kubernetes.pods.render import INSTALLER, MAIN, STOP, WORLD
-from executors.kubernetes.quantity import units
 
 Json = Mapping[str, Any]
 

@@ -15,11 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db.bootstrap import ensure_database_id
-from core.db.engine import unit_of_work
+from core.db.engine import AnyRow, unit_of_work
 from core.db.repositories import vertex_records
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics import writes
-from core.db.rows import AnyRow
 from core.db.tables import (
     Attempt,
     Event,

@@ -14,8 +14,8 @@ import orjson
 from sqlalchemy import Table, Text, case, cast, func, select
 from sqlalchemy.orm import Session
 
+from core.db.engine import AnySelect
 from core.db.repositories.nodes import add_part, is_holding, merged_labels, taken
-from core.db.rows import AnySelect
 from core.db.tables import Attempt, Node, Replica
 from core.domain.ids import NodeId
 from core.domain.sharing.quarantine import NodeFailureFact, at_text, errors_text, until_text

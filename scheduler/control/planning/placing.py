@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, Table, insert, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from core.db.engine import AnyRow
 from core.db.repositories.events import append_events, event_row
 from core.db.repositories.nodes import is_holding, usage
-from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId

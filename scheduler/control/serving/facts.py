@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 from trainmaster.wire.serving import ServingSpec
 
+from core.db.engine import AnyRow
 from core.db.repositories import serving
-from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.serving.jobs import container_port

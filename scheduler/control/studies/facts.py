@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 
+from core.db.engine import AnyRow
 from core.db.repositories import studies
 from core.db.repositories.events import append_event
-from core.db.rows import AnyRow
 from core.db.tables import Membership, Project, Study, User
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.studies.budget import CHOSEN, FORGIVEN, BudgetUsage

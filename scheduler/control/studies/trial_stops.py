@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from core.db.engine import unit_of_work
 from core.db.repositories import studies
-from core.db.repositories.attempts import is_decided
+from core.db.repositories.jobs import is_decided
 from core.db.tables import Trial
 from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState

@@ -9,11 +9,10 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from trainmaster.spec.errors import FieldError, Path
+from trainmaster.spec.errors import FieldError, Path, suggest
 from trainmaster.spec.fields import kind_of, quoted
 from trainmaster.spec.model import JobSpec, RoleSpec
 from trainmaster.spec.quantity import as_text
-from trainmaster.spec.suggest import suggest
 
 _HINTS: Final[Mapping[Path, str]] = {
     ("name",): "write a name for people, such as `name: digits`",

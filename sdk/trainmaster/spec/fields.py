@@ -14,9 +14,8 @@ from typing import Annotated, Any, Final, get_args
 from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypedDict
 
-from trainmaster.spec.errors import FieldError
+from trainmaster.spec.errors import FieldError, suggest
 from trainmaster.spec.quantity import as_text, format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
-from trainmaster.spec.suggest import suggest
 
 # No machine has more.
 MAX_GPUS: Final = 64

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from trainmaster.spec.errors import FieldError
-from trainmaster.spec.suggest import suggest
+from trainmaster.spec.errors import FieldError, suggest
 
 CLASSES: Final[dict[str, int]] = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
 LARGEST: Final = 100

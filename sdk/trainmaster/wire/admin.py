@@ -1,4 +1,4 @@
-"""API models of projects, users, tokens, volumes, nodes, secrets and health."""
+"""API models of projects, users, tokens, volumes, nodes, secrets, health, and the mapping table of Vertex's names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trainmaster.spec.fields import EnvName, LabelKey, LabelValue, Name
 from trainmaster.spec.model import MAX_ENTRIES
-from trainmaster.wire.base import Weight, WireModel, WireRequest
+from trainmaster.wire.base import Finite, Weight, WireModel, WireRequest
 
 ProjectRole = Literal["viewer", "member", "admin"]
 Scope = Literal["read", "write", "admin"]
@@ -219,3 +219,51 @@ class HealthView(WireModel):
     status: Literal["ok", "degraded"]
     version: str
     parts: dict[str, str] = Field(default_factory=dict)
+
+
+class VertexEntryView(WireModel):
+    """One entry. ``name``: Google's name, or a pattern of such names; empty for a switch.
+
+    ``source``: stored by an administrator, from `TRAINMASTER_VERTEX`, or built in (machines of the process executor
+    request nothing).
+    """
+
+    section: str
+    name: str
+    value: Any
+    source: Literal["stored", "environment", "platform"]
+
+
+class VertexTableView(WireModel):
+    """``table``: the stored table. ``entries``: all effective entries, stored and built in, in the order of evaluation.
+
+    ``generation``: 0 if no table is stored. ``warnings``: for platform admins, about valid but probably unintended
+    entries.
+    """
+
+    table: dict[str, Any]
+    entries: list[VertexEntryView]
+    generation: int
+    updated_at: datetime | None = None
+    updated_by: str | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class VertexTableUpdate(WireRequest):
+    """``generation``: of the table that was edited. ``table``: the whole table; the order of its names matters."""
+
+    generation: int = Field(ge=0, le=2**31 - 2)
+    table: dict[str, Finite]
+
+
+class VertexMachineView(WireModel):
+    """Resources of a replica on such a machine, as in a job spec. ``entries``: the entries that apply; none: built in.
+
+    ``warnings``: requirements that no node meets.
+    """
+
+    machine_type: str
+    resources: dict[str, Any]
+    node_selector: dict[str, str]
+    entries: list[VertexEntryView]
+    warnings: list[str] = Field(default_factory=list)

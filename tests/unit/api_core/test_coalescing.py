@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from api.app.coalescing import RequestBatcher
+from api.app.unit_of_work import RequestBatcher
 from core.domain.errors import Unavailable
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executors.kubernetes.nodes import NodeRules, gpu_id, gpu_resource, parse_tolerations, read_node, why_closed
-from executors.kubernetes.pod_usage import NodeUsage, excess_usage, pod_usage
-from executors.kubernetes.quantity import milli, units
+from executors.kubernetes.pod_usage import NodeUsage, excess_usage, milli, pod_usage, units
 
 RULES = NodeRules(
     gpu_resources=("nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-*"),

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from trainmaster import AsyncClient, Client
 from trainmaster.client import RetryPolicy
-from trainmaster.client.sse import COMMENT, EventParser
+from trainmaster.client.transport import COMMENT, EventParser
 from trainmaster.errors import (
     ClientTooOld,
     FieldMistake,

@@ -31,8 +31,8 @@ from api.protocols.vertex.proto import snake
 from api.protocols.vertex.records.kinds import RecordKind, enum
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.records.service import fields_of
+from core.db.engine import AnySelect
 from core.db.repositories import vertex_records
-from core.db.rows import AnySelect
 from core.db.tables import VertexLink, VertexRecord
 from core.domain.errors import InvalidRequest
 

@@ -15,7 +15,7 @@ from api.http.paging import make_cursor
 from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.paging import Keyset, token_parts
 from api.protocols.vertex.proto import snake
-from core.db.rows import AnySelect
+from core.db.engine import AnySelect
 from core.db.tables import Model
 from core.domain.errors import InvalidRequest
 

@@ -23,9 +23,15 @@ from api.protocols.vertex.names import TYPES, Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
-from api.protocols.vertex.serving.containers import ModelContainer, ServerChoice, read_container, server_of
+from api.protocols.vertex.serving.containers import (
+    ModelContainer,
+    ReplicaResources,
+    ServerChoice,
+    read_container,
+    read_dedicated,
+    server_of,
+)
 from api.protocols.vertex.serving.endpoints import COLLECTION, read_split
-from api.protocols.vertex.serving.resources import ReplicaResources, read_dedicated
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.jobs import check_placement
 from api.protocols.vertex.training.states import CANCELLED, FAILED_PRECONDITION

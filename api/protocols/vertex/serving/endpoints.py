@@ -31,8 +31,8 @@ from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
+from core.db.engine import AnyRow
 from core.db.repositories import serving
-from core.db.rows import AnyRow
 from core.db.tables import Deployment, Endpoint, Model, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.serving.rollout import DeploymentState

@@ -25,7 +25,7 @@ from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
 from api.protocols.vertex.training.states import JOB_STATES, PIPELINE_STATES, error_of, state_of
 from api.protocols.vertex.vertex_route import NoCapacity
-from core.db.rows import AnyRow
+from core.db.engine import AnyRow
 from core.db.tables import Job, Study, Trial, VertexResource
 from core.domain.errors import InvalidRequest, NotFound
 

@@ -27,7 +27,7 @@ from api.protocols.vertex.training.states import CANCELLED, INVALID_ARGUMENT, JO
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
 from api.studies import service
 from api.studies.access import StudyAccess
-from core.db.rows import AnyRow, AnySelect
+from core.db.engine import AnyRow, AnySelect
 from core.db.tables import Job, Study, Trial
 from core.domain.errors import Conflict, NotFound
 from core.domain.jobs.states import JobState

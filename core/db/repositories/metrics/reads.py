@@ -11,8 +11,8 @@ from typing import Any, Final
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
+from core.db.engine import AnyRow, AnySelect
 from core.db.repositories.metrics.writes import CHUNK_POINTS, COARSE_POINTS, FINE_POINTS, gather
-from core.db.rows import AnyRow, AnySelect
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound, Unavailable
 from core.domain.metrics.digests import (

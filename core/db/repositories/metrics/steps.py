@@ -12,8 +12,8 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 from trainmaster.spec.enums import role_order
 
+from core.db.engine import AnyRow
 from core.db.repositories.metrics.reads import pending_points
-from core.db.rows import AnyRow
 from core.db.tables import MetricChunk, MetricSeries, MetricStream
 from core.domain.metrics.points import Points, unpack
 

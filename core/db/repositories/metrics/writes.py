@@ -20,8 +20,7 @@ from typing import Any, Final, Literal, cast
 from sqlalchemy import Table, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from core.db.engine import insert_into
-from core.db.rows import AnyRow
+from core.db.engine import AnyRow, insert_into
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.metrics.digests import digest_runs
 from core.domain.metrics.points import (

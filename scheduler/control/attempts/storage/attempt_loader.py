@@ -13,8 +13,8 @@ from sqlalchemy import Table, bindparam, exists, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
+from core.db.engine import AnyRow, AnySelect
 from core.db.repositories.nodes import is_live
-from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Attempt, Checkpoint, Event, Job, Node, Project, Replica
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitCause, ExitFacts

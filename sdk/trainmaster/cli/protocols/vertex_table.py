@@ -13,7 +13,7 @@ from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import WrongUse
 
 if TYPE_CHECKING:
-    from trainmaster.wire.vertex_table import VertexEntryView, VertexTableView
+    from trainmaster.wire.admin import VertexEntryView, VertexTableView
 
 app = typer.Typer(help="Mapping table for Vertex AI's machine types and other names.", invoke_without_command=True)
 

@@ -9,6 +9,7 @@ from typing import Any
 from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.spec import JobSpec
+from trainmaster.wire.admin import VertexMachineView, VertexTableUpdate, VertexTableView
 from trainmaster.wire.base import AmountText, Page
 from trainmaster.wire.forecasts import (
     ClusterChange,
@@ -29,7 +30,6 @@ from trainmaster.wire.scheduling import (
     RunningJobView,
     SharesView,
 )
-from trainmaster.wire.vertex_table import VertexMachineView, VertexTableUpdate, VertexTableView
 
 
 def get_vertex_table() -> Call[VertexTableView]:

@@ -16,7 +16,6 @@ from trainmaster.client.calls.build import params, path
 from trainmaster.client.calls.jobs import get_job
 from trainmaster.client.calls.output import PLAIN
 from trainmaster.client.flows.pages import list_job_events
-from trainmaster.client.sse import COMMENT
 from trainmaster.client.steps import (
     CloseStream,
     Emit,
@@ -32,6 +31,7 @@ from trainmaster.client.steps import (
     error_of,
     is_transient,
 )
+from trainmaster.client.transport import COMMENT
 from trainmaster.errors import (
     ServerFailure,
     ServerUnreachable,
