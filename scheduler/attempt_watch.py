@@ -59,6 +59,7 @@ class AttemptWatch:
 
     Args:
         every: how often a running attempt is polled; ``None``: only at its ``recheck_at``.
+        clock_s: seconds that never go back.
     """
 
     def __init__(
@@ -67,11 +68,14 @@ class AttemptWatch:
         every: timedelta | None,
         notify: Callable[[AttemptId], None],
         clock: Callable[[], datetime],
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
         self._every_s = every.total_seconds() if every is not None else None
         self._notify = notify
         self._clock = clock
+        self._clock_s = clock_s
         self._watched: dict[AttemptId, _Watched] = {}
         self._heap: list[tuple[float, AttemptId]] = []
         self._hinted: dict[AttemptId, float] = {}  # hints that no poll has followed, oldest first
@@ -95,7 +99,7 @@ class AttemptWatch:
             else:
                 changing_s = _CHANGING_S if self._every_s is not None else _CHANGING_PUSHED_S
             interval_s = changing_s if result.is_changing else self._steady_s()
-            now_s = time.monotonic()
+            now_s = self._clock_s()
             due_s = now_s + (0.0 if is_hinted else interval_s)
             if result.recheck_at is not None:
                 left_s = (result.recheck_at - self._clock()).total_seconds()
@@ -107,7 +111,7 @@ class AttemptWatch:
     def hint(self, attempt_id: AttemptId) -> None:
         """The attempt may have changed: poll it now, if it is watched here."""
         with self._wake:
-            now_s = time.monotonic()
+            now_s = self._clock_s()
             self._hinted.pop(attempt_id, None)
             self._hinted[attempt_id] = now_s
             while self._hinted[oldest := next(iter(self._hinted))] < now_s - _HINT_TTL_S:
@@ -179,7 +183,7 @@ class AttemptWatch:
                     heapq.heappop(self._heap)  # gone, or rescheduled since
                 if not self._heap:
                     self._wake.wait()
-                elif (left_s := self._heap[0][0] - time.monotonic()) > 0:
+                elif (left_s := self._heap[0][0] - self._clock_s()) > 0:
                     self._wake.wait(left_s)
                 else:
                     return heapq.heappop(self._heap)[1]
@@ -202,7 +206,7 @@ class AttemptWatch:
                 is_early = (
                     has_changed
                     and _phases(seen) == _phases(watched.fingerprint)
-                    and time.monotonic() - watched.reconciled_s < _DETAIL_ONLY_GAP_S
+                    and self._clock_s() - watched.reconciled_s < _DETAIL_ONLY_GAP_S
                 )
             except ExecutorTryAgain:
                 # The reconcile meets the same error and logs it. Where the driver pushes changes, waiting misses
@@ -217,17 +221,17 @@ class AttemptWatch:
         with self._wake:
             if self._watched.get(attempt_id) is not watched:
                 return  # rescheduled during the poll
-            watched.polled_s = time.monotonic()
+            watched.polled_s = self._clock_s()
             if is_timer_due or has_changed:
                 watched.interval_s = _NOTIFY_AGAIN_S
             elif is_early:
                 watched.interval_s = min(_DETAIL_ONLY_GAP_S, watched.interval_s * _POLL_BACKOFF)
             else:
                 watched.interval_s = min(self._steady_s(), watched.interval_s * _POLL_BACKOFF)
-            watched.due_s = time.monotonic() + watched.interval_s
+            watched.due_s = self._clock_s() + watched.interval_s
             if watched.recheck_at is not None and not is_timer_due:
                 left_s = (watched.recheck_at - self._clock()).total_seconds()
-                watched.due_s = min(watched.due_s, time.monotonic() + max(0.0, left_s))
+                watched.due_s = min(watched.due_s, self._clock_s() + max(0.0, left_s))
             heapq.heappush(self._heap, (watched.due_s, attempt_id))
 
 

@@ -19,7 +19,7 @@ from core.domain.ids import AttemptId
 from core.model_server_commands import own_server
 from core.settings import Settings
 from core.tokens import platform_key
-from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK, Wakeup
+from core.wakeups import TOPIC_RECONCILE, Wakeup
 from scheduler.attempt_watch import AttemptWatch
 from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
@@ -39,7 +39,8 @@ from scheduler.control.transitions import expire_waiting
 from scheduler.executor_factory import make_executor, refused_volumes
 from scheduler.messaging.celery_app import RECONCILE
 from scheduler.messaging.wakeups import Timers
-from scheduler.messaging.work_queue import BatchQueue, DutyCycle, SingleFlight
+from scheduler.messaging.work_queue import BatchQueue, SingleFlight
+from scheduler.tick_runner import TickRunner
 from scheduler.tuning.proposers import Proposers
 
 log = structlog.get_logger(__name__)
@@ -109,17 +110,14 @@ class SchedulerProcess:
             self._reconcile_batch, workers=_RECONCILE_WORKERS, batch_size=_RECONCILE_BATCH
         )
         self._tick_flight = SingleFlight()
-        self._tick_duty_cycle = DutyCycle()
+        self._tick_runner = TickRunner(self.ticker.tick, wakeup.notify, utc_now)
         self._question_flight = SingleFlight()
         self._start_forecast_flight = SingleFlight()
         self._notified_at_s: dict[AttemptId, float] = {}
-        self._timers: set[datetime] = set()
-        self._is_resting = False
-        self._timer_lock = threading.Lock()
 
     def tick(self) -> None:
         """Plan, and start the jobs that can start."""
-        self._tick_flight.run(self._tick)
+        self._tick_flight.run(self._tick_runner.run)
 
     def answer_questions(self) -> None:
         """Answer the questions about what would become of a job, and start the simulations."""
@@ -228,51 +226,6 @@ class SchedulerProcess:
     def _answer(self) -> None:
         self.simulations.start()
         self.question_answerer.answer()
-
-    def _tick(self) -> None:
-        left_s = self._tick_duty_cycle.rest_s
-        if left_s > 0:
-            self._tick_after(left_s)
-            return
-        with self._tick_duty_cycle.run():
-            report = self.ticker.tick()
-        if report.recheck_at is not None:
-            self._tick_at(report.recheck_at)
-
-    def _tick_at(self, at: datetime) -> None:
-        """Wake the tick up when a back-off ends, instead of up to an interval later."""
-        with self._timer_lock:
-            if at in self._timers or len(self._timers) > 100:
-                return
-            self._timers.add(at)
-        self._notify_after(max(0.0, (at - utc_now()).total_seconds()), at)
-
-    def _tick_after(self, left_s: float) -> None:
-        """Wake the tick up after its rest, once for all wake-ups that came meanwhile."""
-        with self._timer_lock:
-            if self._is_resting:
-                return
-            self._is_resting = True
-        self._notify_after(left_s, None)
-
-    def _notify_after(self, left_s: float, at: datetime | None) -> None:
-        timer = threading.Timer(left_s, self._notify_tick, (at,))
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:
-            self._forget_timer(at)  # no thread could be started: the beat's next message does the same
-
-    def _notify_tick(self, at: datetime | None) -> None:
-        self._forget_timer(at)
-        self.control.wakeup.notify(TOPIC_TICK)
-
-    def _forget_timer(self, at: datetime | None) -> None:
-        with self._timer_lock:
-            if at is None:
-                self._is_resting = False
-            else:
-                self._timers.discard(at)
 
 
 def new_holder() -> str:

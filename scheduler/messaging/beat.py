@@ -149,10 +149,16 @@ class FallbackBeat:
     long.
     """
 
-    def __init__(self, every: Mapping[str, float], run_task: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        every: Mapping[str, float],
+        run_task: Callable[[str], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._every = dict(every)
         self._run_task = run_task
-        now_s = time.monotonic()
+        self._clock_s = clock_s
+        now_s = clock_s()
         self._last_message_s = dict.fromkeys(self._every, now_s)
         self._last_run_s = dict.fromkeys(self._every, now_s)
         self.is_active = False  # whether it runs tasks because no beat sends messages
@@ -162,7 +168,7 @@ class FallbackBeat:
 
     def note_message(self, name: str) -> None:
         """A message has brought the task ``name``."""
-        self._last_message_s[name] = time.monotonic()
+        self._last_message_s[name] = self._clock_s()
 
     def start(self) -> None:
         self._thread.start()
@@ -173,8 +179,8 @@ class FallbackBeat:
 
     def _run(self) -> None:
         while not self._stopping.wait(_CHECK_S):
-            self.last_turn_s = now_s = time.monotonic()
-            missed = [name for name, every_s in self._every.items() if self._is_missed(name, every_s, now_s)]
+            self.last_turn_s = now_s = self._clock_s()
+            missed = self.missed_tasks()
             if bool(missed) != self.is_active:
                 self.is_active = bool(missed)
                 log.info("beat.missed" if missed else "beat.back")
@@ -182,6 +188,11 @@ class FallbackBeat:
                 if now_s - self._last_run_s[name] >= self._every[name]:
                     self._last_run_s[name] = now_s
                     self._run_task(name)
+
+    def missed_tasks(self) -> list[str]:
+        """The tasks for which no message came for too long."""
+        now_s = self._clock_s()
+        return [name for name, every_s in self._every.items() if self._is_missed(name, every_s, now_s)]
 
     def _is_missed(self, name: str, every_s: float, now_s: float) -> bool:
         silent_s = now_s - self._last_message_s[name]

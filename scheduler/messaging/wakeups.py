@@ -33,11 +33,17 @@ class AppWakeup:
     """
 
     def __init__(
-        self, app: Celery, deduplicator: MessageDeduplicator, run_locally: Callable[[str, str], None] | None = None
+        self,
+        app: Celery,
+        deduplicator: MessageDeduplicator,
+        run_locally: Callable[[str, str], None] | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._deduplicator = deduplicator
         self._run_locally = run_locally
+        self._clock_s = clock_s
         self._away_until_s = 0.0
         self.is_broker_away = False
 
@@ -46,7 +52,7 @@ class AppWakeup:
         if task is None or not self._deduplicator.add(topic, key):
             return
         # Only one attempt in a while finds out whether the broker is back: each one blocks its thread for a while.
-        if time.monotonic() < self._away_until_s:
+        if self._clock_s() < self._away_until_s:
             self._fall_back(topic, key)
             return
         try:
@@ -55,7 +61,7 @@ class AppWakeup:
             if not self.is_broker_away:
                 log.warning("broker.away", why=str(error))
             self.is_broker_away = True
-            self._away_until_s = time.monotonic() + _AWAY_S
+            self._away_until_s = self._clock_s() + _AWAY_S
             self._fall_back(topic, key)
         else:
             if self.is_broker_away:

@@ -182,9 +182,10 @@ def test_a_pending_hint_survives_another_reconcile_of_the_attempt(message):
     assert sent.acquire(timeout=10)
 
 
-def test_hints_for_other_processes_attempts_are_forgotten(message):
-    _, _, watch = message
-    with watch._wake:
-        watch._hinted = {AttemptId("att-old"): time.monotonic() - 60.0}
+def test_hints_for_other_processes_attempts_are_forgotten():
+    now_s = 0.0
+    watch = AttemptWatch(Telling(), timedelta(hours=1), lambda _: None, lambda: NOW, clock_s=lambda: now_s)
+    watch.hint(AttemptId("att-old"))
+    now_s = 60.0
     watch.hint(ATTEMPT)
     assert list(watch._hinted) == [ATTEMPT]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +9,9 @@ import pytest
 from core.wakeups import TOPIC_TICK
 from scheduler.control.planning.tick import TickReport
 from scheduler.messaging.work_queue import DutyCycle
-from scheduler.process import SchedulerProcess
+from scheduler.tick_runner import TickRunner
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
@@ -58,10 +59,7 @@ def test_a_run_that_fails_rests_too():
 
 
 def test_wakeups_during_a_rest_cause_one_tick_after_it():
-    clock, ticks, sent = Clock(), [], threading.Event()
-    process = SchedulerProcess.__new__(SchedulerProcess)  # without a database: the tick and its rest alone
-    process._tick_duty_cycle, process._timer_lock, process._is_resting = DutyCycle(clock), threading.Lock(), False
-    wakeups = []
+    clock, ticks, wakeups, sent = Clock(), [], [], threading.Event()
 
     def notify(topic: str) -> None:
         wakeups.append(topic)
@@ -72,41 +70,42 @@ def test_wakeups_during_a_rest_cause_one_tick_after_it():
         clock.now_s += 0.2
         return TickReport()
 
-    process.control = SimpleNamespace(wakeup=SimpleNamespace(notify=notify))
-    process.ticker = SimpleNamespace(tick=tick)
+    runner = TickRunner(tick, notify, lambda: NOW, duty_cycle=DutyCycle(clock))
     for _ in range(4):
-        process._tick()
+        runner.run()
     assert ticks == [100.0]
     assert sent.wait(60)
     assert wakeups == [TOPIC_TICK]
     clock.now_s += 0.2
-    process._tick()
+    runner.run()
     assert len(ticks) == 2
 
 
-def test_a_timer_without_a_thread_does_not_block_a_later_one(monkeypatch):
-    class Timer:
+def test_a_timer_without_a_thread_does_not_block_a_later_one():
+    class Timer(threading.Timer):
         started: ClassVar[list[float]] = []
         has_room = False
-
-        def __init__(self, rest_s, *_):
-            self.rest_s = rest_s
 
         def start(self):
             if not self.has_room:
                 raise RuntimeError("can't start new thread")
-            self.started.append(self.rest_s)
+            self.started.append(self.interval)
 
-    monkeypatch.setattr("scheduler.process.threading.Timer", Timer)
-    process = SchedulerProcess.__new__(SchedulerProcess)
-    process._timer_lock, process._is_resting, process._timers = threading.Lock(), False, set()
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    process._tick_after(0.5)
-    process._tick_at(at)
+    clock = Clock()
+
+    def tick() -> TickReport:
+        clock.now_s += 0.5
+        return TickReport(recheck_at=NOW)
+
+    runner = TickRunner(tick, lambda _: None, lambda: NOW, duty_cycle=DutyCycle(clock), make_timer=Timer)
+    runner.run()  # no timer for its recheck
+    runner.run()  # nor for its rest
     Timer.has_room = True
-    process._tick_after(0.25)
-    process._tick_at(at)
-    assert Timer.started == [0.25, 0.0]
-    process._tick_after(0.25)  # each is asked for already
-    process._tick_at(at)
+    runner.run()
+    clock.now_s += 0.5
+    runner.run()
+    assert Timer.started == [0.5, 0.0]
+    runner.run()  # each is set already
+    clock.now_s += 0.5
+    runner.run()
     assert len(Timer.started) == 2

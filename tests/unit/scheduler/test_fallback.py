@@ -53,15 +53,15 @@ def test_without_messages_the_fallback_beat_runs_tasks_until_messages_come_back(
 
 def test_other_workers_may_take_all_messages_of_one_task(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_SILENT_S", 10.0)
-    clock = FallbackBeat({"tick": 1.0, "sync": 5.0}, lambda _: None)
-    now_s = time.monotonic()
-    for sync_s, tick_s, missed in (
-        (now_s, now_s - 20, []),
-        (now_s, now_s - 31, ["tick"]),
-        (now_s - 16, now_s - 11, ["tick", "sync"]),
-    ):
-        clock._last_message_s = {"tick": tick_s, "sync": sync_s}
-        assert [name for name, every_s in clock._every.items() if clock._is_missed(name, every_s, now_s)] == missed
+    now_s = 0.0
+    clock = FallbackBeat({"tick": 1.0, "sync": 5.0}, lambda _: None, lambda: now_s)
+    for tick_s, sync_s, missed in ((80.0, 100.0, []), (69.0, 100.0, ["tick"]), (89.0, 84.0, ["tick", "sync"])):
+        now_s = tick_s
+        clock.note_message("tick")
+        now_s = sync_s
+        clock.note_message("sync")
+        now_s = 100.0
+        assert clock.missed_tasks() == missed
 
 
 def test_equal_pending_work_runs_once():

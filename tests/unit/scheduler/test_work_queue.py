@@ -143,11 +143,11 @@ def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
 
 
 def test_a_wakeup_that_the_broker_refuses_may_be_sent_again():
-    app = RecordingApp(OSError("away"))
-    wakeup = AppWakeup(app, MessageDeduplicator(is_local=True))
+    app, now_s = RecordingApp(OSError("away")), 0.0
+    wakeup = AppWakeup(app, MessageDeduplicator(is_local=True), clock_s=lambda: now_s)
     wakeup.notify("tick")
     app.error = None
-    wakeup._away_until_s = 0.0  # a while later
+    now_s = 60.0
     wakeup.notify("tick")
     assert app.sent == [(TICK, ())]
 
