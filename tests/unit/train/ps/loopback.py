@@ -67,7 +67,9 @@ class Cluster:
         workers: int = 1,
         make: Callable[[], Any] = make_model,
         optimizer: Make = sgd,
+        make_server: Callable[..., ParameterServer] = ParameterServer,
     ) -> None:
+        self.make_server = make_server
         self.options = options
         self.workers = workers
         self.make = make
@@ -86,7 +88,7 @@ class Cluster:
         shard = Shard(layout_of(model, optimizer), optimizer, index, len(self.addresses))
         if checkpoint is not None:
             restore_shard(shard, checkpoint)
-        server = ParameterServer(
+        server = self.make_server(
             shard,
             self.options,
             key=KEY,

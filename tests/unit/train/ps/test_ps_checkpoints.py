@@ -17,7 +17,10 @@ from trainmaster_train.ps import Options, load_model  # noqa: E402
 from trainmaster_train.ps.checkpoint import chief  # noqa: E402
 from trainmaster_train.ps.checkpoint.chief import CheckpointCoordinator  # noqa: E402
 from trainmaster_train.ps.checkpoint.shard_checkpoint import restore_shard  # noqa: E402
+from trainmaster_train.ps.errors import RefusedError  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.server.server import ParameterServer  # noqa: E402
+from trainmaster_train.ps.server.sessions import WorkerRequest  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, flip_a_bit, make_model, sgd, step, together, values_of  # noqa: E402
@@ -141,16 +144,24 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
     assert all(len(versions) == 1 for versions in retained), retained
 
 
+class Refusing(ParameterServer):
+    def _op_hold(self, request: WorkerRequest) -> None:
+        raise RefusedError("not now")
+
+
 @pytest.mark.parametrize("failing", ["the hold", "the folder"])
 @pytest.mark.parametrize("is_requested", [False, True])
 def test_no_ps_stays_paused_for_a_checkpoint_that_cannot_begin(
     cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, failing: str, *, is_requested: bool
 ) -> None:
-    job = cluster(2, Options(mode="sync", checkpoint_every=None if is_requested else 1))
+    def make_server(shard: Shard, *arguments: Any, **options: Any) -> ParameterServer:
+        is_refusing = failing == "the hold" and shard.ps == 1
+        return (Refusing if is_refusing else ParameterServer)(shard, *arguments, **options)
+
+    options = Options(mode="sync", checkpoint_every=None if is_requested else 1)
+    job = cluster(2, options, make_server=make_server)
     model, servers = job.join()
-    if failing == "the hold":
-        job.servers[1]._op_hold = lambda request: job.servers[1]._refuse(request, "not now")
-    else:
+    if failing == "the folder":
 
         def refuse(step: int) -> Path:
             raise tm.checkpoint.CheckpointNotWrittenError(f"the checkpoint of step {step} was not written")

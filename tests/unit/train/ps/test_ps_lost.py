@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ import trainmaster_train as tm
 torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options  # noqa: E402
+from trainmaster_train.ps.checkpoint import shard_checkpoint, shard_writer  # noqa: E402
+from trainmaster_train.ps.server.server import ParameterServer  # noqa: E402
+from trainmaster_train.ps.server.sessions import WorkerRequest  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, make_model, step, together  # noqa: E402
 
@@ -22,16 +26,16 @@ PATIENT = Options(step_timeout_s=WITHIN_S / 2, join_timeout_s=WITHIN_S)
 
 @pytest.mark.parametrize("then", ["step", "pull", "checkpoint"])
 def test_a_push_that_was_on_its_way_to_a_lost_ps_is_not_waited_for(cluster: Callable[..., Cluster], then: str) -> None:
-    job = cluster(1, replace(PATIENT, prefetch=True))
+    pushes: list[WorkerRequest] = []
+
+    class Swallowing(ParameterServer):
+        def _op_push(self, request: WorkerRequest) -> None:
+            pushes.append(request)
+            if len(pushes) == 2:
+                self.stop()
+
+    job = cluster(1, replace(PATIENT, prefetch=True), make_server=Swallowing)
     model, servers = job.join()
-    pushes: list[Any] = []
-
-    def swallow(request: Any) -> None:
-        pushes.append(request)
-        if len(pushes) == 2:
-            job.servers[0].stop()
-
-    job.servers[0]._op_push = swallow
 
     def train() -> None:
         step(model, servers, 1)
@@ -44,6 +48,7 @@ def test_a_push_that_was_on_its_way_to_a_lost_ps_is_not_waited_for(cluster: Call
 
     def restart() -> None:
         job.threads[0].join(WITHIN_S)
+        job.make_server = ParameterServer
         job.start(0)
 
     together(train, restart)
@@ -78,12 +83,19 @@ def test_rows_that_were_requested_before_a_loss_are_requested_again(cluster: Cal
 
 
 def test_a_ps_that_dies_while_it_writes_costs_that_checkpoint_alone(
-    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_writing = threading.Event()
+
+    def write(folder: Path, state: Any, about: dict[str, Any]) -> tuple[str, str]:
+        if about["ps"] == 1 and not is_writing.is_set():
+            is_writing.set()
+            threading.Event().wait()  # it never ends
+        return shard_checkpoint.write_shard(folder, state, about)
+
+    monkeypatch.setattr(shard_writer, "write_shard", write)
     job = cluster(2, replace(PATIENT, checkpoint_every=2))
     model, servers = job.join()
-    is_writing = threading.Event()
-    job.servers[1]._shard_writer._write = lambda *_: is_writing.set()  # and never ends
     step(model, servers, 1)
     step(model, servers, 2)
     assert is_writing.wait(WITHIN_S)

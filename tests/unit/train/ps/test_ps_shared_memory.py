@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -172,7 +173,9 @@ def test_what_a_lost_worker_sent_and_was_not_applied_is_forgotten(cluster: Calla
     job = cluster(1, Options(), workers=2)
     job.join(0)
     updates = job.servers[0]._updates
-    updates._ready = [Push(worker, 0, [], {}) for worker in (0, 1, 0)]
+    job.servers[0]._shard_writer.hold(time.monotonic())  # nothing is applied meanwhile
+    for worker in (0, 1, 0):
+        updates.push(Push(worker, 0, [], {}))
 
     updates.drop_pushes(0)
 
