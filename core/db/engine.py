@@ -186,14 +186,14 @@ def _on_checkout(connection: Any, record: Any, _proxy: Any) -> None:
 
 
 # SQLite's waiting writers poll with sleeps of up to 100 ms, so that a writer may starve for seconds. The threads of one
-# process therefore queue here, and only other processes are waited for by polling.
+# process therefore queue here, and only other processes are waited for by polling. A database in memory has one user.
 _sqlite_writers: Final[dict[str, threading.Lock]] = {}
 
 
 @contextmanager
 def _write_turn(sessions: SessionFactory) -> Iterator[None]:
     engine: Engine = sessions.kw["bind"]
-    if engine.dialect.name != "sqlite":
+    if engine.dialect.name != "sqlite" or not engine.url.database:
         yield
         return
     turn = _sqlite_writers.setdefault(str(engine.url.database), threading.Lock())

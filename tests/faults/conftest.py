@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 from sqlalchemy import create_engine, event
@@ -32,9 +31,7 @@ def template() -> sqlite3.Connection:
 
 
 @pytest.fixture
-def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[sessionmaker[SteppedSession]]:
-    # Only one thread runs at a time here, and a transaction has no step inside: there is nobody to wait for.
-    monkeypatch.setattr(database, "_write_turn", lambda _sessions: nullcontext())
+def sessions(template: sqlite3.Connection) -> Iterator[sessionmaker[SteppedSession]]:
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     template.backup(connection)
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
