@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,14 +64,20 @@ class Viewer:
         return self.process.returncode is None
 
 
-class Viewers:
-    """Starts and ends TensorBoards. ``running`` has all that run."""
+StartViewer = Callable[[Sequence[ViewedOutput], int, float], Awaitable[Viewer]]
 
-    def __init__(self, settings: Settings, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+
+class Viewers:
+    """Starts and ends TensorBoards. ``running`` has all that run. ``start``: as :func:`start_viewer`."""
+
+    def __init__(
+        self, settings: Settings, *, clock_s: Callable[[], float] = time.monotonic, start: StartViewer | None = None
+    ) -> None:
         self._limit = settings.tensorboard_limit
         self._memory_bytes = settings.tensorboard_memory_bytes
         self._idle_s = settings.tensorboard_idle_s
         self._clock_s = clock_s
+        self._start = start or start_viewer
         self._starting: dict[str, asyncio.Lock] = {}
         self.running: dict[str, Viewer] = {}
 
@@ -127,7 +133,8 @@ class Viewers:
                 if viewer is not None:
                     await self._end(key)
                 await self._make_room()
-                viewer = self.running[key] = await self._start(outputs)
+                viewer = await self._start(outputs, self._memory_bytes, self._clock_s())
+                self.running[key] = viewer
                 return viewer
         finally:
             if not lock.locked():
@@ -146,53 +153,60 @@ class Viewers:
             )
         await self._end(min(unused)[1])
 
-    async def _start(self, outputs: Sequence[ViewedOutput]) -> Viewer:
-        demand_installed()
-        # In /tmp: a socket's path has at most 107 bytes, and home's may be long.
-        folder = Path(tempfile.mkdtemp(prefix="trainmaster-tensorboard-"))
-        socket = folder / "socket"
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "api.tensorboard.viewer",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                cwd=folder,
-                env=_environment(),
-            )
-        except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise Unavailable("TensorBoard could not be started; try again in a moment.", retry_after_s=10.0) from error
-        transport = httpx.AsyncHTTPTransport(uds=str(socket))
-        client = httpx.AsyncClient(transport=transport, base_url="http://tensorboard", timeout=_ANSWER_S)
-        viewer = Viewer(process, client, folder, self._clock_s())
-        order: dict[str, Any] = {
-            "socket": str(socket),
-            "memory_bytes": self._memory_bytes,
-            "outputs": [{"name": output.name, "root": output.root, "base": output.base} for output in outputs],
-        }
-        try:
-            assert process.stdin is not None  # noqa: S101 (asked for above)
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            async with asyncio.timeout(_START_S):
-                await _until_ready(viewer)
-        except (TimeoutError, OSError, EOFError) as error:
-            await _stop(viewer)
-            log.warning("tensorboard.not_started", startup_log="".join(viewer.startup_log)[-_LOG_CHARS:])
-            raise Unavailable("TensorBoard did not start; try again in a moment.", retry_after_s=10.0) from error
-        except BaseException:
-            await _stop(viewer)
-            raise
-        log.info("tensorboard.started", pid=process.pid, jobs=len(outputs))
-        return viewer
-
     async def _end(self, key: str) -> None:
         viewer = self.running.pop(key, None)
         if viewer is not None:
             await _stop(viewer)
             log.info("tensorboard.ended", pid=viewer.process.pid)
+
+
+async def start_viewer(outputs: Sequence[ViewedOutput], memory_bytes: int, now_s: float) -> Viewer:
+    """Start a TensorBoard for ``outputs``; it responds already.
+
+    Raises:
+        Conflict: TensorBoard is not installed here.
+        Unavailable: it did not start.
+    """
+    demand_installed()
+    # In /tmp: a socket's path has at most 107 bytes, and home's may be long.
+    folder = Path(tempfile.mkdtemp(prefix="trainmaster-tensorboard-"))
+    socket = folder / "socket"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "api.tensorboard.viewer",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=folder,
+            env=_environment(),
+        )
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Unavailable("TensorBoard could not be started; try again in a moment.", retry_after_s=10.0) from error
+    transport = httpx.AsyncHTTPTransport(uds=str(socket))
+    client = httpx.AsyncClient(transport=transport, base_url="http://tensorboard", timeout=_ANSWER_S)
+    viewer = Viewer(process, client, folder, now_s)
+    order: dict[str, Any] = {
+        "socket": str(socket),
+        "memory_bytes": memory_bytes,
+        "outputs": [{"name": output.name, "root": output.root, "base": output.base} for output in outputs],
+    }
+    try:
+        assert process.stdin is not None  # noqa: S101 (asked for above)
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        async with asyncio.timeout(_START_S):
+            await _until_ready(viewer)
+    except (TimeoutError, OSError, EOFError) as error:
+        await _stop(viewer)
+        log.warning("tensorboard.not_started", startup_log="".join(viewer.startup_log)[-_LOG_CHARS:])
+        raise Unavailable("TensorBoard did not start; try again in a moment.", retry_after_s=10.0) from error
+    except BaseException:
+        await _stop(viewer)
+        raise
+    log.info("tensorboard.started", pid=process.pid, jobs=len(outputs))
+    return viewer
 
 
 def demand_installed() -> None:

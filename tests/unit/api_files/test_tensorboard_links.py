@@ -9,13 +9,14 @@ import importlib.util
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import delete
 
-from api.tensorboard.viewers import Viewers
+from api.tensorboard.viewers import Viewer, Viewers
 from core.db.engine import unit_of_work
 from core.db.tables import Job, Membership
 from core.domain.errors import Unavailable
@@ -115,27 +116,16 @@ def test_where_it_is_not_installed_a_sentence_says_so(house: House, monkeypatch:
     assert "pip install" in answer.json()["detail"]
 
 
-def test_no_more_run_than_may_and_those_that_are_being_looked_at_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Running:
-        is_alive = True
-        client = object()
+def test_no_more_run_than_may_and_those_that_are_being_looked_at_stay(tmp_path: Path) -> None:
+    async def start(_outputs: object, _memory_bytes: int, now_s: float) -> Viewer:
+        process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # it ends with its input
+        return Viewer(process, httpx.AsyncClient(), tmp_path / "folder", now_s)
 
-        def __init__(self) -> None:
-            self.open_requests, self.used_at_s = 0, 0.0
-
-    async def start(_self: Viewers, _outputs: object) -> Any:
-        return Running()
-
-    async def end(self: Viewers, key: str) -> None:
-        del self.running[key]
-
-    monkeypatch.setattr(Viewers, "_start", start)
-    monkeypatch.setattr(Viewers, "_end", end)
     now = 0.0
 
     async def story() -> None:
         nonlocal now
-        viewers = Viewers(Settings(tensorboard_limit=2, tensorboard_idle_s=10), clock_s=lambda: now)
+        viewers = Viewers(Settings(tensorboard_limit=2, tensorboard_idle_s=10), clock_s=lambda: now, start=start)
         async with viewers.use("a", ()), viewers.use("b", ()):
             with pytest.raises(Unavailable, match="All 2 TensorBoards"):
                 async with viewers.use("c", ()):
