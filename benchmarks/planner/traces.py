@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from core.domain.sharing.policy import Policy, QueueOrder
-from scheduler.simulator.compare import run
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario, read_nodes
+from scheduler.simulator.runs import run
 from scheduler.simulator.traces import flat, gavel, pollux
 
 YEAR_S = 365 * 24 * 3600.0

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 
 from core.domain.ids import JobId
-from scheduler.planning.context import PlanningContext
 from scheduler.planning.elastic.growth import ElasticGrowth
 from scheduler.planning.explain.wait_reasons import WaitReasons
 from scheduler.planning.fixpoint import plan_to_fixpoint
@@ -25,7 +24,7 @@ from scheduler.planning.placement.demand import Demand
 from scheduler.planning.preemption.preemption import Preemption, PreemptionDecision
 from scheduler.planning.queue.job_classes import JobClass, JobFamily, QueueEntry
 from scheduler.planning.queue.quota import QuotaExcess
-from scheduler.planning.queue_walk import QueueWalk
+from scheduler.planning.queue_walk import PlanningContext, QueueWalk
 
 
 def plan(snapshot: Snapshot) -> Plan:

@@ -1,23 +1,80 @@
-"""The walk through the queue: start what fits, hold room for nominated jobs, reserve room for blocked gangs."""
+"""The walk through the queue: start what fits, hold room for nominated jobs, reserve room for blocked gangs.
+
+:class:`PlanningContext` has the collaborators of one planning pass, built from a snapshot: cluster, capacity,
+eligibility, shares, policy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from core.domain.ids import JobId
-from scheduler.planning.context import PlanningContext
-from scheduler.planning.forecast.backfill import Timeline
-from scheduler.planning.model import QueuedGang
+from scheduler.planning.explain.wait_reasons import Infeasibility
+from scheduler.planning.forecast.backfill import RunningUsage, Timeline
+from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
+from scheduler.planning.placement.eligibility import Eligibility
+from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.gpu_headroom import GpuHeadroom
 from scheduler.planning.placement.ledger import REFUSED, Ledger
 from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.placement.search import SearchBudget
+from scheduler.planning.preemption.nominations import Nominations
+from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.job_classes import JobClass, QueueEntry
 from scheduler.planning.queue.ordering import JobQueue
 from scheduler.planning.queue.quota import QuotaExcess
-from scheduler.planning.queue.shares import draft_amounts
+from scheduler.planning.queue.shares import Shares, draft_amounts
+
+
+class PlanningContext:
+    """What a pass over the queue of ``snapshot`` works with.
+
+    Attributes:
+        cluster: the schedulable nodes. free: their free capacity; starts are subtracted from it. shares: amounts
+        held; starts are added to them.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.cluster = ClusterIndex(node for node in snapshot.nodes if node.is_schedulable)
+        self.empty = EmptyCluster(self.cluster)
+        self.infeasibility = Infeasibility(self.empty)
+        self.shares = Shares(snapshot)
+        self.eligibility = Eligibility(snapshot, self.cluster, self.shares)
+        self._workload: WorkloadProfile | None = None
+        self.headroom = GpuHeadroom(self.cluster, self.workload, self.empty)
+        self.free = Capacity.free(self.cluster)
+        self.free.set_workload(self.workload)
+        if snapshot.policy.keeps_for_gpus and self.cluster.gpu_models:
+            self.free.headroom = self.empty.headroom = self.headroom
+            self.eligibility.apply_headroom = self.headroom.bind
+        self.running_usage = RunningUsage(self.cluster, snapshot.running)
+        self.preemption_policy = PreemptionPolicy(snapshot, self.shares)
+        self.nominations = Nominations(snapshot, self.running_usage, self.preemption_policy)
+
+    def workload(self) -> WorkloadProfile:
+        """The profile of recent demand, computed on first use."""
+        if self._workload is None:
+            hopeful = self.eligibility.without_hopeless(self.snapshot, self.infeasibility.reason)
+            self._workload = WorkloadProfile.of_snapshot(hopeful, self.cluster, self.can_ever_run)
+        return self._workload
+
+    def can_ever_run(self, job: QueuedGang) -> bool:
+        """Whether the empty cluster could hold the job."""
+        return self.infeasibility.reason(job.shape, self.eligibility.demand(job, job.shape)) is None
+
+    def may_start(self, job: QueuedGang) -> bool:
+        """Whether quotas and bookings leave the job any nodes on which it could run."""
+        key = self.eligibility.key_of(job)
+        if isinstance(key, QuotaExcess):
+            return False
+        return self.infeasibility.reason(key, self.eligibility.demand(job, key)) is None
+
 
 # A timed reservation simulates every stated end, which costs a few milliseconds; one is enough per set of competing
 # nodes. Gangs beyond this number claim their nodes by a rule that ignores time.

@@ -20,7 +20,6 @@ from typing import Any
 
 import yaml
 
-from scheduler.simulator.compare import Case, more_like, run, table
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.expectations import failures
@@ -29,7 +28,7 @@ from scheduler.simulator.plots import ENDINGS, Curves, check, plot
 from scheduler.simulator.reading.inputs import FORMATS, JobListOptions, read
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.reading.settings import read_policy
-from scheduler.simulator.report import report
+from scheduler.simulator.runs import Case, more_like, report, run, table
 
 
 def main(arguments: list[str] | None = None) -> int:

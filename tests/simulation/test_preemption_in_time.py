@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from scheduler.planning import Plan, Snapshot, plan
-from scheduler.simulator.compare import Case, more_like, replay, table
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Fairness, rhos, static_rhos, summarise
 from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.scenario import Scenario, parse
+from scheduler.simulator.runs import Case, more_like, replay, table
 
 NODE = [{"name": "n", "gpus": {"H100": 8}}]
 TURNS = {

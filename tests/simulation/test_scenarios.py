@@ -10,7 +10,7 @@ from scheduler.planning import Plan, Snapshot, plan
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.expectations import failures
 from scheduler.simulator.reading.scenario import load
-from scheduler.simulator.report import report
+from scheduler.simulator.runs import report
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 

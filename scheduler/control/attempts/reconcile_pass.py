@@ -27,10 +27,15 @@ from scheduler.control.attempts.backoff import retry_delay
 from scheduler.control.attempts.decide import START_PATIENCE, decide_attempt
 from scheduler.control.attempts.decision import Decision
 from scheduler.control.attempts.ending import AttemptEnd
-from scheduler.control.attempts.launching.addresses import addresses_of
-from scheduler.control.attempts.launching.commands import ExecutorCommands, batch_size, create_batch
+from scheduler.control.attempts.launching.commands import (
+    ExecutorCommands,
+    batch_size,
+    create_batch,
+    forget_unkilled_replicas,
+    unkilled_replicas,
+)
 from scheduler.control.attempts.launching.environment import attempt_context, environment_note
-from scheduler.control.attempts.launching.replica_orders import OrderContext, check_paths
+from scheduler.control.attempts.launching.replica_orders import OrderContext, addresses_of, check_paths
 from scheduler.control.attempts.launching.resume import ResumeSources, find_resume_path, given_path, load_sources
 from scheduler.control.attempts.launching.startup_status import STARTUP_QUIET_TIME, startup_status, write_startup_status
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult, fingerprint
@@ -47,7 +52,6 @@ from scheduler.control.attempts.storage.effects import (
     RunWrite,
     WriteStatements,
 )
-from scheduler.control.attempts.unkilled_replicas import forget_unkilled_replicas, unkilled_replicas
 from scheduler.control.attempts.worlds import WorldChange, is_joining
 from scheduler.control.context import ControlContext
 

@@ -20,13 +20,13 @@ from core.db.tables import Attempt
 from core.domain.errors import IllegalTransition, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
 from core.wakeups import TOPIC_RECONCILE
-from scheduler.control.attempts.launching.addresses import AddressCache
+from scheduler.control.attempts.launching.commands import log_unkilled
+from scheduler.control.attempts.launching.replica_orders import AddressCache
 from scheduler.control.attempts.reconcile_pass import ReconcilePass
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult
 from scheduler.control.attempts.storage.attempt_loader import SpecCache
 from scheduler.control.attempts.storage.effects import Effects, LeaseTaken, LoadAttempt
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError, TransactionBatcher
-from scheduler.control.attempts.unkilled_replicas import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.messaging.work_queue import InFlight
 

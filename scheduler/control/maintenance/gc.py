@@ -41,7 +41,7 @@ from core.settings import Settings
 from core.storage.archives import ArchiveStore, gc_archives
 from core.storage.optuna_tables import gc_tables
 from scheduler.control import fence
-from scheduler.control.attempts.unkilled_replicas import log_unkilled
+from scheduler.control.attempts.launching.commands import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER, Journal
 from scheduler.control.maintenance.checkpoint_retention import apply_retention

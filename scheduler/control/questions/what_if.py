@@ -19,9 +19,9 @@ from core.domain.sharing.policy import Policy, parse_policy
 from core.domain.sharing.resources import Gang
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.planning.model import Account, NodeSnapshot
-from scheduler.simulator.compare import more_like, replay
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.outcome import SimulationOutcome
+from scheduler.simulator.runs import more_like, replay
 from scheduler.simulator.traces.own import FinishedJob, arrivals
 
 # The newest jobs: simulating so many takes minutes.

@@ -11,8 +11,7 @@ from typing import Final
 
 from core.domain.sharing.policy import Policy
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
-from scheduler.planning.preemption.share_exchange import ShareExchange
-from scheduler.planning.preemption.time_slicing import TimeSlicing
+from scheduler.planning.preemption.time_slicing import ShareExchange, TimeSlicing
 from scheduler.planning.queue.quota import (
     is_guaranteed,
     is_guaranteed_to_user,

@@ -1,11 +1,18 @@
-"""Scenarios: nodes, jobs and expectations, read from YAML. ``docs/planner.md`` shows one.
+"""Scenarios: nodes, jobs and expectations, read from YAML, and job lists in CSV. ``docs/planner.md`` shows one.
 
 A job is written as in a job spec (``workers: 2``, ``gpus: 8``, ``node_selector`` …), plus ``at``, ``duration`` and,
 for many equal jobs, ``count`` with ``every`` or ``mean_interval`` (exponential, from the scenario's seed).
+
+A job list is a platform's own history or a published trace:
+``{file: jobs.csv, columns: {at: submit_time, duration: duration, gpus: num_gpu}, unit: ms}``. Known columns: ``name``,
+``at``, ``duration``, ``gpus`` (of the whole job), ``replicas``, ``gpu_type``, ``cpu`` and ``memory`` (of a replica),
+``priority``, ``max_run_time``, ``project``, ``user``. A job with more GPUs than the largest node becomes replicas
+of whole nodes.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,26 +26,13 @@ from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_durati
 
 from core.domain.ids import NodeId
 from core.domain.sharing.policy import Policy
-from core.domain.sharing.resources import Amounts
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account, Booking
 from scheduler.simulator.errors import ScenarioError, check_keys
 from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
-from scheduler.simulator.reading.arrival import Arrival, gang_from
-from scheduler.simulator.reading.job_list import read_trace
+from scheduler.simulator.reading.arrival import Arrival, from_zero, gang_from
 from scheduler.simulator.reading.settings import read_accounts, read_bookings, read_policy
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """``kind``: the keyword of the line, such as ``started``; ``line``: all of it."""
-
-    kind: str
-    line: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return ", ".join(f"{key}: {value}" for key, value in self.line.items())
-
 
 DEFAULT_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _NODE_KEYS: Final = frozenset({"name", "count", "cpu", "memory", "gpus", "labels", "cordoned"})
@@ -64,6 +58,22 @@ _OPTIONS: Final[Mapping[str, set[str]]] = {
     "utilisation": set(),
 }
 _OF_A_JOB = frozenset({"started", "waiting", "beside", "nodes_of", "racks_of", "model_of"})
+_TIME_UNITS: Final = {"s": 1.0, "ms": 0.001}
+_CSV_COLUMNS: Final = (
+    "name", "at", "duration", "gpus", "replicas", "gpu_type", "cpu", "memory", "priority", "max_run_time", "project",
+    "user",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """``kind``: the keyword of the line, such as ``started``; ``line``: all of it."""
+
+    kind: str
+    line: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}: {value}" for key, value in self.line.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,7 @@ def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -
     nodes = read_nodes(data.get("nodes", []))
     arrivals = [arrival for number, job in enumerate(data.get("jobs", [])) for arrival in _jobs(job, number, random)]
     if "trace" in data:
-        arrivals += read_trace(data["trace"], folder, nodes)
+        arrivals += _read_job_list(data["trace"], folder, nodes)
     names = [arrival.name for arrival in arrivals]
     if len(set(names)) < len(names):
         raise ScenarioError(f"jobs: the name {next(n for n in names if names.count(n) > 1)!r} stands twice")
@@ -269,3 +279,57 @@ def parse_expectations(lines: Any, jobs: frozenset[str], nodes: frozenset[str]) 
             raise ScenarioError(f"{where}: there is no node {value!r}")
         made.append(Expectation(kind, dict(line)))
     return tuple(made)
+
+
+def _read_job_list(given: Any, folder: Path, nodes: Sequence[NodeSnapshot]) -> list[Arrival]:
+    """Arrivals in file order; the earliest at 0. Raises :class:`ScenarioError`."""
+    if not isinstance(given, Mapping) or "file" not in given:
+        raise ScenarioError("trace: is a mapping with `file`, and with `columns` where the names differ")
+    path = folder / str(given["file"])
+    columns = {name: name for name in _CSV_COLUMNS} | dict(given.get("columns", {}))
+    unit = _TIME_UNITS.get(str(given.get("unit", "s")))
+    if unit is None:
+        raise ScenarioError("trace.unit: is s or ms")
+    most = max((count for node in nodes for count in node.allocatable.gpus.values()), default=0)
+    limit = int(given.get("limit", 0))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise ScenarioError(f"trace.file: {path} cannot be read: {error.strerror}") from error
+    arrivals: list[Arrival] = []
+    for number, row in enumerate(rows[: limit or None]):
+        fields = {name: row.get(columns[name]) or "" for name in _CSV_COLUMNS}
+        try:
+            arrivals.append(_csv_arrival(fields, number, unit, most))
+        except ValueError as error:
+            raise ScenarioError(f"{path.name}, line {number + 2}: {error}") from error
+    return from_zero(arrivals)
+
+
+def _csv_arrival(fields: Mapping[str, str], number: int, unit: float, most: int) -> Arrival:
+    if not fields["duration"]:
+        raise ValueError("the column for `duration` is missing or empty; name it under trace.columns")
+    gpus = int(float(fields["gpus"] or 0))
+    replicas = int(fields["replicas"] or 1)
+    if not fields["replicas"] and most and gpus > most:
+        replicas = -(-gpus // most)
+    each = -(-gpus // replicas)
+    request = ResourceRequest(
+        cpu_milli=parse_cpu_milli(fields["cpu"]) if fields["cpu"] else 1000,
+        memory_bytes=parse_bytes(fields["memory"]) if fields["memory"] else 2**30,
+        gpu_count=each,
+        gpu_models=tuple(model for model in fields["gpu_type"].split("|") if model) if each else (),
+    )
+    gang = Gang((GangRole("worker", replicas, request),))
+    return Arrival(
+        name=fields["name"] or f"job-{number:06}",
+        at_s=float(fields["at"] or 0) * unit,
+        duration_s=float(fields["duration"]) * unit,
+        gang=gang,
+        shape=gang.shape(),
+        priority=int(fields["priority"] or 50),
+        project=fields["project"] or "default",
+        user=fields["user"] or "user",
+        max_run_time_s=float(fields["max_run_time"]) * unit if fields["max_run_time"] else None,
+    )

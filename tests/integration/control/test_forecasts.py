@@ -24,8 +24,7 @@ from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.control.planning.start_forecasts import StartForecastWriter, start_forecast_rows
-from scheduler.control.questions.answers import QuestionAnswerer
-from scheduler.control.questions.explain import explanation
+from scheduler.control.questions.answers import QuestionAnswerer, explanation
 from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import forecast_starts
 from scheduler.planning.planner import PlanningPass

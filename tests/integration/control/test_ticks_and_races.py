@@ -19,13 +19,12 @@ from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout
 from executors.fake import FakeExecutor, InjectedFault, Script
-from scheduler.control.attempts.launching.addresses import AddressCache, addresses_of
+from scheduler.control.attempts.launching.replica_orders import AddressCache, addresses_of
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome
 from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempts
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.attempts.storage.statement_batch import flush
 from scheduler.control.maintenance.nodes import sync_nodes
-from scheduler.control.planning import placing
 from scheduler.planning import plan
 from scheduler.planning.model import Plan
 
@@ -80,8 +79,16 @@ def test_of_two_gangs_for_one_place_the_second_is_left_whole(plane, monkeypatch)
 
 def test_a_gang_that_cannot_be_written_keeps_no_other_back(plane, monkeypatch):
     jobs = [plane.submit(f"j{number}") for number in range(3)]
-    inner = placing._replica
-    monkeypatch.setattr(placing, "_replica", lambda job, *rest: 1 / 0 if job == jobs[1] else inner(job, *rest))
+
+    def planned(snapshot):
+        made = plan(snapshot)
+        return Plan(tuple(map(broken, made.starts)))
+
+    def broken(start):
+        roleless = tuple(replace(placement, role="no such role") for placement in start.placements)
+        return replace(start, placements=roleless) if start.job_id == jobs[1] else start
+
+    monkeypatch.setattr("scheduler.control.planning.tick.plan", planned)
     assert plane.ticker.tick().started == 2
     assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
     assert len(plane.all(Attempt)) == 2
@@ -106,7 +113,7 @@ def test_layouts_are_read_once_and_forgotten_with_their_attempts(plane, sessions
     taken = AddressCache()
     with unit_of_work(sessions) as session:
         assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
-    monkeypatch.setattr("scheduler.control.attempts.launching.addresses.Layout", None)  # nothing is left to read
+    monkeypatch.setattr("scheduler.control.attempts.launching.replica_orders.Layout", None)  # nothing is left to read
     with unit_of_work(sessions) as session:
         assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
     monkeypatch.undo()

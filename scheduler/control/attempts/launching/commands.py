@@ -2,6 +2,8 @@
 discard.
 
 They are idempotent. Those about existing replicas are sent again after a while, as long as the engine shows no effect.
+
+Replicas that the engine could not kill are reported once each, in the job's history where that is still written.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from typing import Final, TypeVar
 import structlog
 
 from core.domain.errors import ExecutorError, ExecutorTryAgain
-from executors.base import ChangesWorlds, CreatesGangs, Observation, Phase, ReplicaKey
+from core.domain.ids import AttemptId
+from executors.base import (
+    ChangesWorlds,
+    CreatesGangs,
+    Executor,
+    Observation,
+    Phase,
+    ReplicaKey,
+    ReportsUnkilledReplicas,
+)
 from scheduler.control.attempts.attempt_snapshot import GangMember, stop_grace
 from scheduler.control.attempts.launching.replica_orders import OrderContext, build_order, world_order
 from scheduler.control.attempts.reconcile_result import ReconcilerCache
@@ -143,3 +154,21 @@ def _result_or_error(order_context: OrderContext, member: GangMember, work: Call
             f"The platform could not start it ({type(error).__name__}); the administrator finds why in the "
             "scheduler's log. It is tried again."
         )
+
+
+def unkilled_replicas(executor: Executor, attempt_id: AttemptId) -> Sequence[str]:
+    """A sentence for each. They stay until :func:`forget_unkilled_replicas`, as writing them down may fail."""
+    return executor.unkilled_replicas(attempt_id) if isinstance(executor, ReportsUnkilledReplicas) else ()
+
+
+def forget_unkilled_replicas(executor: Executor, attempt_id: AttemptId) -> None:
+    """They are written down."""
+    if isinstance(executor, ReportsUnkilledReplicas):
+        executor.forget_unkilled_replicas(attempt_id)
+
+
+def log_unkilled(executor: Executor, attempt_id: AttemptId) -> None:
+    """Log those of an attempt whose end another process has written without knowing them, or that has no row."""
+    for sentence in unkilled_replicas(executor, attempt_id):
+        log.warning("replica.given_up", attempt=attempt_id, why=sentence)
+    forget_unkilled_replicas(executor, attempt_id)

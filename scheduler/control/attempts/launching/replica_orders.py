@@ -1,7 +1,11 @@
-"""Replica specs for the executor, from rows: rendered contracts, volumes as mounts, secrets, token and limits."""
+"""Replica specs for the executor, from rows: rendered contracts, volumes as mounts, secrets, token and limits.
+
+:class:`AddressCache` has the addresses allocated to live attempts, where attempts share hosts.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -13,7 +17,8 @@ from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec, Warm
 
 from core import tokens
-from core.db.tables import Volume
+from core.db.repositories.nodes import is_live
+from core.db.tables import Attempt, Volume
 from core.domain.contracts import mlflow, render
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
@@ -30,6 +35,7 @@ DATA_PATH = "/data/data"
 OUTPUT_PATH = "/data/output"
 # Kinds of volumes that are no path on any node before the engine has mounted them.
 _ENGINE_KINDS: Final = ("pvc", "csi")
+_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +243,42 @@ def _mount(
     config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
     inode = order_context.inodes.get((name, path))
     return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode)
+
+
+Address = tuple[str, int]  # host, port
+
+
+class AddressCache:
+    """Reads the layout of each live attempt once: it changes only with the number of its world. Thread-safe.
+
+    A start asks twice, and with a thousand live attempts reading all layouts again would take a tenth of a second.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int], frozenset[Address]] = {}  # (attempt, world) -> addresses
+
+    def read(self, session: Session) -> set[Address]:
+        """Every address of a live attempt, as of this transaction."""
+        rows = select(Attempt.id, Attempt.world).where(is_live(), Attempt.layout.is_not(None))
+        live = {(attempt, world) for attempt, world in session.execute(rows)}
+        with self._lock:
+            known = {attempt: taken for attempt, taken in self._known.items() if attempt in live}
+        new = sorted(attempt for attempt, _ in live - known.keys())
+        for begin in range(0, len(new), _AT_ONCE):
+            chunk = new[begin : begin + _AT_ONCE]
+            found = select(Attempt.id, Attempt.world, Attempt.layout).where(Attempt.id.in_(chunk))
+            for attempt, world, layout in session.execute(found):
+                known[attempt, world] = frozenset(addresses_of(Layout.from_json(layout or [])))
+        with self._lock:
+            self._known = known
+        return set().union(*known.values())
+
+
+def addresses_of(layout: Layout) -> set[Address]:
+    """Every address of ``layout``."""
+    return {
+        (replica.host, port)
+        for replica in layout.replicas
+        for port in (replica.ports.framework, replica.ports.torch, replica.ports.dmlc, replica.ports.gloo)
+    }

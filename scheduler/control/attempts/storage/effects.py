@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from core.domain.errors import TrainmasterError
 from scheduler.control.attempts.attempt_snapshot import JobFacts
-from scheduler.control.attempts.launching.addresses import Address
-from scheduler.control.attempts.launching.replica_orders import OrderVolume
+from scheduler.control.attempts.launching.replica_orders import Address, OrderVolume
 from scheduler.control.attempts.storage.statement_batch import StatementBatch
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from core.db.leases import HeldLease
 from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
 from scheduler.control import fence
-from scheduler.control.attempts.launching.addresses import AddressCache
-from scheduler.control.attempts.launching.replica_orders import load_volumes
+from scheduler.control.attempts.launching.replica_orders import AddressCache, load_volumes
 from scheduler.control.attempts.launching.resume import load_outputs, load_sources
 from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows, SpecCache, load_attempts
