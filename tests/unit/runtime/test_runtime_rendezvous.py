@@ -181,7 +181,7 @@ def test_a_container_waits_for_the_rendezvous_until_rank_0_says_that_it_is_over(
     env = {**horovod, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0.invalid"}
     order: Any = SimpleNamespace(env={}, process_env=[env], peers_grace_s=600.0, log_name="1/worker-1.log")
     reported, pauses = [], []
-    state: Any = SimpleNamespace(tell=lambda **status: reported.append(status))
+    state: Any = SimpleNamespace(write_status=lambda **status: reported.append(status))
 
     def check_stop(seconds):
         pauses.append(seconds)
