@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent import futures
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from core.db.engine import SessionFactory
+from core.ids import new_id
 from core.wakeups import Wakeup
 from executors.base import ChangesWorlds, Executor
 
@@ -20,8 +22,10 @@ class ControlContext:
     tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
     ``create_at_once``: replicas of one gang that are created in parallel. ``default_volume``: the volume with the
     projects' own folders. ``region``: the region that jobs are told. ``output_owner``: (uid, gid) of output folders,
-    where jobs run as another user than the control plane. ``can_change_worlds``: whether the executor can; determined
-    once, as every reconcile pass needs it.
+    where jobs run as another user than the control plane. ``make_id``: makes the ids of attempts, replicas and trials'
+    jobs. ``make_pool``: makes the thread pools of parallel passes and creations, with the arguments of
+    ``ThreadPoolExecutor``. ``can_change_worlds``: whether the executor can; determined once, as every reconcile pass
+    needs it.
     """
 
     sessions: SessionFactory
@@ -38,6 +42,8 @@ class ControlContext:
     default_volume: str = "output"
     region: str = "local"
     output_owner: tuple[int, int] | None = None
+    make_id: Callable[[str], str] = new_id
+    make_pool: Callable[..., futures.Executor] = futures.ThreadPoolExecutor
     can_change_worlds: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
-"""What every fault schedule needs: a database whose transactions are steps, and the same ids in every run of a seed."""
+"""What every fault schedule needs: a database whose transactions are steps."""
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from collections.abc import Iterator
 
@@ -13,12 +12,8 @@ from sqlalchemy.pool import StaticPool
 
 from core.db import engine as database
 from core.db.tables import Base
-from scheduler.control.attempts.launching import commands
-from scheduler.control.attempts.storage import transaction_batcher
-from scheduler.control.planning import placing
-from scheduler.control.studies import trial_starts
 from tests.databases import empty
-from tests.faults.simulated import SteppedSession, TurnByTurn
+from tests.faults.simulated import SteppedSession
 
 
 @pytest.fixture(scope="session")
@@ -40,21 +35,6 @@ def sessions(template: sqlite3.Connection) -> Iterator[sessionmaker[SteppedSessi
     yield sessionmaker(engine, class_=SteppedSession, expire_on_commit=False)
     engine.dispose()
     connection.close()
-
-
-@pytest.fixture(autouse=True)
-def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks and creations side by side, and yet the same in every run of a seed."""
-    for module in (transaction_batcher, commands):
-        monkeypatch.setattr(module, "ThreadPoolExecutor", TurnByTurn)
-
-
-@pytest.fixture(autouse=True)
-def ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids in the order of their making, and the same in every run of a seed."""
-    numbers = itertools.count(1)
-    for module in (placing, trial_starts):
-        monkeypatch.setattr(module, "new_id", lambda prefix: f"{prefix}-{next(numbers):06}")
 
 
 @pytest.fixture

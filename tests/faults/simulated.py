@@ -7,9 +7,10 @@ on, another one has its turn, it sleeps past its lease, or its whole process die
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
@@ -159,28 +160,18 @@ class SteppedExecutor:
         return answer
 
 
-class TurnByTurn:
-    """A pool of threads that works in the one that asks, so that only one thread moves at a time here, too."""
+class TurnByTurn(futures.Executor):
+    """A pool of threads that works in the one that asks, so that only one thread moves at a time here, too: passes and
+    creations side by side, and yet the same in every run of a seed.
+    """
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*args))
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> futures.Future[Any]:
+        future: futures.Future[Any] = futures.Future()
+        future.set_result(work(*args, **options))
         return future
-
-    def map(self, work: Callable[..., Any], *args: Iterable[Any]) -> Iterator[Any]:
-        return iter([work(*some) for some in zip(*args, strict=True)])
-
-    def shutdown(self, **_: Any) -> None:
-        pass
 
 
 class Process:
@@ -200,6 +191,8 @@ class Process:
             secret_key=b"k" * 32,
             # Side by side in every other seed; see TurnByTurn.
             create_at_once=1 if world.seed % 2 else 4,
+            make_id=world.make_id,
+            make_pool=TurnByTurn,
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
@@ -288,9 +281,14 @@ class World:
         self.beats = dict.fromkeys(self.periods, self.engine.now)
         self.beat_scale = 1.0
         self.made = 0
+        self.numbers = itertools.count(1)
         self.processes = [self._new_process() for _ in range(self.process_count)]
 
     # What the processes call
+
+    def make_id(self, prefix: str) -> str:
+        """Ids in the order of their making, and the same in every run of a seed."""
+        return f"{prefix}-{next(self.numbers):06}"
 
     def notify(self, topic: str, key: str = "") -> None:
         """A bell that loses, doubles and delays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
@@ -97,7 +97,12 @@ class _PlacedGang:
 
 
 def place_all(
-    session: Session, orders: Sequence[StartOrder], *, executor: str, now: datetime
+    session: Session,
+    orders: Sequence[StartOrder],
+    *,
+    executor: str,
+    now: datetime,
+    make_id: Callable[[str], str] = new_id,
 ) -> dict[JobId, AttemptId | StaleWrite]:
     """Write attempts and replicas, and move the jobs to starting. Each gang is placed as a whole or not at all, and
     independently of the others. The caller holds the tick's lease.
@@ -110,7 +115,7 @@ def place_all(
     gangs: dict[str, _PlacedGang] = {}
     for order in orders:
         try:
-            gangs[order.start.job_id] = _place_gang(order, capacities)
+            gangs[order.start.job_id] = _place_gang(order, capacities, make_id)
         except StaleWrite as stale:
             outcomes[order.start.job_id] = stale
     moved = _move_jobs(session, list(gangs.values()), now)
@@ -132,19 +137,27 @@ def place_all(
     return outcomes
 
 
-def _place_gang(order: StartOrder, capacities: dict[str, _NodeCapacity]) -> _PlacedGang:
+def _place_gang(order: StartOrder, capacities: dict[str, _NodeCapacity], make_id: Callable[[str], str]) -> _PlacedGang:
     """Take resources for the whole gang. Raises ``StaleWrite``, and takes none, when a node has too little."""
     names = {placement.node for placement in order.start.placements}
     if not names <= capacities.keys():
         raise StaleWrite("a node of the plan is gone")
     trial_capacities: dict[str, _NodeCapacity] = {name: capacities[name].copy() for name in names}
-    attempt_id = AttemptId(new_id("att"))
+    attempt_id = AttemptId(make_id("att"))
     requests = {role.role: role.request for role in order.gang.roles}
     placements = order.start.placements
     replicas: dict[int, dict[str, object]] = {
-        rank: _replica(
-            order.start.job_id, attempt_id, rank, placements[rank], requests[placements[rank].role], trial_capacities
-        )
+        rank: {
+            "id": make_id("rep"),
+            **_replica(
+                order.start.job_id,
+                attempt_id,
+                rank,
+                placements[rank],
+                requests[placements[rank].role],
+                trial_capacities,
+            ),
+        }
         for rank in in_order_of_size([requests[placement.role].gpu_milli for placement in placements])
     }
     capacities.update(trial_capacities)
@@ -207,7 +220,9 @@ def _line(placed: _PlacedGang, number: int, project_id: str, now: datetime) -> d
     )
 
 
-def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> AttemptId:
+def grow(
+    session: Session, grow_: Grow, *, gang: Gang, now: datetime, make_id: Callable[[str], str] = new_id
+) -> AttemptId:
     """Write the replicas that join the job's live attempt; its reconcile creates them. The caller holds the tick's
     lease.
 
@@ -237,7 +252,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         values = _replica(grow_.job_id, attempt_id, last + number, placement, request, capacities)
         before = known.get((placement.role, placement.index))
         if before is None:
-            session.execute(insert(Replica).values(**values))
+            session.execute(insert(Replica).values(id=make_id("rep"), **values))
             continue
         if before.memory_bytes > 0:
             raise StaleWrite(f"{placement.role}-{placement.index} holds its place still")
@@ -245,7 +260,6 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         values |= {"state": move.state.value, "exit": None, "started_at": None, "ended_at": None, "heartbeat_at": None}
         values["removal"] = null()
         values["generation"] = Replica.generation + 1
-        del values["id"]
         session.execute(
             update(Replica).where(Replica.id == before.id).values(**values).execution_options(synchronize_session=False)
         )
@@ -295,7 +309,6 @@ def _replica(
     capacities: Mapping[str, _NodeCapacity],
 ) -> dict[str, object]:
     return {
-        "id": new_id("rep"),
         "attempt_id": attempt_id,
         "job_id": job_id,
         "role": placement.role,

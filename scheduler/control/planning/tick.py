@@ -181,7 +181,13 @@ class Ticker:
         control = self.control
         try:
             with tick_lease.write() as session:
-                outcomes = place_all(session, orders, executor=control.executor.name, now=control.clock())
+                outcomes = place_all(
+                    session,
+                    orders,
+                    executor=control.executor.name,
+                    now=control.clock(),
+                    make_id=control.make_id,
+                )
         except Unavailable:
             raise  # the next one would fare no better
         except StaleWrite as stale:
@@ -239,7 +245,8 @@ class Ticker:
         for more in made.grows:
             try:
                 with tick_lease.write() as session:
-                    attempt_id = grow(session, more, gang=gangs[more.job_id], now=control.clock())
+                    gang = gangs[more.job_id]
+                    attempt_id = grow(session, more, gang=gang, now=control.clock(), make_id=control.make_id)
             except (StaleWrite, RowsLocked) as stale:
                 log.info("job.not_grown", job=more.job_id, why=str(stale))
                 continue

@@ -15,7 +15,6 @@ from core.db.tables import Archive, Study, Trial
 from core.domain.errors import StaleWrite
 from core.domain.studies.states import StudyState, TrialState
 from core.domain.studies.trials import searched, trial_spec
-from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies import promotion
@@ -129,7 +128,7 @@ class TrialStarter:
         facts, spec = self._context.facts, self._context.spec
         parameters = start.proposal.parameters
         return JobSubmission(
-            id=new_id("job"),
+            id=self._context.control.make_id("job"),
             spec=start.spec(trial_spec(spec, number, parameters)),
             project_id=facts.project_id,
             project=facts.project,

@@ -9,7 +9,6 @@ Replicas that the engine could not kill are reported once each, in the job's his
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -125,7 +124,7 @@ def create_batch(
 
     if len(members) == 1:
         return [create(members[0])]
-    with ThreadPoolExecutor(len(members), thread_name_prefix="create") as pool:
+    with control.make_pool(len(members), thread_name_prefix="create") as pool:
         return list(pool.map(create, members))
 
 

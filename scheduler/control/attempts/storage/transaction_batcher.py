@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import Any, Final
 
 import structlog
@@ -90,7 +90,7 @@ class TransactionBatcher:
             self._run(self._advance_one_by_one)
             return
         # One thread for each pass: else a few slow ones would delay all others.
-        pool = ThreadPoolExecutor(len(passes), thread_name_prefix="reconcile")
+        pool = self.control.make_pool(len(passes), thread_name_prefix="reconcile")
         try:
             self._run(lambda: self._advance_in_parallel(pool))
         finally:
@@ -138,7 +138,7 @@ class TransactionBatcher:
             self._renew_leases_if_due()
         self._finish_ended()
 
-    def _advance_in_parallel(self, pool: ThreadPoolExecutor) -> None:
+    def _advance_in_parallel(self, pool: Executor) -> None:
         """The same in parallel; slow passes are not waited for while others have yielded effects."""
         while self._ready_answers or self._working:
             now_s = time.monotonic()
