@@ -101,6 +101,7 @@ class FakeEngine:
     now: datetime = EPOCH
     violations: list[str] = field(default_factory=list)
     starts: list[tuple[datetime, ReplicaKey]] = field(default_factory=list)
+    next_port: int = _FIRST_PORT
     _replicas: dict[ReplicaKey, _Replica] = field(default_factory=dict)
     _unfinished: dict[ReplicaKey, _Replica] = field(default_factory=dict)  # that may still end
     _keys: dict[AttemptId, list[ReplicaKey]] = field(default_factory=dict)
@@ -109,7 +110,6 @@ class FakeEngine:
     _scripts: dict[tuple[str, int | None], list[Script]] = field(default_factory=dict)
     _late: list[tuple[datetime, Callable[[], None]]] = field(default_factory=list)
     _nodes: dict[str, NodeInfo] = field(init=False)
-    _next_port: int = _FIRST_PORT
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -315,8 +315,8 @@ class FakeEngine:
 
     def _fresh_port(self, taken: frozenset[int]) -> int:
         while True:
-            port = self._next_port
-            self._next_port = port + 1 if port < _LAST_PORT else _FIRST_PORT
+            port = self.next_port
+            self.next_port = port + 1 if port < _LAST_PORT else _FIRST_PORT
             if port not in taken:
                 return port
 

@@ -110,6 +110,14 @@ class ReplicaFolder:
             return None
         return RuntimeProcess(data["pid"], data["start_ticks"], data["boot_id"], tuple(data.get("cgroups") or ()))
 
+    def claim_start(self) -> bool:
+        """Whether this process starts the order, and not a forked runtime that comes late."""
+        try:
+            os.close(os.open(self.path / "start_claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return False
+        return True
+
     def try_lock(self) -> bool:
         """Whether no process, creator or runtime, holds the folder's lock now."""
         return not file_locks.is_held(self.path / "lock")

@@ -168,7 +168,7 @@ class WarmStarts:
         if answer:
             return CLAIMED if answer == b"1" else _NOT_CLAIMED
         # No process has claimed the start. The process that creates the file `start_claim` starts the order.
-        if not _claim_start(state):
+        if not state.claim_start():
             return _wait_for_runtime(connection, state)
         if is_silent:
             # It holds descriptors of ours, and may hold them for ever: what does not answer must not stay.
@@ -260,15 +260,6 @@ def _kill_peer(connection: socket.socket) -> None:
         os.kill(_peer(connection)[0], signal.SIGKILL)
     except OSError:  # gone by itself
         pass
-
-
-def _claim_start(state: ReplicaFolder) -> bool:
-    """Whether this process starts the order, and not a forked runtime that comes late."""
-    try:
-        os.close(os.open(state.path / "start_claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError:
-        return False
-    return True
 
 
 def _wait_for_runtime(connection: socket.socket, state: ReplicaFolder) -> int | None:

@@ -25,13 +25,13 @@ from tests.properties.preemption_worlds import any_policy
 def one_by_one(snapshot: Snapshot) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JobQueue, "refuse", lambda _self, _kind, _above_s=None: None)
-        patch.setattr(turns_module, "_merged", lambda _projects, _waits: ())
-        walk = JobQueue._walk
+        patch.setattr(turns_module, "merge_tied", lambda _projects, _waits: ())
+        batches = JobQueue.batches
 
         def alone(self: JobQueue, shares: object, _waits: object) -> object:
-            return walk(self, shares, lambda kind: kind.is_ineligible)  # type: ignore[arg-type]
+            return batches(self, shares, lambda kind: kind.is_ineligible)  # type: ignore[arg-type]
 
-        patch.setattr(JobQueue, "_walk", alone)
+        patch.setattr(JobQueue, "batches", alone)
         return plan(snapshot)
 
 
@@ -79,7 +79,7 @@ def crowded(seed: int) -> Snapshot:
 def test_a_plan_is_the_same_if_each_job_is_queried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     together = 0
     monkeypatch.setattr(order_module, "_LOOKED_AHEAD", 5)
-    fill = turns_module._merged
+    fill = turns_module.merge_tied
 
     def counted(*args: object) -> object:
         nonlocal together
@@ -87,7 +87,7 @@ def test_a_plan_is_the_same_if_each_job_is_queried_alone(monkeypatch: pytest.Mon
         together += bool(found)
         return found
 
-    monkeypatch.setattr(turns_module, "_merged", counted)
+    monkeypatch.setattr(turns_module, "merge_tied", counted)
     for seed in range(120):
         snapshot = crowded(seed)
         made, slow = plan(snapshot), one_by_one(snapshot)

@@ -30,7 +30,7 @@ def progressive_filling(
     alone = 0  # jobs to take singly before testing again whether tied projects can be merged
     while (project := fair_queue.first()) is not None:
         if alone <= 0 and len(tied := fair_queue.tied()) > 1:
-            merged = _merged(tied, waits)
+            merged = merge_tied(tied, waits)
             if len(merged) >= len(tied):
                 yield merged
                 for project in tied:
@@ -43,7 +43,7 @@ def progressive_filling(
         fair_queue.update(project)
 
 
-def _merged(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool]) -> Sequence[QueueEntry]:
+def merge_tied(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool]) -> Sequence[QueueEntry]:
     """The jobs that tied projects take in turn while only the sort keys of their jobs decide, merged into one batch.
 
     Ends where one of them has a job of another class next, since its position may then change. Empty if one of them

@@ -115,7 +115,7 @@ class JobQueue:
         Jobs that are known to wait (:meth:`waits`) come in batches; every other job comes alone.
         """
         self._walks += 1
-        return self._walk(self.shares, self.waits)
+        return self.batches(self.shares, self.waits)
 
     def refuse(self, job_class: JobClass, above_s: float | None = None) -> None:
         """Record that no job of this class can start in the present walk while its project starts nothing.
@@ -151,11 +151,11 @@ class JobQueue:
         """
         taken: list[QueuedGang] = []
         if all(len(users) == 1 for users in self._ranks) and (self._is_fair or not self._owed):
-            for run in self._walk(self.shares, lambda _: True):
+            for run in self.batches(self.shares, lambda _: True):
                 taken.extend([job for _, job, _ in run])
             return taken
         twin = self.shares.copy()
-        for run in self._walk(twin, lambda job_class: job_class.is_ineligible or len(taken) >= _LOOKED_AHEAD):
+        for run in self.batches(twin, lambda job_class: job_class.is_ineligible or len(taken) >= _LOOKED_AHEAD):
             _, job, job_class = run[0]
             if len(taken) < _LOOKED_AHEAD and not job_class.is_ineligible:
                 twin.add(job.project, job.user, twin.likely_amounts(job.gang, job.shape))
@@ -175,7 +175,8 @@ class JobQueue:
         job_class.is_ineligible = True
         return True
 
-    def _walk(self, shares: Shares, waits: Callable[[JobClass], bool]) -> Iterator[Batch]:
+    def batches(self, shares: Shares, waits: Callable[[JobClass], bool]) -> Iterator[Batch]:
+        """All jobs in the order of ``shares``: those for which ``waits`` holds in batches, every other one alone."""
         gone = self.withdrawn.copy()
         is_ineligible = self._is_ineligible if self._hopeless or self._may_start is not None else None
         for users in self._ranks:

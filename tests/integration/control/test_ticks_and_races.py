@@ -97,7 +97,7 @@ def test_a_gang_that_cannot_be_written_keeps_no_other_back(plane, monkeypatch):
 def test_two_gangs_never_get_the_same_port(plane):
     plane.engine.script("worker", Script(run_for=None))
     jobs = [plane.submit(f"j{number}", workers=2) for number in range(4)]
-    plane.engine._next_port = 59_990
+    plane.engine.next_port = 59_990
     plane.settle()
     layouts = [plane.one(Attempt, job_id=job).layout for job in jobs]
     ports = [port for layout in layouts for replica in layout for port in replica["ports"]]

@@ -58,20 +58,22 @@ def test_a_parent_that_does_not_answer_is_passed_by(lasting, monkeypatch):
     run(lasting, SAYS)
 
 
+class AwaitedClaim(ReplicaFolder):
+    def claim_start(self) -> bool:
+        wait_for(lambda: self.read("start_claim"))
+        return super().claim_start()
+
+
 @pytest.mark.parametrize("has_claimed", [False, True])
 def test_a_forked_runtime_that_stalls_is_not_waited_for(lasting, tmp_path, monkeypatch, has_claimed):
     """It is stopped where it reads its order. Before the claim it is ended, and the order executed; else it goes on."""
     folder = lasting.parent()
-    state = ReplicaFolder(tmp_path)
+    state = AwaitedClaim(tmp_path)
     os.mkfifo(tmp_path / "order.json")
     if has_claimed:
         state.write("runtime.json", {"pid": 1, "start_ticks": 1, "boot_id": ""})
     for name in ("_ANSWER_S", "_CLAIM_S"):
         monkeypatch.setattr(warm, name, 0.2)
-    take = warm._claim_start
-    monkeypatch.setattr(
-        warm, "_claim_start", lambda state: (wait_for(lambda: state.read("start_claim")), take(state))[1]
-    )
     starts = warm.WarmStarts(folder.parents[1], WarmLimits(1, 2**31, 60.0), python="python", runtime=Path())
     with (tmp_path / "lock").open("w") as lock, (tmp_path / "log").open("w") as log:
         reported = starts.start(
