@@ -18,6 +18,19 @@ from typer.testing import Result
 Invoke = Callable[..., Result]
 
 
+@pytest.fixture
+def run_as_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """``run_as_platform(script)``: this runs where Python would run the platform."""
+
+    def replace(script: str) -> None:
+        python = tmp_path / "python"
+        python.write_text(f"#!{sys.executable}\n{script}\n")
+        python.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(python))
+
+    return replace
+
+
 def start(*arguments: str, home: Path, **more: Any) -> subprocess.CompletedProcess[str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("TRAINMASTER_")}
     environ |= {"TRAINMASTER_HOME": str(home), "TRAINMASTER_CONFIG": str(home / "contexts.json"), **more}
@@ -100,13 +113,12 @@ def test_down_without_a_platform_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_second_up_tells_where_the_first_one_is_with_a_fresh_link(
-    cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch, no_config: Path
+    cli: Invoke, server: Any, run_as_platform: Callable[[str], None], no_config: Path
 ) -> None:
     (no_config / "up.json").write_text(
         json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid(), "login_url": "old"})
     )
-    refusal = [sys.executable, "-c", "import sys; sys.exit(6)"]
-    monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: refusal)
+    run_as_platform("import sys; sys.exit(6)")
     server.on("GET", "/health", {"status": "ok", "version": "1"})
     server.on("POST", "/login/codes", {"user": "admin", "code": "new", "expires_at": "2026-11-21T08:00:00Z"})
     done = cli("up")
@@ -133,19 +145,19 @@ def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
 
 
 def test_of_an_up_that_fails_the_last_sentence_is_reported_and_not_how_far_it_was(
-    cli: Invoke, monkeypatch: pytest.MonkeyPatch
+    cli: Invoke, run_as_platform: Callable[[str], None]
 ) -> None:
-    fails = [sys.executable, "-c", "import sys; sys.exit('Starting: preparing\\nThe port 1 is taken.')"]
-    monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: fails)
+    run_as_platform("import sys; sys.exit('Starting: preparing\\nThe port 1 is taken.')")
     done = cli("up", "--detach")
     assert (done.exit_code, done.stderr) == (1, "Error: The port 1 is taken.\n")
 
 
-def test_of_an_up_that_is_killed_it_is_informed_how_far_it_was(cli: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = (
+def test_of_an_up_that_is_killed_it_is_informed_how_far_it_was(
+    cli: Invoke, run_as_platform: Callable[[str], None]
+) -> None:
+    run_as_platform(
         "import os, sys; print('Starting: waiting for the API', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     )
-    monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: [sys.executable, "-c", script])
     done = cli("up", "--detach")
     reported = "The platform ended while it was waiting for the API without a message; see the logs"
     assert done.exit_code == 1
