@@ -4,11 +4,12 @@ import json
 
 import pytest
 from trainmaster.wire.metrics import Report
-from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.reports import reporter as report
 from trainmaster_runtime.reports.reporter import Reporter, SendQueue
+
+from tests.unit.runtime.report_api import SkippingClock, connect_to
 
 
 class Api:
@@ -53,8 +54,27 @@ def log_lines():
 
 
 @pytest.fixture
-def reporter(tmp_path, api, log_lines):
-    made = Reporter(
+def make_reporter(tmp_path, api, log_lines, monkeypatch):
+    connect_to(api.post, monkeypatch)
+    monkeypatch.setattr(report, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
+    made = []
+
+    def make(**options):
+        made.append(new_reporter(tmp_path, log_lines, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one._send_queue.close()
+
+
+@pytest.fixture
+def reporter(make_reporter):
+    return make_reporter()
+
+
+def new_reporter(tmp_path, log_lines, **options):
+    return Reporter(
         api_url="http://api",
         token="tma_x",
         replica={"role": "worker", "index": 0, "generation": 1},
@@ -62,11 +82,8 @@ def reporter(tmp_path, api, log_lines):
         spool_path=str(tmp_path / "spool"),
         say=log_lines.append,
         api_file=str(tmp_path / "api.json"),
+        **options,
     )
-    made._post = api.post
-    made._beat_at = clock.monotonic()
-    yield made
-    made._send_queue.close()
 
 
 @pytest.fixture
@@ -78,14 +95,20 @@ def write(tmp_path):
     return append
 
 
-def go(reporter, *, last=False):
+@pytest.fixture
+def go(monkeypatch):
     """One round of the thread, with every back-off over."""
-    reporter._collect(last)
-    reporter._retry_at = 0.0
-    reporter._send_due(last)
+    skipping = SkippingClock(monkeypatch)
+
+    def run(reporter, *, last=False):
+        reporter._collect(last)
+        skipping.skip()
+        reporter._send_due(last)
+
+    return run
 
 
-def test_what_user_code_writes_arrives_in_order(reporter, api, write):
+def test_what_user_code_writes_arrives_in_order(reporter, api, write, go):
     write({"kind": "progress", "step": 1}, {"kind": "checkpoint", "path": "checkpoints/1", "step": 1})
     go(reporter)
     write({"kind": "progress", "step": 2, "metrics": {"loss": 0.5}})
@@ -97,7 +120,7 @@ def test_what_user_code_writes_arrives_in_order(reporter, api, write):
     ]
 
 
-def test_a_line_counts_when_it_is_whole(reporter, api, write):
+def test_a_line_counts_when_it_is_whole(reporter, api, write, go):
     write('{"kind": "progress", ')
     go(reporter)
     assert api.received == []
@@ -106,7 +129,7 @@ def test_a_line_counts_when_it_is_whole(reporter, api, write):
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_progress_that_a_script_reports_wins_over_its_printed_lines(reporter, write):
+def test_progress_that_a_script_reports_wins_over_its_printed_lines(reporter, write, go):
     reporter.collector = Collector(patterns=LinePatterns([]))
     write({"kind": "progress", "metrics": {"step_s": 0.1}})  # a timer's, of no step
     go(reporter)
@@ -118,7 +141,7 @@ def test_progress_that_a_script_reports_wins_over_its_printed_lines(reporter, wr
     assert reporter.collector.collect(is_last=False) == []
 
 
-def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write):
+def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write, go):
     reporter.collector = Collector(patterns=LinePatterns([]))
     write({"kind": "checkpoint", "path": "checkpoints/1", "step": 1, "metrics": {"loss": 0.5}})
     go(reporter)
@@ -127,19 +150,19 @@ def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write):
     assert metrics["data"]["series"][0]["name"] == "loss"
 
 
-def test_the_last_line_needs_no_newline(reporter, api, write):
+def test_the_last_line_needs_no_newline(reporter, api, write, go):
     write('{"kind": "progress", "step": 9}')
     go(reporter, last=True)
     assert api.received == [("progress", {"step": 9})]
 
 
-def test_a_line_of_brackets_ends_no_reports(reporter, api, write):
+def test_a_line_of_brackets_ends_no_reports(reporter, api, write, go):
     write("[" * 100_000 + "\n", {"kind": "progress", "step": 1})
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_a_line_without_an_end_is_left_out_and_reported_once(reporter, api, log_lines, write):
+def test_a_line_without_an_end_is_left_out_and_reported_once(reporter, api, log_lines, write, go):
     for _ in range(3):
         write("x" * 700_000)
         go(reporter)
@@ -151,13 +174,13 @@ def test_a_line_without_an_end_is_left_out_and_reported_once(reporter, api, log_
     assert "was left out" in log_lines[0]
 
 
-def test_rubbish_is_left_out(reporter, api, write):
+def test_rubbish_is_left_out(reporter, api, write, go):
     write("not json\n", "[1]\n", {"kind": "heartbeat"}, {"kind": "nonsense"}, {"kind": "progress", "step": 1})
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_while_the_api_is_away_everything_waits_and_then_arrives_once(reporter, api, write):
+def test_while_the_api_is_away_everything_waits_and_then_arrives_once(reporter, api, write, go):
     api.status = 0
     for step in range(50):
         write({"kind": "progress", "step": step})
@@ -167,7 +190,7 @@ def test_while_the_api_is_away_everything_waits_and_then_arrives_once(reporter, 
     assert [data["step"] for _, data in api.received] == list(range(50))
 
 
-def test_a_lost_answer_does_not_double_anything(reporter, api, write):
+def test_a_lost_answer_does_not_double_anything(reporter, api, write, go):
     api.loses_answers = True
     write({"kind": "progress", "step": 1})
     go(reporter)
@@ -178,7 +201,7 @@ def test_a_lost_answer_does_not_double_anything(reporter, api, write):
     assert [data["step"] for _, data in api.received] == [1, 2]
 
 
-def test_a_failed_call_is_not_repeated_at_once(reporter, api, write):
+def test_a_failed_call_is_not_repeated_at_once(reporter, api, write, go):
     api.status = 503
     write({"kind": "progress", "step": 1})
     go(reporter)
@@ -186,17 +209,17 @@ def test_a_failed_call_is_not_repeated_at_once(reporter, api, write):
     assert api.calls == 1
 
 
-def test_what_the_server_dislikes_costs_only_itself(reporter, api, write):
+def test_what_the_server_dislikes_costs_only_itself(reporter, api, write, go):
     api.dislikes = lambda item: item["data"].get("step") == 3
     write(*({"kind": "progress", "step": step} for step in range(8)))
     go(reporter)
     assert [data["step"] for kind, data in api.received if kind == "progress"] == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_heartbeats_come_when_nothing_else_does(reporter, api):
-    reporter._beat_at = -1000.0
+def test_heartbeats_come_when_nothing_else_does(reporter, api, go, monkeypatch):
+    monkeypatch.setattr(report, "HEARTBEAT_S", 10.0)
     go(reporter)
-    go(reporter)
+    reporter._send_due(False)
     assert api.received == [("heartbeat", {})]
 
 
@@ -213,7 +236,7 @@ def test_only_an_ended_attempt_is_a_reason_to_end(reporter, api, write, status, 
     assert reporter._is_refused
 
 
-def test_a_refused_token_ends_the_reports_and_is_reported_once(reporter, api, log_lines, write):
+def test_a_refused_token_ends_the_reports_and_is_reported_once(reporter, api, log_lines, write, go):
     api.status = 401
     write({"kind": "progress", "step": 1})
     go(reporter)
@@ -221,7 +244,7 @@ def test_a_refused_token_ends_the_reports_and_is_reported_once(reporter, api, lo
     assert len(log_lines) == 1
 
 
-def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write):
+def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write, go):
     api.status = 0
     write({"kind": "progress", "step": 1})
     go(reporter)
@@ -233,7 +256,7 @@ def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write):
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter, api, log_lines, write):
+def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter, api, log_lines, write, go):
     api.status = 404
     write({"kind": "progress", "step": 1})
     go(reporter)
@@ -253,7 +276,7 @@ def test_a_broken_note_of_a_move_changes_nothing(tmp_path, reporter, text):
     assert reporter._url == "http://api/api/v1/runtime/report"
 
 
-def test_what_was_read_of_the_report_file_takes_no_room(tmp_path, reporter, api, write):
+def test_what_was_read_of_the_report_file_takes_no_room(tmp_path, reporter, api, write, go):
     for first in range(0, 20_000, 2_000):
         write(*({"kind": "progress", "step": first + n, "note": "x" * 500} for n in range(2_000)))
         reporter._collect(False)
@@ -302,10 +325,10 @@ class Pieces:
         self.is_closed = True
 
 
-def test_what_is_read_at_the_end_is_sent_before_all_is_read(reporter, api, monkeypatch):
+def test_what_is_read_at_the_end_is_sent_before_all_is_read(make_reporter, api, monkeypatch):
     monkeypatch.setattr(report, "_READ_S", 0.0)
-    reporter._make_collector = lambda: pieces
     pieces = Pieces(3, api)
+    reporter = make_reporter(collector=lambda: pieces)
     reporter.start()
     reporter.finish()
     assert pieces.sent == [0, 1, 2, 3]

@@ -9,13 +9,13 @@ import threading
 import time
 
 import pytest
-from trainmaster_runtime import clock
 from trainmaster_runtime.reports import reporter
 from trainmaster_runtime.reports.reporter import Reporter
 from trainmaster_runtime.reports.spool import SpoolFile
 
 from core.storage.spooled_reports import ReplicaStart, find_spools, place_of, read_spool
 from core.storage.tree import Tree
+from tests.unit.runtime.report_api import SkippingClock, connect_to
 
 START = ReplicaStart("worker", 0, 1)
 FOLDER = place_of("job-1", 1)
@@ -29,6 +29,7 @@ class Lab:
         self.output = folder / "output"
         self.source = folder / "report.jsonl"
         self.status = 0
+        self.takes_s = 0.0
         self.answer = {}
         self.sent = []
         self.log_lines = []
@@ -42,12 +43,8 @@ class Lab:
             spool_file=SpoolFile(str(self.output / FOLDER / START.file_name), TOKEN),
         )
 
-    def answering(self):
-        self.reporter._post = self.post
-        self.reporter._beat_at = clock.monotonic()  # no heartbeat among what is counted
-        return self
-
     def post(self, body):
+        time.sleep(self.takes_s)
         if self.status == 0:
             raise OSError("connection refused")
         if self.status != 200:
@@ -59,10 +56,10 @@ class Lab:
         with self.source.open("a") as stream:
             stream.writelines(json.dumps({"kind": "progress", "step": step}) + "\n" for step in steps)
 
-    def go(self):
+    def go(self, skipping):
         """One round of the thread, with every back-off over."""
         self.reporter._collect(False)
-        self.reporter._retry_at = self.reporter._keep_at = 0.0
+        skipping.skip()
         self.reporter._send_due(False)
         self.reporter._save_periodically()
 
@@ -78,19 +75,26 @@ class Lab:
 
 
 @pytest.fixture
+def skipping(monkeypatch):
+    return SkippingClock(monkeypatch)
+
+
+@pytest.fixture
 def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(reporter, "FLUSH_S", 0.3)
     monkeypatch.setattr(reporter, "_FIRST_S", 0.0)
     (tmp_path / "output").mkdir()
-    made = Lab(tmp_path).answering()
+    monkeypatch.setattr(reporter, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
+    made = Lab(tmp_path)
+    connect_to(made.post, monkeypatch)
     yield made
     made.reporter._send_queue.close()
 
 
-def test_what_an_api_that_is_away_did_not_take_is_preserved_with_its_numbers(lab):
+def test_what_an_api_that_is_away_did_not_take_is_preserved_with_its_numbers(lab, skipping):
     lab.status = 200
     lab.write(1, 2)
-    lab.go()
+    lab.go(skipping)
     assert lab.sent == [1, 2]
     lab.status = 0
     lab.reporter.start()
@@ -116,19 +120,19 @@ def test_more_than_a_batch_is_preserved_in_order(lab):
     assert lab.spooled_items() == [(n, n) for n in range(1, 1801)]
 
 
-def test_a_job_that_runs_on_while_the_api_is_away_keeps_what_its_node_could_take_along(lab):
+def test_a_job_that_runs_on_while_the_api_is_away_keeps_what_its_node_could_take_along(lab, skipping):
     lab.write(1)
-    lab.go()
+    lab.go(skipping)
     assert lab.spooled_items() == []  # one failure is no outage
     for _ in range(3):
-        lab.go()
+        lab.go(skipping)
     assert lab.spooled_items() == [(1, 1)]
     lab.write(2)
-    lab.go()
+    lab.go(skipping)
     assert lab.spooled_items() == [(1, 1), (2, 2)]
     lab.status = 200
-    lab.go()
-    lab.go()
+    lab.go(skipping)
+    lab.go(skipping)
     assert (lab.sent, lab.spooled_items()) == ([1, 2], [])
 
 
@@ -148,13 +152,9 @@ def test_what_was_refused_is_preserved_unless_the_attempt_is_over(lab, status, a
 
 
 def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypatch):
-    def slow(body):
-        time.sleep(0.2)
-        return lab.post(body)
-
     monkeypatch.setattr(reporter, "_BATCH_ITEMS", 1)
     lab.status = 200
-    lab.reporter._post = slow
+    lab.takes_s = 0.2
     lab.reporter.start()
     lab.write(*range(1, 101))
     since = time.monotonic()
@@ -166,13 +166,9 @@ def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypa
 
 
 def test_an_api_that_takes_one_after_the_other_is_given_all(lab, monkeypatch):
-    def slow(body):
-        time.sleep(0.1)
-        return lab.post(body)
-
     monkeypatch.setattr(reporter, "_BATCH_ITEMS", 1)
     lab.status = 200
-    lab.reporter._post = slow
+    lab.takes_s = 0.1
     lab.reporter.start()
     lab.write(*range(1, 11))  # a second, and not the time that an end has for an API that is away
     lab.reporter.finish()
