@@ -21,8 +21,7 @@ from api.http.routing import new_router
 from api.http.sse import stream_document, stream_response
 from api.metrics import resources, service
 from api.metrics.columns import Plain, as_json, read_stream_cursor
-from api.metrics.service import ChartQuery
-from api.metrics.stream import MetricStreamer
+from api.metrics.service import ChartQuery, MetricStreamer
 from core.db.repositories.metrics.reads import ChartWindow, SeriesFilter
 from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState

@@ -25,8 +25,7 @@ from api.jobs import verbs
 from api.jobs.schemas import JUST_QUEUED, wait_reason_of
 from api.jobs.service import canonical, check_submission, submit
 from api.protocols.kit.errors import AlreadyExists
-from api.protocols.kubeflow.manifests import job_spec_of, read_manifest
-from api.protocols.kubeflow.runtimes import GROUP
+from api.protocols.kubeflow.manifests import GROUP, job_spec_of, read_manifest
 from core.db.engine import AnySelect
 from core.db.repositories.jobs import live_attempt_id, view_rows
 from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica

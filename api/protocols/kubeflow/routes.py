@@ -21,7 +21,7 @@ from api.http.protocol_errors import Codes, ProtocolRoute
 from api.protocols.kit.errors import AlreadyExists, NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import limiter_of
-from api.protocols.kubeflow import jobs, runtimes, views
+from api.protocols.kubeflow import jobs, manifests, views
 from core.domain.errors import (
     Conflict,
     Forbidden,
@@ -68,7 +68,7 @@ Namespace = Annotated[str, Path(max_length=100)]
 Name = Annotated[str, Path(max_length=300)]
 RawBody = Annotated[dict[str, Any], Body()]
 
-_GROUP: Final = f"/apis/{runtimes.VERSION}"
+_GROUP: Final = f"/apis/{manifests.VERSION}"
 _OF_NAMESPACE: Final = f"{_GROUP}/namespaces/{{namespace}}"
 _CORE: Final = "/api/v1/namespaces/{namespace}"
 _SELECTOR: Final = re.compile(
@@ -108,14 +108,14 @@ def version_of_trainer(namespace: Namespace, caller: Reader) -> Response:
 def list_cluster_runtimes(request: Request, caller: Reader, context: AppContextDep) -> Response:
     del caller
     _demand_served(request)
-    found = [runtimes.view(runtime, context.settings) for runtime in runtimes.RUNTIMES.values()]
-    return _items(runtimes.KIND, runtimes.VERSION, found)
+    found = [manifests.view(runtime, context.settings) for runtime in manifests.RUNTIMES.values()]
+    return _items(manifests.KIND, manifests.VERSION, found)
 
 
 @router.get(f"{_GROUP}/clustertrainingruntimes/{{name}}")
 def get_cluster_runtime(name: Name, caller: Reader, context: AppContextDep) -> Response:
     del caller
-    return answer(runtimes.view(runtimes.find_runtime(name), context.settings))
+    return answer(manifests.view(manifests.find_runtime(name), context.settings))
 
 
 @router.get(f"{_OF_NAMESPACE}/trainingruntimes")
@@ -123,7 +123,7 @@ def list_runtimes(namespace: Namespace, caller: Reader, context: AppContextDep) 
     """Always empty: all projects share the cluster runtimes."""
     with context.read() as work:
         caller.member_of(work.session, namespace)
-    return _items("TrainingRuntime", runtimes.VERSION, [])
+    return _items("TrainingRuntime", manifests.VERSION, [])
 
 
 # --- TrainJobs -------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, cont
         listed = jobs.list_all(work.session, caller, namespace)
         waits = jobs.reasons_of(work.session, listed, work.now)
         found = [views.job_view(job, namespace, waits.get(job.id), is_listed=True) for job in listed]
-    return _items("TrainJob", runtimes.VERSION, found)
+    return _items("TrainJob", manifests.VERSION, found)
 
 
 @router.get(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
@@ -157,7 +157,7 @@ def get_train_job(namespace: Namespace, name: Name, caller: Reader, context: App
 def delete_train_job(namespace: Namespace, name: Name, caller: Writer, context: AppContextDep) -> Response:
     with context.write() as work:
         job = jobs.delete(work, caller, namespace, name)
-        details = {"name": name, "group": runtimes.GROUP, "kind": "trainjobs", "uid": job.id}
+        details = {"name": name, "group": manifests.GROUP, "kind": "trainjobs", "uid": job.id}
     return answer({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
 
@@ -212,13 +212,13 @@ async def read_pod_log(
     name: Name,
     caller: Reader,
     context: AppContextDep,
-    container: str = runtimes.NODE,
+    container: str = manifests.NODE,
     follow: bool = False,
     tail_lines: Annotated[int | None, Query(alias="tailLines", ge=0, le=_TAIL_LIMIT)] = None,
 ) -> Response:
     _demand_served(request, "container", "follow", "tailLines")
-    if container != runtimes.NODE:
-        raise InvalidRequest(f"container: a pod here has one, {runtimes.NODE}, and not {container[:100]}.")
+    if container != manifests.NODE:
+        raise InvalidRequest(f"container: a pod here has one, {manifests.NODE}, and not {container[:100]}.")
 
     limiter = limiter_of(request.app.state, "pod_log_readers", _READERS)
 

@@ -10,8 +10,7 @@ from trainmaster.wire.jobs import WaitReasonView
 
 from api.protocols.kit.json_values import timestamp
 from api.protocols.kubeflow.jobs import Pod
-from api.protocols.kubeflow.manifests import PROCESSES, RUNTIME_LABEL
-from api.protocols.kubeflow.runtimes import GROUP, KIND, NODE, VERSION, image_of
+from api.protocols.kubeflow.manifests import GROUP, KIND, NODE, PROCESSES, RUNTIME_LABEL, VERSION, image_of
 from core.db.tables import Event, Job
 from core.domain.jobs.states import JobState, ReplicaState
 from core.settings import Settings

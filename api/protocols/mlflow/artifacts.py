@@ -21,8 +21,7 @@ from api.protocols.kit.streams import large_blocks, write_all
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, ReadScope, Script, ScriptAccess
 from api.protocols.mlflow.models import find_model
-from api.protocols.mlflow.runs import find_run
-from api.protocols.mlflow.views import artifact_uri
+from api.protocols.mlflow.runs import artifact_uri, find_run
 from core.db.tables import Job
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
 from core.storage.tree import PATH_LIMIT_BYTES, Tree, split_path

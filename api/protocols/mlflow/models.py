@@ -14,10 +14,9 @@ from api.protocols.kit.json_values import answer, json_double, milliseconds
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, ReadScope, Script, ScriptAttempt
 from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
-from api.protocols.mlflow.runs import RunFacts, bounded_inputs, set_params, set_tags, writable_run
+from api.protocols.mlflow.runs import RunFacts, artifact_uri, bounded_inputs, pairs, set_params, set_tags, writable_run
 from api.protocols.mlflow.schemas import CreateModel, FinalizeModel, LoggedMetric, Params, SearchModels, Tags
 from api.protocols.mlflow.search import page_of, page_start
-from api.protocols.mlflow.views import artifact_uri, pairs
 from core.db.tables import MlflowModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id

@@ -19,10 +19,9 @@ from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, ReadScope, Script, ScriptAttempt
 from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
 from api.protocols.mlflow.models import own_model
-from api.protocols.mlflow.runs import writable_run
+from api.protocols.mlflow.runs import artifact_uri, pairs, writable_run
 from api.protocols.mlflow.schemas import CreateRegistered, CreateVersion, SearchPage, SearchRegistered
 from api.protocols.mlflow.search import page_of, page_start
-from api.protocols.mlflow.views import artifact_uri, pairs
 from core.db.engine import insert_into
 from core.db.tables import MlflowModelVersion, MlflowRegisteredModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound

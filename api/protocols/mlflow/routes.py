@@ -22,8 +22,11 @@ from api.protocols.mlflow.runs import (
     append_model_history,
     bounded_inputs,
     create_run,
+    experiment_view,
     find_run,
     lock_row,
+    run_info,
+    run_view,
     set_params,
     set_tags,
     update_run,
@@ -47,7 +50,6 @@ from api.protocols.mlflow.schemas import (
     UpdateRun,
 )
 from api.protocols.mlflow.search import page_start, search_experiments, search_runs
-from api.protocols.mlflow.views import experiment_view, run_info, run_view
 from core.db.tables import Project
 from core.domain.errors import Forbidden, NotFound
 

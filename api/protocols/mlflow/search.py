@@ -26,9 +26,8 @@ from api.protocols.mlflow.filters import (
     parse_order,
 )
 from api.protocols.mlflow.metrics import last_values
-from api.protocols.mlflow.runs import RunFacts, at_ms, facts_of, run_query
+from api.protocols.mlflow.runs import RunFacts, artifact_uri, at_ms, experiment_view, facts_of, run_query, run_view
 from api.protocols.mlflow.schemas import SearchPage, SearchRuns
-from api.protocols.mlflow.views import artifact_uri, experiment_view, run_view
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
 from core.domain.metrics.points import TIME_LIMIT_MS

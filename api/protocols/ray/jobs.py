@@ -18,9 +18,8 @@ from api.jobs import verbs
 from api.jobs.schemas import wait_reason_of
 from api.jobs.service import Submission, canonical, check_submission, submit
 from api.protocols.kit.json_values import milliseconds
-from api.protocols.ray.mapping import job_spec_of, translated_message
 from api.protocols.ray.packages import digest_of_package
-from api.protocols.ray.requests import JobRequest, read_environment
+from api.protocols.ray.requests import JobRequest, job_spec_of, read_environment, translated_message
 from core.db.repositories.jobs import view_rows
 from core.db.tables import Job, RayJob
 from core.domain.errors import InvalidRequest, InvalidSpec, NotFound

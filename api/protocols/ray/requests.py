@@ -1,4 +1,6 @@
-"""A submission and its ``runtime_env`` as Ray's client sends them, read strictly: the rest of Ray is refused by name.
+"""A submission and its ``runtime_env`` as Ray's client sends them, read strictly, and mapped to our job spec.
+
+The rest of Ray is refused by name.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/openapi.html
 https://docs.ray.io/en/latest/ray-core/api/doc/ray.runtime_env.RuntimeEnv.html
@@ -13,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed, refuse_unknown
+from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
 from api.protocols.kit.json_values import shortened
 from core.db.json import dump_json
-from core.domain.errors import InvalidRequest
+from core.domain.contracts.tf_config import past_placeholders
+from core.domain.errors import InvalidRequest, InvalidSpec
 
 PROTOCOL: Final = "gcs"
 PACKAGE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.zip")
@@ -38,6 +42,47 @@ _FIELDS: Final = frozenset(
 _ABSENT_FIELDS: Final = {"retry_policy": "is not served: a driver runs once; leave it out"}
 _STORED_LIMIT: Final = 64 * 1024  # bytes of JSON: lists of a project's jobs include each job's request
 ENTRYPOINT_LIMIT: Final = 100_000  # characters; Linux takes no longer argument than 128 KiB
+# Ignored: `excludes` (applied when the client packed), `config` (time-outs of Ray's installer), `_ray_commit` (the Ray
+# that it would install).
+_SERVED_IN_ENV: Final = frozenset({"working_dir", "excludes", "pip", "env_vars", "image_uri", "config", "_ray_commit"})
+_USE_PIP: Final = "is not served; name the packages in pip"
+_USE_IMAGE: Final = "is not served; name an image that has it in image_uri, where the platform runs containers"
+_ABSENT_IN_ENV: Final = {
+    "conda": _USE_PIP,
+    "uv": _USE_PIP,
+    "py_modules": "is not served; put the modules into the working_dir",
+    "java_jars": "is not served",
+    "container": "is not served; image_uri is, where the platform runs containers",
+    "py_executable": "is not served; write the interpreter into the entrypoint",
+    "worker_process_setup_hook": "is not served; call it in the script",
+    "nsight": _USE_IMAGE,
+    "rocprof_sys": _USE_IMAGE,
+    "mpi": "is not served; jobs of the platform run MPI with several replicas",
+}
+_PIP_FIELDS: Final = frozenset({"packages", "pip_check", "pip_version", "pip_install_options"})
+# Ray's defaults, which are ours, too.
+_PIP_OPTIONS: Final = frozenset({"--disable-pip-version-check", "--no-cache-dir"})
+_LINES: Final = 1_000
+_LINE: Final = 1_000  # characters
+ROLE: Final = "worker"
+SUBMISSION_LABEL: Final = "ray-submission-id"
+_ENTRYPOINT: Final = "RAY_JOB_ENTRYPOINT"
+_LABEL_LIMIT: Final = 100  # of the metadata
+# Ray's custom resource for an accelerator.
+_ACCELERATOR: Final = "accelerator_type:"
+_NODE_LABEL: Final = "ray.io/"  # labels that Ray itself gives its nodes
+# Field of our spec -> field of Ray's request; the longest first.
+_SPEC_FIELDS: Final = (
+    (f"roles.{ROLE}.resources.gpu_type", "entrypoint_resources"),
+    (f"roles.{ROLE}.resources.gpus", "entrypoint_num_gpus"),
+    (f"roles.{ROLE}.resources.cpu", "entrypoint_num_cpus"),
+    (f"roles.{ROLE}.resources.memory", "entrypoint_memory"),
+    ("node_selector", "entrypoint_label_selector"),
+    ("env", "runtime_env.env_vars"),
+    ("image", "runtime_env.image_uri"),
+    ("code", "runtime_env.working_dir"),
+    ("command", "entrypoint"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,29 +227,6 @@ def _submission_id(raw: Mapping[str, Any]) -> str:
 
 # --- runtime_env -----------------------------------------------------------------------------------------------------
 
-# Ignored: `excludes` (applied when the client packed), `config` (time-outs of Ray's installer), `_ray_commit` (the Ray
-# that it would install).
-_SERVED_IN_ENV: Final = frozenset({"working_dir", "excludes", "pip", "env_vars", "image_uri", "config", "_ray_commit"})
-_USE_PIP: Final = "is not served; name the packages in pip"
-_USE_IMAGE: Final = "is not served; name an image that has it in image_uri, where the platform runs containers"
-_ABSENT_IN_ENV: Final = {
-    "conda": _USE_PIP,
-    "uv": _USE_PIP,
-    "py_modules": "is not served; put the modules into the working_dir",
-    "java_jars": "is not served",
-    "container": "is not served; image_uri is, where the platform runs containers",
-    "py_executable": "is not served; write the interpreter into the entrypoint",
-    "worker_process_setup_hook": "is not served; call it in the script",
-    "nsight": _USE_IMAGE,
-    "rocprof_sys": _USE_IMAGE,
-    "mpi": "is not served; jobs of the platform run MPI with several replicas",
-}
-_PIP_FIELDS: Final = frozenset({"packages", "pip_check", "pip_version", "pip_install_options"})
-# Ray's defaults, which are ours, too.
-_PIP_OPTIONS: Final = frozenset({"--disable-pip-version-check", "--no-cache-dir"})
-_LINES: Final = 1_000
-_LINE: Final = 1_000  # characters
-
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnv:
@@ -269,3 +291,81 @@ def _requirements(value: Any) -> tuple[str, ...]:
         if len(line) > _LINE or "\n" in line or "\0" in line or line.strip() == "--" or line.startswith("/"):
             raise InvalidRequest(f"{at}: {line[:60]!r} is no line of a requirements file that can be served.", field=at)
     return tuple(line for line in value if line.strip())
+
+
+def job_spec_of(
+    project: str, submission_id: str, request: JobRequest, environment: RuntimeEnv, code: str | None
+) -> dict[str, Any]:
+    """Our job spec, not yet validated. Raises ``NotServed`` for unsupported resources."""
+    resources, selector = _resources(request)
+    labels = own_labels({**dict(list(request.metadata.items())[:_LABEL_LIMIT]), SUBMISSION_LABEL: submission_id})
+    # Placeholders in an entrypoint are literal text.
+    entrypoint, carried = past_placeholders(request.entrypoint, _ENTRYPOINT)
+    spec: dict[str, Any] = {
+        "name": slug(request.metadata.get("job_name") or submission_id, "ray-job"),
+        "project": project,
+        "command": _command(entrypoint, environment),
+        "env": {**environment.env_vars, **carried},
+        # One driver process, however many GPUs; Ray starts it once.
+        "roles": {ROLE: {"replicas": 1, "resources": resources, "processes_per_replica": 1}},
+        "labels": labels,
+        "max_restarts": 0,
+        "node_selector": selector,
+    }
+    if code is not None:
+        spec["code"] = code
+    if environment.image:
+        spec["image"] = environment.image
+    return spec
+
+
+def _command(entrypoint: str, environment: RuntimeEnv) -> str | list[str]:
+    if not environment.requirements:
+        return entrypoint
+    return command_with_packages(environment.requirements, "/bin/sh", "-c", entrypoint)
+
+
+def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
+    """Resources of the replica, and its node selector."""
+    found: dict[str, Any] = {}
+    if request.num_cpus:
+        found["cpu"] = request.num_cpus
+    if request.memory:
+        found["memory"] = request.memory
+    if request.num_gpus:
+        whole = int(request.num_gpus) if request.num_gpus.is_integer() else None
+        found["gpus"] = request.num_gpus if whole is None else whole
+    for name, amount in request.resources.items():
+        if not amount:
+            continue
+        if not name.startswith(_ACCELERATOR):
+            raise NotServed(
+                f"entrypoint_resources.{name[:100]}: custom resources are not served by this platform, but for "
+                f"{_ACCELERATOR}<model>; choose nodes by their labels (entrypoint_label_selector).",
+                field="entrypoint_resources",
+            )
+        found.setdefault("gpu_type", []).append(name.removeprefix(_ACCELERATOR))
+    for name, value in request.label_selector.items():
+        if name.startswith(_NODE_LABEL) or value.startswith(("!", "in(")):
+            raise NotServed(
+                f"entrypoint_label_selector.{name[:100]}: {value[:60]!r} is not served; give a label of nodes and "
+                "its one value.",
+                field="entrypoint_label_selector",
+            )
+    return found, dict(request.label_selector)
+
+
+def translated_message(error: InvalidSpec) -> str:
+    """The error message with the request's field names."""
+    if not error.errors:
+        return error.sentence
+    mistakes = []
+    for mistake in error.errors[:3]:
+        path = str(mistake["path"] or "")
+        for ours, theirs in _SPEC_FIELDS:
+            if path == ours or path.startswith((f"{ours}.", f"{ours}[")):
+                path = theirs + path.removeprefix(ours)
+                break
+        hint = f" ({mistake['hint']})" if mistake.get("hint") else ""
+        mistakes.append(f"{path}: {mistake['message']}{hint}" if path else f"{mistake['message']}{hint}")
+    return "; ".join(mistakes) + "."

@@ -31,8 +31,7 @@ from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import limiter_of
 from api.protocols.ray import jobs, packages
 from api.protocols.ray.jobs import is_waiting
-from api.protocols.ray.mapping import ROLE
-from api.protocols.ray.requests import read_job
+from api.protocols.ray.requests import ROLE, read_job
 from core.db.repositories.jobs import view_row
 from core.domain.errors import (
     AttemptEnded,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from api.app.unit_of_work import AppContextDep
 from api.protocols.kit.json_values import answer, timestamp
 from api.protocols.vertex.metadata import runs
-from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION, STORE
+from api.protocols.vertex.metadata.runs import ARTIFACT, CONTEXT, EXECUTION, STORE
 from api.protocols.vertex.names import PARENT, ParentDep, RawBody
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service

@@ -33,8 +33,7 @@ from api.protocols.vertex.serving.containers import (
 )
 from api.protocols.vertex.serving.endpoints import COLLECTION, read_split
 from api.protocols.vertex.table import table_of
-from api.protocols.vertex.training.jobs import check_placement
-from api.protocols.vertex.training.states import CANCELLED, FAILED_PRECONDITION
+from api.protocols.vertex.training.jobs import CANCELLED, FAILED_PRECONDITION, check_placement
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound

@@ -19,7 +19,7 @@ from api.protocols.vertex.names import TYPES, Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.states import CANCELLED, FAILED_PRECONDITION
+from api.protocols.vertex.training.jobs import CANCELLED, FAILED_PRECONDITION
 from core.db.repositories import models as rows
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound

@@ -15,9 +15,9 @@ from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import custom_jobs, jobs, tracking
+from api.protocols.vertex.training.jobs import FAILED_PRECONDITION
 from api.protocols.vertex.training.mapping import JobOrder
 from api.protocols.vertex.training.specs import in_camel_case, read_spec
-from api.protocols.vertex.training.states import FAILED_PRECONDITION
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionState
 

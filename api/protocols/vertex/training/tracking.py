@@ -10,7 +10,7 @@ from typing import Final
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
-from api.protocols.vertex.metadata import kinds as metadata
+from api.protocols.vertex.metadata import runs as metadata
 from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.records import service

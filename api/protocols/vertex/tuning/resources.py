@@ -21,9 +21,14 @@ from api.protocols.vertex.proto import Message
 from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
-from api.protocols.vertex.training.jobs import check_placement
+from api.protocols.vertex.training.jobs import (
+    CANCELLED,
+    INVALID_ARGUMENT,
+    JOB_STATES,
+    RESOURCE_EXHAUSTED,
+    check_placement,
+)
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
-from api.protocols.vertex.training.states import CANCELLED, INVALID_ARGUMENT, JOB_STATES, RESOURCE_EXHAUSTED
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
 from api.studies import service
 from api.studies.access import StudyAccess

@@ -100,7 +100,7 @@ def test_a_ps_without_memory_is_named_to_its_workers(
     ("wire", "mode", "where", "what"),
     [
         ("bf16", "async", "trainmaster_train.ps.server.updates.WorkerReplica", "the pull of worker 0"),
-        ("full", "async", "trainmaster_train.ps.server.snapshots.SnapshotBuffer", "the pull of worker 0"),
+        ("full", "async", "trainmaster_train.ps.server.sessions.SnapshotBuffer", "the pull of worker 0"),
         ("full", "async", "trainmaster_train.ps.wire.codec.Codec.decode", "the push of worker 0"),
         ("full", "sync", "trainmaster_train.ps.server.aggregation.GradientAggregator._gather", "an update"),
     ],

@@ -20,9 +20,8 @@ from trainmaster_train.ps.checkpoint.shard_writer import ShardWriter
 from trainmaster_train.ps.errors import ParameterServerError
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.server.aggregation import GradientAggregator, Push, PushResult, WorkerMembership
-from trainmaster_train.ps.server.sessions import WorkerSession
+from trainmaster_train.ps.server.sessions import SnapshotBuffer, SnapshotPool, WorkerReplica, WorkerSession
 from trainmaster_train.ps.server.shard import OnUpdated, Shard, no_memory
-from trainmaster_train.ps.server.snapshots import SnapshotBuffer, SnapshotPool, WorkerReplica
 from trainmaster_train.ps.wire.codec import Codec
 
 LOG_EVERY = 200  # updates
