@@ -39,7 +39,7 @@ _MIN_GAP_S: Final = 0.03
 # plane may cost. Up to a dozen replicas the limit has no effect.
 _CPU_SHARE: Final = 0.0125
 # Where only the detail of a waiting replica has changed, reconciles are at least so far apart.
-_DETAIL_ONLY_GAP_S: Final = 1.0
+DETAIL_ONLY_GAP_S: Final = 1.0
 # No reconcile followed a wake-up: the wake-up was lost, or every worker is busy.
 _NOTIFY_AGAIN_S: Final = 1.0
 
@@ -206,7 +206,7 @@ class AttemptWatch:
                 is_early = (
                     has_changed
                     and _phases(seen) == _phases(watched.fingerprint)
-                    and self._clock_s() - watched.reconciled_s < _DETAIL_ONLY_GAP_S
+                    and self._clock_s() - watched.reconciled_s < DETAIL_ONLY_GAP_S
                 )
             except ExecutorTryAgain:
                 # The reconcile meets the same error and logs it. Where the driver pushes changes, waiting misses
@@ -225,7 +225,7 @@ class AttemptWatch:
             if is_timer_due or has_changed:
                 watched.interval_s = _NOTIFY_AGAIN_S
             elif is_early:
-                watched.interval_s = min(_DETAIL_ONLY_GAP_S, watched.interval_s * _POLL_BACKOFF)
+                watched.interval_s = min(DETAIL_ONLY_GAP_S, watched.interval_s * _POLL_BACKOFF)
             else:
                 watched.interval_s = min(self._steady_s(), watched.interval_s * _POLL_BACKOFF)
             watched.due_s = self._clock_s() + watched.interval_s

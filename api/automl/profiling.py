@@ -24,11 +24,11 @@ CSV_SUFFIXES: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 # Of a table, decompressed: takes half a second to read.
-_READ_LIMIT_BYTES: Final = 16 * 2**20
+READ_LIMIT_BYTES: Final = 16 * 2**20
 _FOLDER_LIMIT: Final = 2_000
 FILE_COUNT_LIMIT: Final = 200
 # Entries of one folder: there may be millions, and a request has seconds.
-_ENTRY_LIMIT: Final = 20_000
+ENTRY_LIMIT: Final = 20_000
 _SHOWN_COLUMNS: Final = 30
 _HEAD_ROWS: Final = 50  # rows
 _CELL_LIMIT_CHARS: Final = 2**20
@@ -176,8 +176,8 @@ def _read(tree: Tree, path: str, target: str) -> _TableSample:
     with raw:
         opened = gzip.GzipFile(fileobj=raw) if name.lower().endswith(".gz") else raw
         try:
-            data = opened.read(_READ_LIMIT_BYTES + 1)
-            is_whole = len(data) <= _READ_LIMIT_BYTES
+            data = opened.read(READ_LIMIT_BYTES + 1)
+            is_whole = len(data) <= READ_LIMIT_BYTES
             if not is_whole:
                 data = data[: data.rfind(b"\n") + 1]
             lines = io.StringIO(data.decode("utf-8-sig"), newline="")
@@ -212,9 +212,9 @@ def _but_last(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _entries(tree: Tree, path: str) -> Iterator[str]:
-    """The first ``_ENTRY_LIMIT`` names in a folder, unordered."""
+    """The first ``ENTRY_LIMIT`` names in a folder, unordered."""
     with tree.open_folder(path) as fd, os.scandir(fd) as entries:
-        for entry in islice(entries, _ENTRY_LIMIT):
+        for entry in islice(entries, ENTRY_LIMIT):
             yield entry.name
 
 

@@ -32,7 +32,7 @@ AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 AnySelect: TypeAlias = Select[*tuple[Any, ...]]
 
 # Seconds. SQLite allows one writer at a time; other writers wait this long.
-_SQLITE_WAIT_S: Final = 10
+SQLITE_WAIT_S: Final = 10
 # Seconds to wait for a pooled connection while all of them are busy.
 _POOL_WAIT_S: Final = 3
 _CONNECT_S: Final = 3  # whole seconds
@@ -71,7 +71,7 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
         engine = create_engine(
             url,
             hide_parameters=True,
-            connect_args={"timeout": _SQLITE_WAIT_S, "check_same_thread": False},
+            connect_args={"timeout": SQLITE_WAIT_S, "check_same_thread": False},
             **({"pool_size": pool_size, "max_overflow": pool_size} if parsed.database else {}),
             **json,
         )
@@ -156,7 +156,7 @@ def _on_sqlite_connect(connection: Any, _record: Any) -> None:
     # The driver's own implicit BEGIN comes too late for a consistent snapshot; ours is sent in _on_sqlite_begin.
     connection.isolation_level = None
     cursor = connection.cursor()
-    pragmas = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={_SQLITE_WAIT_S * 1000}")
+    pragmas = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={SQLITE_WAIT_S * 1000}")
     for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -197,7 +197,7 @@ def _write_turn(sessions: SessionFactory) -> Iterator[None]:
         yield
         return
     turn = _sqlite_writers.setdefault(str(engine.url.database), threading.Lock())
-    if not turn.acquire(timeout=_SQLITE_WAIT_S):
+    if not turn.acquire(timeout=SQLITE_WAIT_S):
         raise Unavailable(_BUSY, retry_after_s=2.0)
     try:
         yield

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 SILENCE_S: Final = 2.0
 # For one probe, in whole seconds; generous, since a machine short of CPU connects slowly.
 KNOCK_S: Final = 3
-_KNOCK_AGAIN_S: Final = 0.5
+KNOCK_AGAIN_S: Final = 0.5
 # Above the server's own statement_timeout (60 s): then this connection alone is dead, as after a lost firewall state.
 _LOST_AFTER_S: Final = 75.0
 
@@ -94,7 +94,7 @@ class ServerLiveness:
                 is_new, self._is_away = not self._is_away, True
             if is_new:
                 log.warning("database.away")
-            time.sleep(_KNOCK_AGAIN_S)  # noqa: TID251 (polling is the only way to notice a server's return)
+            time.sleep(KNOCK_AGAIN_S)  # noqa: TID251 (polling is the only way to notice a server's return)
         with self._lock:
             was_away, self._is_away = self._is_away, False
             self._thread = None

@@ -45,7 +45,7 @@ _UNFINISHED: Final = (".tmp", ".part", ".partial", ".incomplete")
 _HUGGINGFACE: Final = frozenset(
     {"config.json", "adapter_config.json", "trainer_state.json", "model.safetensors.index.json"}
 )
-_ENTRY_LIMIT: Final = 20_000  # of one folder; the newest
+ENTRY_LIMIT: Final = 20_000  # of one folder; the newest
 _SIZE_FILES: Final = 10_000
 _HEADER_LIMIT: Final = 100 * 2**20
 _TABLE_END: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
@@ -130,7 +130,7 @@ def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None
     """``is_own``: the folder holds checkpoints alone. ``only``: prefix of the names."""
     try:
         with tree.open_folder(folder) as fd:
-            found = nlargest(_ENTRY_LIMIT, _entries(fd, only or ""), key=lambda entry: entry[1].st_mtime_ns)
+            found = nlargest(ENTRY_LIMIT, _entries(fd, only or ""), key=lambda entry: entry[1].st_mtime_ns)
             look = _FolderScan(tree, folder, fd, dict(found), is_own=is_own)
             yield from look.all()
     except NotFound:

@@ -22,7 +22,7 @@ from core.inspection.model import Unreadable
 from core.storage.tree import Tree
 
 _AT_ONCE: Final = 2
-_WAIT_S: Final = 20.0
+WAIT_S: Final = 20.0
 # Per caller one inspection runs and so many wait; more are refused at once. Each waiting one blocks a thread of the
 # API, and one caller's files must not block the inspections of others.
 _WAITING: Final = 4
@@ -162,7 +162,7 @@ class _Turns:
                 return False
             self._waiting[who] += 1
             try:
-                is_mine = self._change.wait_for(lambda: self._left > 0 and who not in self._looking, _WAIT_S)
+                is_mine = self._change.wait_for(lambda: self._left > 0 and who not in self._looking, WAIT_S)
             finally:
                 self._waiting[who] -= 1
                 self._waiting += Counter()  # drops zero counts

@@ -31,7 +31,7 @@ _OWN: Final = ".trainmaster"
 # Marker files of the platform in pinned checkpoints; no part of the model.
 _MARKS: Final = frozenset({".kept"})
 FILE_LIMIT: Final = 10_000
-_CHUNK: Final = 8 * 2**20  # bytes
+CHUNK_BYTES: Final = 8 * 2**20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class VersionDraft:
             digest = hashlib.sha256()
             with self._volume.new_file(f"{self._own}/{planned.path}") as target:
                 at = 0
-                while data := os.pread(source, _CHUNK, at):
+                while data := os.pread(source, CHUNK_BYTES, at):
                     at += len(data)
                     digest.update(data)
                     _write_all(target, data)

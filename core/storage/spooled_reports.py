@@ -32,10 +32,10 @@ FILE_BYTES: Final = 32 * 2**20
 LINES: Final = 500_000  # of a file: more than fit into a spool
 LINE_BYTES: Final = 2 * 2**20  # a runtime reads lines of a MiB, and writes them a little longer
 _BATCH: Final = 500  # lines, and
-_BATCH_BYTES: Final = 512 * 1024  # a runtime's batch
+BATCH_BYTES: Final = 512 * 1024  # a runtime's batch
 _PIECE: Final = 64 * 1024
 _CODE_BYTES: Final = 64 + 1  # the last line: SHA-256 in hex
-_UNKNOWN_NAMES: Final = 1_000  # unknown names in a folder, beyond which each expected name is probed
+UNKNOWN_NAME_LIMIT: Final = 1_000  # unknown names in a folder, beyond which each expected name is probed
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, where a backslash is written twice
 _DRAFT: Final = ".part"  # partial file of a killed runtime
 
@@ -101,7 +101,7 @@ def find_spools(output: Tree, folder: str, starts: Collection[ReplicaStart]) -> 
 
 def _names(fd: int, wanted: Collection[str]) -> Collection[str]:
     """The names of ``wanted`` that may be in the folder: all of them if other files flood it."""
-    limit = len(wanted) + _UNKNOWN_NAMES
+    limit = len(wanted) + UNKNOWN_NAME_LIMIT
     with os.scandir(fd) as entries:
         listed = [entry.name for entry in itertools.islice(entries, limit + 1)]
     return wanted if len(listed) > limit else [name for name in listed if name in wanted]
@@ -214,7 +214,7 @@ def _batches(start: ReplicaStart, lines: Iterator[bytes], first: int) -> Iterato
         item = b"" if is_long else line  # no item, but it takes a number
         batch.append(item)
         size += len(item)
-        if len(batch) == _BATCH or size >= _BATCH_BYTES:
+        if len(batch) == _BATCH or size >= BATCH_BYTES:
             yield SpooledLines(start, first, tuple(batch))
             first, batch, size = first + len(batch), [], 0
     if batch:

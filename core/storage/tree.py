@@ -33,7 +33,7 @@ LINK_LIMIT: Final = 40
 
 _O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 _FOLDER: Final = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOUNTS: Final = Path("/proc/self/mountinfo")
+MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT})
 
 
@@ -389,7 +389,7 @@ def has_lasting_inodes(device: int) -> bool:
     """Whether inode numbers of the file system ``device`` are stable: FUSE's may change at any time."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
-        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = MOUNT_TABLE.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
     for line in lines:

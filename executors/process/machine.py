@@ -46,7 +46,7 @@ class GpuCache:
             return self._last[1]
 
 
-_CGROUPS: Final = Path("/sys/fs/cgroup")
+CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 # Left to the platform itself and the system: a twentieth of the memory, at most this.
 _RESERVE_BYTES: Final = 1024 * 2**20
 
@@ -171,9 +171,9 @@ def _own_groups(controller: str) -> Iterator[Path]:
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
-            roots = [_CGROUPS, _CGROUPS / "unified"]
+            roots = [CGROUP_ROOT, CGROUP_ROOT / "unified"]
         elif controller in controllers.split(","):
-            roots = [_CGROUPS / controllers, _CGROUPS / controller]
+            roots = [CGROUP_ROOT / controllers, CGROUP_ROOT / controller]
         else:
             continue
         for root in roots:

@@ -46,9 +46,9 @@ _PLAIN_TEXT: Final = re.compile(r"[\w ./:=,@%+-]+", re.ASCII)
 # A path in a job's own folders, alone or among others; not /mnt/data or /database.
 _OWN: Final = re.compile(r"(?<![\w~@+-])/data(?![\w.~@+-])")
 _NAME_BYTES: Final = 24
-_HELLO_S: Final = 1.0  # an idle parent answers within 10 ms, and importing takes seconds; both longer on a busy machine
-_ANSWER_S: Final = 2.0
-_CLAIM_S: Final = 20.0  # for a forked runtime that claimed the start: as long as an executed one has
+HELLO_S: Final = 1.0  # an idle parent answers within 10 ms, and importing takes seconds; both longer on a busy machine
+ANSWER_S: Final = 2.0
+CLAIM_S: Final = 20.0  # for a forked runtime that claimed the start: as long as an executed one has
 _DEATH_S: Final = 5.0
 _LEARN_S: Final = 10.0
 _LOOK_S: Final = 0.02
@@ -156,7 +156,7 @@ class WarmStarts:
         request = {"order": str(state.path / "order.json"), "env": dict(environment), "is_known": is_known}
         is_silent = False
         try:
-            connection.settimeout(_ANSWER_S)
+            connection.settimeout(ANSWER_S)
             # First the small part: descriptors must come with at least one byte.
             socket.send_fds(connection, [b" "], list(fds))
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -238,7 +238,7 @@ def _reach(connection: socket.socket, folder: Path) -> bool:
     except OSError:
         return False
     try:
-        connection.settimeout(_HELLO_S)
+        connection.settimeout(HELLO_S)
         # By the descriptor: a socket's address holds 107 bytes, and the home's path may be longer.
         connection.connect(f"/proc/self/fd/{opened}/socket")
         return _peer(connection)[1] == os.geteuid() and connection.recv(1) == b"+"
@@ -269,7 +269,7 @@ def _wait_for_runtime(connection: socket.socket, state: ReplicaFolder) -> int | 
         ExecutorTryAgain: it neither goes on nor dies: it waits in the kernel, for a disk as a rule.
     """
     try:
-        connection.settimeout(_CLAIM_S)
+        connection.settimeout(CLAIM_S)
         answer = connection.recv(1)
     except OSError:
         answer = b""

@@ -176,7 +176,7 @@ _THREADS: Final = 2
 # A version that kills its scheduler, or fails unexpectedly, is not tried for ever.
 _MAX_TRIES: Final = 5
 # Progress is written after so many seconds or files.
-_NOTE_EVERY_S: Final = 1.0
+NOTE_EVERY_S: Final = 1.0
 _NOTE_FILES: Final = 200
 _SETTLED: Final = (VersionState.READY.value, VersionState.FAILED.value)
 _BUG: Final = "The registration failed, which is a bug; the scheduler's log says where (version.failed)."
@@ -396,7 +396,7 @@ class _Registration:
             self._registrar.step("copy")
             sha256 = draft.copy(output, file, self._on_piece)
             self._unwritten.append(KnownFile(file.path, file.size_bytes, sha256))
-            if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._noted_s > _NOTE_EVERY_S:
+            if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._noted_s > NOTE_EVERY_S:
                 self._write_down()
         self._write_down()
         files = list(self._done.values())
@@ -457,7 +457,7 @@ class _Registration:
         self._done_bytes += size
         self._leased.renew_if_due()
         self._registrar.step("piece")
-        if time.monotonic() - self._noted_s > _NOTE_EVERY_S:
+        if time.monotonic() - self._noted_s > NOTE_EVERY_S:
             self._write_down()
 
     def _write_down(self) -> None:

@@ -26,10 +26,10 @@ from scheduler.messaging.work_queue import MessageDeduplicator
 log = structlog.get_logger(__name__)
 
 _MAX_WAIT_S: Final = 1.0
-_CHECK_S: Final = 0.5
+CHECK_S: Final = 0.5
 # A process that has received no task at all for so many seconds has no beat: it runs each task that is late by so many
 # intervals.
-_SILENT_S: Final = 5.0
+SILENT_S: Final = 5.0
 _SILENT_INTERVALS: Final = 3.0
 # Workers share the messages: although a beat is alive, one task may bring no message here for a while, by chance or
 # because another worker takes all.
@@ -178,7 +178,7 @@ class FallbackBeat:
         self._thread.join(5.0)
 
     def _run(self) -> None:
-        while not self._stopping.wait(_CHECK_S):
+        while not self._stopping.wait(CHECK_S):
             self.last_turn_s = now_s = self._clock_s()
             missed = self.missed_tasks()
             if bool(missed) != self.is_active:
@@ -196,6 +196,6 @@ class FallbackBeat:
 
     def _is_missed(self, name: str, every_s: float, now_s: float) -> bool:
         silent_s = now_s - self._last_message_s[name]
-        if now_s - max(self._last_message_s.values()) > _SILENT_S:
-            return silent_s > max(_SILENT_S, _SILENT_INTERVALS * every_s)
+        if now_s - max(self._last_message_s.values()) > SILENT_S:
+            return silent_s > max(SILENT_S, _SILENT_INTERVALS * every_s)
         return silent_s > max(_UNLUCKY_S, _UNLUCKY_INTERVALS * every_s)

@@ -78,7 +78,7 @@ def crowded(seed: int) -> Snapshot:
 
 def test_a_plan_is_the_same_if_each_job_is_queried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     together = 0
-    monkeypatch.setattr(order_module, "_LOOKED_AHEAD", 5)
+    monkeypatch.setattr(order_module, "LOOKAHEAD", 5)
     fill = turns_module.merge_tied
 
     def counted(*args: object) -> object:

@@ -72,11 +72,11 @@ _API_VERSION: Final = "4"  # of Ray's Jobs API: the client streams logs from 1 o
 PREFIXES: Final = ("/ray", "/ray/{project}")
 _DEFAULT: Final = "default"
 # A deletion polls so often for the end of the job's last processes; seconds between two polls.
-_DELETION_POLLS: Final = 80
-_POLL_S: Final = 0.25
+DELETION_POLLS: Final = 80
+POLL_S: Final = 0.25
 _READERS: Final = 16  # disk reads of all tails together
 # Limit of one response with a driver's log; earlier lines are on the job's page.
-_TEXT_LIMIT: Final = 16 * 2**20
+TEXT_LIMIT: Final = 16 * 2**20
 _DRIVER_LOG: Final = Selection(role=ROLE, index=0)
 # Seconds between two reads of the file, and of the job's status.
 _LOG_POLL_S: Final = 0.25
@@ -155,10 +155,10 @@ def stop_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep)
 
 async def delete_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
     """Delete a job. ``ray job stop`` returns at the job's end, so a deletion waits for its last processes."""
-    for _ in range(_DELETION_POLLS):
+    for _ in range(DELETION_POLLS):
         if await run_in_threadpool(_delete, context, caller, project, ref):
             return answer({"deleted": True})
-        await anyio.sleep(_POLL_S)
+        await anyio.sleep(POLL_S)
     raise Conflict(f"The last processes of job {ref} are still being cleaned up; try again in a moment.")
 
 
@@ -270,21 +270,21 @@ class _DriverStatus:
 
 
 def _read_text(logs: JobLogs) -> str:
-    """The output of the newest attempt's driver, at most its last ``_TEXT_LIMIT`` bytes. Blocks."""
+    """The output of the newest attempt's driver, at most its last ``TEXT_LIMIT`` bytes. Blocks."""
     attempts = logs.attempts()
     if not attempts:
         return ""
     try:
         with logs.opened(attempts[-1], _DRIVER) as fd:
             size = os.fstat(fd).st_size
-            start = max(0, size - _TEXT_LIMIT)
-            data = os.pread(fd, _TEXT_LIMIT, start)
+            start = max(0, size - TEXT_LIMIT)
+            data = os.pread(fd, TEXT_LIMIT, start)
     except NotFound:
         return ""
     head = ""
     if start:
         data = data[data.find(b"\n", 0, LINE_LIMIT) + 1 :]
-        head = f"[the last {_TEXT_LIMIT // 2**20} MiB; the rest is at the job's page]\n"
+        head = f"[the last {TEXT_LIMIT // 2**20} MiB; the rest is at the job's page]\n"
     lines = data.split(b"\n")
     tail = [] if not lines[-1] else [lines[-1]]
     return head + "".join(f"{parse_line(line).text}\n" for line in [*lines[:-1], *tail])

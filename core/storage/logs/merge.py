@@ -28,7 +28,7 @@ from core.storage.logs.filters import LineSearch, level_after
 _MEMORY: Final = 4 * 2**20  # all blocks of one stream together
 _BLOCK: Final = (4 * 2**10, 256 * 2**10)
 # A step reads at most this much, so that a search of gigabytes can be stopped, and reports its position.
-_STEP_BYTES: Final = 8 * 2**20
+STEP_BYTES: Final = 8 * 2**20
 _STEP_TEXT: Final = 2**20  # … and returns at most about this much
 
 
@@ -185,7 +185,7 @@ class LogMerge:
                 lines.append(MergedLine(source.file, source.offset, raw, speaker))
                 text_bytes += len(raw)
             self._push(source, is_final=is_final)
-            if self._read >= _STEP_BYTES:
+            if self._read >= STEP_BYTES:
                 break
         return lines
 
@@ -274,7 +274,7 @@ class LogMerge:
                 if is_final and rest:
                     break
                 return False
-            if self._selection.search is not None and self._read >= _STEP_BYTES:
+            if self._selection.search is not None and self._read >= STEP_BYTES:
                 source.is_starved = True
                 self._starved += 1
                 return False

@@ -63,9 +63,9 @@ _LOGIN_CODE_AGE: Final = timedelta(hours=1)
 # Lists show expired and revoked tokens for so long; their events stay.
 _TOKEN_AGE: Final = timedelta(days=30)
 _LEASE_AGE: Final = timedelta(days=1)
-_BATCH: Final = 500
+BATCH_SIZE: Final = 500
 # Events are deleted in small transactions, and one run deletes only so many: the next one is minutes away.
-_EVENT_BATCH: Final = 500
+EVENT_BATCH_SIZE: Final = 500
 _EVENT_BATCHES: Final = 40
 _METRIC_BATCH: Final = 20  # jobs whose metrics are deleted at once
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
@@ -83,8 +83,8 @@ def gc_executor(control: ControlContext) -> int:
     live: set[str] = set()
     names = sorted(in_engine)
     with unit_of_work(control.sessions, read_only=True) as session:
-        for begin in range(0, len(names), _BATCH):
-            chunk = names[begin : begin + _BATCH]
+        for begin in range(0, len(names), BATCH_SIZE):
+            chunk = names[begin : begin + BATCH_SIZE]
             for name, ended_at in session.execute(select(Attempt.id, Attempt.ended_at).where(Attempt.id.in_(chunk))):
                 known.add(name)
                 if ended_at is None:
@@ -117,11 +117,11 @@ def _note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], dat
         known = {row.attempt_id: row for row in session.scalars(select(Orphan))}
     now = control.clock()
     gone = sorted(known.keys() - orphans.keys())
-    fresh = sorted(orphans.keys() - known.keys())[:_BATCH]
+    fresh = sorted(orphans.keys() - known.keys())[:BATCH_SIZE]
     if gone or fresh:
         with unit_of_work(control.sessions) as session:
-            for begin in range(0, len(gone), _BATCH):
-                session.execute(delete(Orphan).where(Orphan.attempt_id.in_(gone[begin : begin + _BATCH])))
+            for begin in range(0, len(gone), BATCH_SIZE):
+                session.execute(delete(Orphan).where(Orphan.attempt_id.in_(gone[begin : begin + BATCH_SIZE])))
             foreign = {name: orphans[name] not in ("", database_id) for name in fresh}
             rows = {
                 name: Orphan(attempt_id=name, database_id=orphans[name], is_foreign=foreign[name], found_at=now)
@@ -182,7 +182,7 @@ def gc_jobs(control: ControlContext) -> int:
         select(Job.id, Job.project_id, Job.finished_at, ttl.label("ttl"))
         .where(Job.state.in_(_TERMINAL), Job.deleted_at.is_(None), ttl.is_not(None), Job.finished_at <= now)
         .order_by(Job.id)
-        .limit(_BATCH)
+        .limit(BATCH_SIZE)
     )
     deleted = 0
     last_id = ""
@@ -193,7 +193,7 @@ def gc_jobs(control: ControlContext) -> int:
         if gone:
             with unit_of_work(control.sessions) as session:
                 deleted += sum(_delete_job(session, row, now) for row in gone)
-        if len(page) < _BATCH:
+        if len(page) < BATCH_SIZE:
             return deleted
         last_id = page[-1].id
 
@@ -221,7 +221,7 @@ def gc_events(control: ControlContext, retention: timedelta) -> int:
         select(Event.id)
         .join(Job, Job.id == Event.job_id)
         .where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL), Job.finished_at < control.clock() - retention)
-        .limit(_EVENT_BATCH)
+        .limit(EVENT_BATCH_SIZE)
     )
     dropped = 0
     for _ in range(_EVENT_BATCHES):
@@ -231,7 +231,7 @@ def gc_events(control: ControlContext, retention: timedelta) -> int:
             if ids:
                 session.execute(delete(Event).where(Event.id.in_(ids)))
         dropped += len(ids)
-        if len(ids) < _EVENT_BATCH:
+        if len(ids) < EVENT_BATCH_SIZE:
             break
     return dropped
 
@@ -273,9 +273,9 @@ def gc_records(control: ControlContext) -> int:
     dropped = 0
     while True:
         with unit_of_work(control.sessions) as session:
-            batch = vertex_records.delete_records(session, _BATCH)
+            batch = vertex_records.delete_records(session, BATCH_SIZE)
         dropped += batch
-        if batch < _BATCH:
+        if batch < BATCH_SIZE:
             return dropped
 
 

@@ -36,7 +36,7 @@ from scheduler.planning.model import (
 
 _FORMAT: Final = 1
 # Reading one record means reading its chain.
-_LONGEST_CHAIN: Final = 50
+LONGEST_CHAIN: Final = 50
 # zlib level 1: three times as fast as the default 6, for a tenth more bytes.
 _LEVEL: Final = 1
 # The keyed parts of a snapshot: the field, the type of its values, and the name of their key.
@@ -87,7 +87,7 @@ class PlanLogWriter:
         parts = {name: _named(getattr(snapshot, name), key) for name, (_, key) in _PARTS.items()}
         if chain and _says_the_same(chain.plan, made) and not _has_changed(chain, parts, snapshot.policy):
             return False
-        if chain is not None and chain.length >= _LONGEST_CHAIN:
+        if chain is not None and chain.length >= LONGEST_CHAIN:
             chain = None  # this record is a whole one
         before: Mapping[str, Mapping[str, Any]] = {} if chain is None else chain.parts
         numbers = {} if chain is None else chain.numbers

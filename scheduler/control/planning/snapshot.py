@@ -33,7 +33,7 @@ from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.queue.policy_key import turns_taken
 
-_GANG_CACHE_SIZE: Final = 20_000
+GANG_CACHE_SIZE: Final = 20_000
 # SQLite limits the number of parameters; above this number of changes everything is read at once.
 _CHUNK: Final = 500
 _ALL_AT_ONCE: Final = 2000
@@ -278,7 +278,7 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
 
 def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> None:
     missing = sorted(shapes - gangs.keys())
-    if missing and len(gangs) + len(missing) > _GANG_CACHE_SIZE:
+    if missing and len(gangs) + len(missing) > GANG_CACHE_SIZE:
         gangs.clear()
         missing = sorted(shapes)
     for begin in range(0, len(missing), _CHUNK):

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 # Reasons carry numbers that age; without any other change they are renewed at this interval.
 _REFRESH: Final = timedelta(seconds=10)
 # Gangs that start in one transaction, as others wait for its locks: SQLite has one writer.
-_STARTS_PER_WRITE: Final = 50
+STARTS_PER_WRITE: Final = 50
 # After so many ticks in a row that started a job the next one does not check first whether anything has changed.
 _BUSY_TICKS: Final = 2
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -172,8 +172,8 @@ class Ticker:
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
         orders = [StartOrder(start, loaded.generations[start.job_id], gangs[start.job_id]) for start in made.starts]
         return sum(
-            self._start(tick_lease, orders[begin : begin + _STARTS_PER_WRITE])
-            for begin in range(0, len(orders), _STARTS_PER_WRITE)
+            self._start(tick_lease, orders[begin : begin + STARTS_PER_WRITE])
+            for begin in range(0, len(orders), STARTS_PER_WRITE)
         )
 
     def _start(self, tick_lease: RenewedLease, orders: Sequence[StartOrder]) -> int:

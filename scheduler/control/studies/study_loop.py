@@ -53,7 +53,7 @@ _MAX_PASSES: Final = 12
 # Studies whose results are cached.
 _CACHED_HISTORIES: Final = 64
 # Rows of one query; no study is left out, however many there are.
-_PAGE: Final = 1000
+PAGE_SIZE: Final = 1000
 # Trials that one pass starts: drawing a point takes up to some tens of milliseconds, and the lease has its time.
 _MAX_STARTS: Final = 25
 
@@ -243,9 +243,9 @@ class StudyLoop:
     def notify_due(self) -> None:
         """Wake up every study that may have something to do, in case its wake-up was lost."""
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            page = due = list(studies.live_studies(session, limit=_PAGE))
-            while len(page) == _PAGE:
-                page = list(studies.live_studies(session, after=page[-1], limit=_PAGE))
+            page = due = list(studies.live_studies(session, limit=PAGE_SIZE))
+            while len(page) == PAGE_SIZE:
+                page = list(studies.live_studies(session, after=page[-1], limit=PAGE_SIZE))
                 due += page
         for study_id in due:
             self._control.wakeup.notify(TOPIC_STUDY, study_id)

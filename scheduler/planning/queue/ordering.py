@@ -32,7 +32,7 @@ from scheduler.planning.queue.shares import Shares
 
 _EVERYBODY: Final = ("", "")
 # Beyond this many jobs the exact position in the queue matters to no user.
-_LOOKED_AHEAD: Final = 1000
+LOOKAHEAD: Final = 1000
 
 
 def sort_key(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> SortKey:
@@ -155,9 +155,9 @@ class JobQueue:
                 taken.extend([job for _, job, _ in run])
             return taken
         twin = self.shares.copy()
-        for run in self.batches(twin, lambda job_class: job_class.is_ineligible or len(taken) >= _LOOKED_AHEAD):
+        for run in self.batches(twin, lambda job_class: job_class.is_ineligible or len(taken) >= LOOKAHEAD):
             _, job, job_class = run[0]
-            if len(taken) < _LOOKED_AHEAD and not job_class.is_ineligible:
+            if len(taken) < LOOKAHEAD and not job_class.is_ineligible:
                 twin.add(job.project, job.user, twin.likely_amounts(job.gang, job.shape))
             taken.extend([job for _, job, _ in run])
         return taken

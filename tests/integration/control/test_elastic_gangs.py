@@ -111,7 +111,7 @@ def grow_beside(plane, *others: str) -> str:
 def test_a_tick_that_lasts_longer_than_its_lease_would_writes_all_and_gives_it_back(plane, monkeypatch):
     job = grow_beside(plane, "one", "two")
     before = plane.one(Lease, name="tick").token
-    monkeypatch.setattr(tick, "_STARTS_PER_WRITE", 1)
+    monkeypatch.setattr(tick, "STARTS_PER_WRITE", 1)
 
     def slowly(*args, **kwargs):
         plane.engine.advance(plane.control.lease_ttl * 0.6)

@@ -317,7 +317,7 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
 
 
 def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.control.planning.snapshot._GANG_CACHE_SIZE", 2)
+    monkeypatch.setattr("scheduler.control.planning.snapshot.GANG_CACHE_SIZE", 2)
     plane.submit("runs", gpus=1, cpu="1")
     plane.settle()
     for number in range(4):

@@ -207,7 +207,7 @@ def test_sessions_and_codes_go_when_they_are_long_over(plane):
 
 
 def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
-    monkeypatch.setattr(gc, "_BATCH", 2)
+    monkeypatch.setattr(gc, "BATCH_SIZE", 2)
     long = [plane.submit(f"a-{number}", ttl="30d") for number in range(5)]
     plane.settle()
     plane.advance(11)
@@ -223,7 +223,7 @@ def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
 
 
 def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane, monkeypatch):
-    monkeypatch.setattr(gc, "_EVENT_BATCH", 3)
+    monkeypatch.setattr(gc, "EVENT_BATCH_SIZE", 3)
     deleted, remaining = plane.submit("deleted", ttl="60s"), plane.submit("kept")
     plane.settle()
     plane.advance(11)

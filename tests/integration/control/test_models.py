@@ -256,8 +256,8 @@ class BadBlock:
         self.error: Exception | None = error
         self._pread = os.pread
         monkeypatch.setattr(os, "pread", self)
-        monkeypatch.setattr(registry, "_CHUNK", 1000)
-        monkeypatch.setattr(registrar, "_NOTE_EVERY_S", -1.0)  # each piece is written down
+        monkeypatch.setattr(registry, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(registrar, "NOTE_EVERY_S", -1.0)  # each piece is written down
 
     def __call__(self, fd: int, size: int, at: int) -> bytes:
         if at >= 3000 and self.error is not None:

@@ -49,7 +49,7 @@ def live_through(plane: Plane) -> None:
 
 @pytest.mark.parametrize("longest", [1, 3, 50])
 def test_every_tick_with_a_change_is_replayed_exactly(plane, described, monkeypatch, longest):
-    monkeypatch.setattr(plan_log, "_LONGEST_CHAIN", longest)
+    monkeypatch.setattr(plan_log, "LONGEST_CHAIN", longest)
     live_through(plane)
     written = plane.all(PlanRecord)
     assert len(written) > 5
@@ -107,7 +107,7 @@ def test_a_change_of_a_node_is_logged(plane, described):
 
 @pytest.mark.parametrize(("keep", "max_bytes"), [(timedelta(seconds=1), 10**9), (timedelta(days=1), 1)])
 def test_old_records_go_by_age_and_by_size_and_never_the_newest(plane, described, monkeypatch, keep, max_bytes):
-    monkeypatch.setattr(plan_log, "_LONGEST_CHAIN", 2)
+    monkeypatch.setattr(plan_log, "LONGEST_CHAIN", 2)
     live_through(plane)
     now = plane.engine.now
     newest = max(plane.all(PlanRecord), key=lambda one: one.at)

@@ -193,7 +193,7 @@ def test_a_lost_wakeup_is_made_up_for_however_many_studies_there_are(lab: Lab, m
         first = session.get_one(Study, "study-1")
         reported = {column.key: getattr(first, column.key) for column in Study.__table__.columns}
         session.add_all(Study(**{**reported, "id": f"study-{number}"}) for number in range(2, 8))
-    monkeypatch.setattr("scheduler.control.studies.study_loop._PAGE", 2)
+    monkeypatch.setattr("scheduler.control.studies.study_loop.PAGE_SIZE", 2)
     wakeups: list[tuple[str, str]] = []
     lab.plane.notify = lambda topic, key="": wakeups.append((topic, key))
     lab.study_loop.notify_due()

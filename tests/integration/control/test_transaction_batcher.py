@@ -44,7 +44,7 @@ class Hanging:
     """Looks at these attempts in a thread, where the engine does not answer about ``hung`` until it is told to."""
 
     def __init__(self, plane, attempts, hung, monkeypatch, lease_ttl=timedelta(seconds=15)):
-        monkeypatch.setattr(transaction_batcher, "_SLOW_S", 0.02)
+        monkeypatch.setattr(transaction_batcher, "SLOW_S", 0.02)
         control = replace(plane.control, create_at_once=2, lease_ttl=lease_ttl)
         self.hangs, self.answers, self.reported = threading.Event(), threading.Event(), {}
         self.reconciler = Reconciler(control)

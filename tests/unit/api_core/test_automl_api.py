@@ -260,7 +260,7 @@ def test_a_clone_without_families_is_no_automl_study(client: TestClient, data: P
 def test_a_quoted_cell_that_is_cut_where_the_look_ends_is_no_fault(
     client: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.automl.profiling._READ_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("api.automl.profiling.READ_LIMIT_BYTES", 1000)
     text = "\n".join(["city,age,bought", *ROWS]) + "\n"
     cut = text + '"' + "a\n" * 1000 + '",1,no\n'
     (data / "buyers.csv").write_text(cut)
@@ -280,7 +280,7 @@ def test_a_damaged_packed_table_is_refused(client: TestClient, data: Path) -> No
 
 def test_images_are_counted_no_further_than_is_needed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.automl.profiling.FILE_COUNT_LIMIT", 5)
-    monkeypatch.setattr("api.automl.profiling._ENTRY_LIMIT", 8)
+    monkeypatch.setattr("api.automl.profiling.ENTRY_LIMIT", 8)
     (data / "pets" / "mixed").mkdir()
     for place in range(30):
         (data / "pets" / "mixed" / f"{place}.txt").touch()

@@ -83,7 +83,7 @@ def test_what_lands_is_listed_complete_or_not(house: Any, put: Any) -> None:
 
 
 def test_of_more_than_can_be_listed_the_newest_are(house: Any, put: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.inspection.discovery._ENTRY_LIMIT", 3)
+    monkeypatch.setattr("core.inspection.discovery.ENTRY_LIMIT", 3)
     for step in (5, 1, 4, 2, 3):
         put(f"checkpoints/step-{step}.pt", b"x")
         os.utime(house.output / f"vision/job-1/checkpoints/step-{step}.pt", (step, step))

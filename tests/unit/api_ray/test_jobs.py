@@ -149,8 +149,8 @@ def test_a_deletion_waits_for_the_last_processes(
     end_attempt: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("api.protocols.ray.routes._POLL_S", 0.0)
-    monkeypatch.setattr("api.protocols.ray.routes._DELETION_POLLS", 3)
+    monkeypatch.setattr("api.protocols.ray.routes.POLL_S", 0.0)
+    monkeypatch.setattr("api.protocols.ray.routes.DELETION_POLLS", 3)
     submission_id = sent()
     job_id = ours(client, submission_id)["id"]
     attempt_id = start(job_id)

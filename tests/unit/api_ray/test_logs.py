@@ -52,7 +52,7 @@ def test_the_whole_log_is_without_times(client: TestClient, stage: Stage) -> Non
 def test_a_long_log_begins_with_what_was_left_out(
     client: TestClient, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.protocols.ray.routes._TEXT_LIMIT", 100)
+    monkeypatch.setattr("api.protocols.ray.routes.TEXT_LIMIT", 100)
     stage.log("a" * 100, "b", "c")
     reply = client.get(f"{API}/jobs/{stage.submission_id}/logs").json()["logs"]
     assert reply.endswith("the rest is at the job's page]\nb\nc\n")

@@ -263,8 +263,8 @@ def test_lists_come_in_pages(client: TestClient, store: str, clock: Any) -> None
 def test_a_long_filter_looks_at_fewer_rows_in_a_page_and_misses_none(
     client: TestClient, store: str, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "_COMPARED", 10)
-    monkeypatch.setattr(lists, "_LEAST", 3)
+    monkeypatch.setattr(lists, "COMPARISON_LIMIT", 10)
+    monkeypatch.setattr(lists, "MIN_SCANNED_ROWS", 3)
     for number in range(8):
         clock.advance(1)
         make(client, "contexts", f"c{number}", metadata={"n": number})
@@ -444,9 +444,9 @@ def test_a_large_context_is_read_in_few_statements_and_one_that_is_too_large_ref
     assert sum("vertex_links" in statement for statement in statements) == 2
     assert sum("vertex_records" in statement for statement in statements) <= 5
 
-    monkeypatch.setattr(routes, "_IN_GRAPH", 77)
+    monkeypatch.setattr(routes, "GRAPH_LIMIT", 77)
     refused = client.get(f"{store}/contexts/c:queryContextLineageSubgraph")
     assert "inputs and outputs" in error_of(refused, 400, "INVALID_ARGUMENT")
-    monkeypatch.setattr(routes, "_IN_GRAPH", 11)
+    monkeypatch.setattr(routes, "GRAPH_LIMIT", 11)
     refused = client.get(f"{store}/contexts/c:queryContextLineageSubgraph")
     assert "in_context" in error_of(refused, 400, "INVALID_ARGUMENT")

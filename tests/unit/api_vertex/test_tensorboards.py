@@ -144,9 +144,9 @@ def test_of_many_values_some_are_read_and_all_are_exported(client: TestClient, b
 
 
 def test_one_answer_holds_only_so_much(client: TestClient, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "_MOST", 40)
-    monkeypatch.setattr(routes, "_ANSWERED", 30)
-    monkeypatch.setattr(routes, "_ANSWERED_BYTES", 1_000)
+    monkeypatch.setattr(routes, "VALUE_LIMIT", 40)
+    monkeypatch.setattr(routes, "SCALAR_LIMIT", 30)
+    monkeypatch.setattr(routes, "TENSOR_LIMIT_BYTES", 1_000)
     loss, acc, third = (series(client, board, name) for name in ("loss", "acc", "third"))
     values = [point(step, step + 1) for step in range(100)]
     written = [data(name, *values) for name in (loss, acc, third)]
@@ -164,7 +164,7 @@ def test_one_answer_holds_only_so_much(client: TestClient, board: str, monkeypat
     query = f"{PARENT}/{board}:batchRead?timeSeries={weights}&timeSeries={bias}"
     reply = client.get(query).json()["timeSeriesData"]
     assert [[value.get("step") for value in one["values"]] for one in reply] == [["3", "4"]] * 2
-    monkeypatch.setattr(routes, "_ANSWERED_BYTES", 399)
+    monkeypatch.setattr(routes, "TENSOR_LIMIT_BYTES", 399)
     assert "ask for fewer time series" in error_of(client.get(query), 400, "INVALID_ARGUMENT")
 
 

@@ -99,7 +99,7 @@ def test_a_database_without_tables_says_what_to_do(tmp_path: Path) -> None:
 def test_a_locked_file_is_unavailable_not_a_bug(
     tmp_path: Path, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.db.engine._SQLITE_WAIT_S", 0)
+    monkeypatch.setattr("core.db.engine.SQLITE_WAIT_S", 0)
     path = tmp_path / "locked.sqlite3"
     path.write_bytes(sqlite_template.read_bytes())
     engine = make_engine(f"sqlite:///{path}")

@@ -171,7 +171,7 @@ def test_who_takes_too_long_is_ended(tmp_path: Path, inspectors: Inspectors) -> 
 def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.inspection.pool._WAIT_S", 0.0)
+    monkeypatch.setattr("core.inspection.pool.WAIT_S", 0.0)
     zeros = np.zeros((1, 8), np.float32)
     np.savez(tmp_path / "a.npz", v=zeros, w=zeros)
     place = CheckpointRef(Tree(tmp_path), "a.npz")

@@ -229,7 +229,7 @@ def test_too_many_series_and_bad_names_are_reported_and_the_rest_is_taken(
 def test_a_job_that_reports_too_much_gets_a_message(
     sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.db.repositories.metrics.writes._COUNTED_FROM", 5)
+    monkeypatch.setattr("core.db.repositories.metrics.writes.COUNTED_FROM", 5)
     monkeypatch.setattr("core.db.repositories.metrics.writes.POINTS_OF_JOB", 10)
     assert add({"loss": points(0, 11)}).faults == []
     refused = add({"loss": points(11, 1)})

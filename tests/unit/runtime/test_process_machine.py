@@ -125,15 +125,25 @@ def test_the_node_counts_its_gpus_by_model():
     assert 0 < node.allocatable.memory_bytes < machine.memory_bytes()
 
 
-def test_a_quota_of_the_own_group_is_the_number_of_cpus(tmp_path, monkeypatch):
-    (tmp_path / "cpu.max").write_text("150000 100000")
-    monkeypatch.setattr(machine, "_own_groups", lambda _: iter([tmp_path]))
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """The folders of this process's control groups, of either version."""
+    monkeypatch.setattr(machine, "CGROUP_ROOT", tmp_path)
+    folders = [tmp_path, *(tmp_path / name for name in ("unified", "cpu", "cpu,cpuacct", "memory"))]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    return folders
+
+
+def test_a_quota_of_the_own_group_is_the_number_of_cpus(groups):
+    for group in groups:
+        (group / "cpu.max").write_text("150000 100000")
     assert machine.cpu_milli() <= 1500
 
 
-def test_a_limit_of_the_own_group_is_the_memory(tmp_path, monkeypatch):
-    (tmp_path / "memory.max").write_text("1048576\n")
-    monkeypatch.setattr(machine, "_own_groups", lambda _: iter([tmp_path]))
+def test_a_limit_of_the_own_group_is_the_memory(groups):
+    for group in groups:
+        (group / "memory.max").write_text("1048576\n")
     assert machine.memory_bytes() == 1048576
 
 

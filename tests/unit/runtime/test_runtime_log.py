@@ -43,7 +43,7 @@ def test_lines_that_could_not_be_written_are_counted_and_reported_later(log, mon
         return real(fd, data[:count])
 
     monkeypatch.setattr("trainmaster_runtime.log_writer.os.write", write)
-    monkeypatch.setattr("trainmaster_runtime.log_writer._RETRY_S", 0.0)
+    monkeypatch.setattr("trainmaster_runtime.log_writer.RETRY_S", 0.0)
     log.write([b"torn"])
     assert log.failure is not None
     log.write([b"lost"])

@@ -28,7 +28,7 @@ def ask(port, method, path, body=None):
 
 
 def test_a_key_is_unknown_until_it_is_set(port, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(rendezvous, "PATIENCE_S", 0.0)
     log_text = []
     serve(port, log_text.append)
     assert ask(port, "GET", "/global/0") == (404, b"")
@@ -48,7 +48,7 @@ def test_a_port_in_use_is_reported_and_does_not_raise():
 
 
 def test_each_attempts_store_begins_empty_and_a_deleted_scope_is_gone(port, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(rendezvous, "PATIENCE_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         next_port = server.getsockname()[1]
     serve(port, lambda _: None)
@@ -61,8 +61,8 @@ def test_each_attempts_store_begins_empty_and_a_deleted_scope_is_gone(port, monk
 
 
 def test_the_store_is_bounded(port, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_VALUE_BYTES", 10)
-    monkeypatch.setattr(rendezvous, "_STORE_BYTES", 25)
+    monkeypatch.setattr(rendezvous, "VALUE_BYTES", 10)
+    monkeypatch.setattr(rendezvous, "STORE_BYTES", 25)
     serve(port, lambda _: None)
     assert [ask(port, "PUT", f"/global/{n}", b"0123456789")[0] for n in range(3)] == [200, 200, 507]
     assert ask(port, "PUT", "/global/3", b"0123456789a")[0] == 413
@@ -126,7 +126,7 @@ def test_who_asks_for_a_rank_that_comes_later_is_answered_when_it_has_come(port)
 
 
 def test_those_who_wait_are_bounded(port, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_MOST_AWAITED", 0)
+    monkeypatch.setattr(rendezvous, "MAX_AWAITED", 0)
     serve(port, lambda _: None, "127.0.0.1")
     assert ask(port, "GET", "/global/1") == (404, b"")
 

@@ -326,7 +326,7 @@ class Pieces:
 
 
 def test_what_is_read_at_the_end_is_sent_before_all_is_read(make_reporter, api, monkeypatch):
-    monkeypatch.setattr(report, "_READ_S", 0.0)
+    monkeypatch.setattr(report, "READ_S", 0.0)
     pieces = Pieces(3, api)
     reporter = make_reporter(collector=lambda: pieces)
     reporter.start()

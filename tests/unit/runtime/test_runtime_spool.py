@@ -82,7 +82,7 @@ def skipping(monkeypatch):
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(reporter, "FLUSH_S", 0.3)
-    monkeypatch.setattr(reporter, "_FIRST_S", 0.0)
+    monkeypatch.setattr(reporter, "FIRST_S", 0.0)
     (tmp_path / "output").mkdir()
     monkeypatch.setattr(reporter, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
     made = Lab(tmp_path)
@@ -152,7 +152,7 @@ def test_what_was_refused_is_preserved_unless_the_attempt_is_over(lab, status, a
 
 
 def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypatch):
-    monkeypatch.setattr(reporter, "_BATCH_ITEMS", 1)
+    monkeypatch.setattr(reporter, "BATCH_ITEMS", 1)
     lab.status = 200
     lab.takes_s = 0.2
     lab.reporter.start()
@@ -166,7 +166,7 @@ def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypa
 
 
 def test_an_api_that_takes_one_after_the_other_is_given_all(lab, monkeypatch):
-    monkeypatch.setattr(reporter, "_BATCH_ITEMS", 1)
+    monkeypatch.setattr(reporter, "BATCH_ITEMS", 1)
     lab.status = 200
     lab.takes_s = 0.1
     lab.reporter.start()

@@ -55,7 +55,7 @@ def test_a_change_sends_a_wakeup(watched):
 
 def test_a_new_detail_alone_waits_for_a_while_and_an_end_does_not(watched, monkeypatch):
     seen, sent, watch = watched
-    monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 3600)
+    monkeypatch.setattr("scheduler.attempt_watch.DETAIL_ONLY_GAP_S", 3600)
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
     assert not sent.acquire(timeout=0.1)
@@ -65,7 +65,7 @@ def test_a_new_detail_alone_waits_for_a_while_and_an_end_does_not(watched, monke
 
 def test_a_new_detail_sends_a_wakeup_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
     seen, sent, watch = watched
-    monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 0)
+    monkeypatch.setattr("scheduler.attempt_watch.DETAIL_ONLY_GAP_S", 0)
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
     assert sent.acquire(timeout=30)

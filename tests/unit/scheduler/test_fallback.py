@@ -39,8 +39,8 @@ def test_a_beat_sends_only_while_it_is_the_leader():
 
 
 def test_without_messages_the_fallback_beat_runs_tasks_until_messages_come_back(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_CHECK_S", 0.01)
-    monkeypatch.setattr(module, "_SILENT_S", 0.2)
+    monkeypatch.setattr(module, "CHECK_S", 0.01)
+    monkeypatch.setattr(module, "SILENT_S", 0.2)
     done: list[str] = []
     clock = FallbackBeat({"tick": 0.02}, done.append)
     clock.start()
@@ -52,7 +52,7 @@ def test_without_messages_the_fallback_beat_runs_tasks_until_messages_come_back(
 
 
 def test_other_workers_may_take_all_messages_of_one_task(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_SILENT_S", 10.0)
+    monkeypatch.setattr(module, "SILENT_S", 10.0)
     now_s = 0.0
     clock = FallbackBeat({"tick": 1.0, "sync": 5.0}, lambda _: None, lambda: now_s)
     for tick_s, sync_s, missed in ((80.0, 100.0, []), (69.0, 100.0, ["tick"]), (89.0, 84.0, ["tick", "sync"])):

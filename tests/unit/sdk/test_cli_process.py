@@ -131,7 +131,7 @@ def test_a_second_up_tells_where_the_first_one_is_with_a_fresh_link(
 def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(updown, "_READY_WITHIN_S", 0.0)
+    monkeypatch.setattr(updown, "READY_WITHIN_S", 0.0)
     with (tmp_path / "said").open("w+b") as output, subprocess.Popen(["sleep", "60"]) as stuck:
         output.write(
             b"Starting: bringing the database up to date\nStarting: waiting for the API to answer\nSome warning\n"

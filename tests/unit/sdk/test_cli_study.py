@@ -190,14 +190,14 @@ def test_who_names_one_of_several_is_reported(command: str, cli: Invoke, server:
 def test_watch_stays_with_the_study_that_the_name_meant(
     cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmaster.cli.tuning.study_views._WATCH_S", 0.0)
+    monkeypatch.setattr("trainmaster.cli.tuning.study_views.WATCH_S", 0.0)
     server.on("GET", "/studies/digits", {**STUDY, "state": "running"}, {**STUDY, "id": "study-9"})
     assert "digits (study-1)" in cli("study", "watch", "digits").stdout
     assert server.count("GET", "/studies/digits") == 1
 
 
 def test_watch_tells_of_a_pause_once(cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainmaster.cli.tuning.study_views._WATCH_S", 0.0)
+    monkeypatch.setattr("trainmaster.cli.tuning.study_views.WATCH_S", 0.0)
     paused, running = {**STUDY, "state": "paused", "reason": "Ann did."}, {**STUDY, "state": "running", "reason": ""}
     server.on("GET", "/studies/digits", running)
     server.on("GET", "/studies/study-1", paused, paused, running, STUDY)

@@ -249,7 +249,7 @@ def test_an_incomplete_manifest_is_written_again(tmp_path: Path, monkeypatch: py
     (tmp_path / "in" / "a.jsonl").write_text("1\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "batch.json").touch()
-    monkeypatch.setattr(batch, "_READ_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(batch, "READ_TIMEOUT_S", 0.0)
     run_batch(monkeypatch, tmp_path)
     assert json.loads((tmp_path / "out" / "batch.json").read_text())["files"] == 1
 
@@ -313,8 +313,8 @@ def test_instances_are_known_by_their_content_not_by_a_time(five: Path, monkeypa
 def test_of_a_large_file_pieces_from_its_beginning_to_its_end_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "_DIGEST_BYTES", 64 * 4)
-    monkeypatch.setattr(batch, "_LEAST_FILE_BYTES", 64 * 4)
+    monkeypatch.setattr(batch, "DIGEST_BYTES", 64 * 4)
+    monkeypatch.setattr(batch, "MIN_FILE_BYTES", 64 * 4)
     file = tmp_path / "a.jsonl"
 
     def digest(content: bytes) -> str:

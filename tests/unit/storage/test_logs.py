@@ -268,7 +268,7 @@ def test_anchors_are_taken_out_of_an_expression(pattern: str, loose: str | None)
 def test_a_search_without_a_find_stops_now_and_then_and_moves_on(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.storage.logs.merge._STEP_BYTES", 10_000)
+    monkeypatch.setattr("core.storage.logs.merge.STEP_BYTES", 10_000)
     for name in ("worker-0", "worker-1"):
         output.write(1, name, *(stamped(second % 60, "nothing here") for second in range(20_000)))
     output.write(1, "worker-1", stamped(59, "needle"))

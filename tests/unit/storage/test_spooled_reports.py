@@ -71,7 +71,7 @@ def test_lines_are_read_up_to_a_bound(output, monkeypatch):
 
 def test_long_lines_come_alone_and_a_longer_one_is_left_out_with_its_number(output, monkeypatch):
     monkeypatch.setattr(spooled_reports, "LINE_BYTES", 200_000)
-    monkeypatch.setattr(spooled_reports, "_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(spooled_reports, "BATCH_BYTES", 100_000)
     long = json.dumps({"at": "2026-01-01T00:00:00Z", "kind": "event", "data": {"reason": "x" * 190_000}}).encode()
     keep(output, ITEM % 1, long + b"\n", b"{" + b"x" * 400_000 + b"}\n", ITEM % 4, ITEM % 5)
     assert [len(lines.lines) for lines in read(output)] == [2, 3]
@@ -113,7 +113,7 @@ def test_a_backslash_before_zeros_is_text_and_a_nul_is_none(output):
 
 
 def test_many_names_of_others_hide_nothing(output, monkeypatch):
-    monkeypatch.setattr(spooled_reports, "_UNKNOWN_NAMES", 10)
+    monkeypatch.setattr(spooled_reports, "UNKNOWN_NAME_LIMIT", 10)
     other = ReplicaStart("worker", 1, 3)
     for number in range(100):
         path = output / FOLDER / f"stranger-{number}"

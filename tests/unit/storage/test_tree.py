@@ -194,7 +194,7 @@ def test_inodes_of_fuse_are_not_relied_on(tmp_path, monkeypatch):
         "40 22 0:50 / /mnt/far rw - fuse.sshfs far: rw\n"
         "41 22 0:51 / /mnt/nas rw master:2 - nfs4 nas:/x rw\n"
     )
-    monkeypatch.setattr(trees, "_MOUNTS", mounts)
+    monkeypatch.setattr(trees, "MOUNT_TABLE", mounts)
     assert [trees.has_lasting_inodes(os.makedev(*numbers)) for numbers in ((8, 1), (0, 50), (0, 51), (9, 9))] == [
         True,
         False,

@@ -39,7 +39,7 @@ models = []
 for compression in ("none", "fp16", "bf16", "powersgd"):
     torch.manual_seed(1)
     net = torch.nn.Sequential(*[torch.nn.Linear(40, 40) for _ in range(4)])
-    distributed.ddp._POWERSGD_BEGINS = 2
+    distributed.ddp.POWERSGD_START_STEP = 2
     if compression == "powersgd":
         os.environ["TRAINMASTER_COMPRESSION"] = compression
     model = distributed.wrap(net, compression=None if compression == "powersgd" else compression, rank=2)

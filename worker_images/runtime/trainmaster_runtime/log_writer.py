@@ -12,7 +12,7 @@ MAX_LINE_BYTES = 65_536
 TAIL_BYTES = 4_096
 # A progress bar may redraw hundreds of times a second; twice is what a reader can follow.
 _REDRAW_S = 0.5
-_RETRY_S = 1.0
+RETRY_S = 1.0
 _BLOCK = 4_096  # file systems give room back in these
 
 
@@ -122,7 +122,7 @@ class JobLog:
             self._lost_since = 0
         except OSError as error:
             self.failure = error
-            self._retry_at = now + _RETRY_S
+            self._retry_at = now + RETRY_S
             self._lose(len(view))
 
     def _lose(self, count: int) -> None:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 # A value is the addresses at which one rank meets the others, 68 bytes for each of them: 64 MiB for a thousand ranks.
-_VALUE_BYTES = 1 << 20
-_STORE_BYTES = 256 << 20
+VALUE_BYTES = 1 << 20
+STORE_BYTES = 256 << 20
 _SILENT_S = 60.0
-_PATIENCE_S = 300.0
-_MOST_AWAITED = 4096
+PATIENCE_S = 300.0
+MAX_AWAITED = 4096
 
 
 def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
@@ -97,22 +97,22 @@ def _run(listener: socket.socket) -> None:
                 value = store.get(self.path)
                 # Other keys are looked at in passing: their absence is an answer.
                 is_awaited = value is None and self.path.rpartition("/")[2].isdigit()
-                has_room = self.path in awaited or len(awaited) < _MOST_AWAITED
+                has_room = self.path in awaited or len(awaited) < MAX_AWAITED
                 appeared = awaited.setdefault(self.path, threading.Event()) if is_awaited and has_room else None
             if appeared is not None:
-                appeared.wait(_PATIENCE_S)
+                appeared.wait(PATIENCE_S)
                 value = store.get(self.path)
             self._answer(404 if value is None else 200, value or b"")
 
         def do_PUT(self) -> None:
             length = self.headers.get("Content-Length") or "0"
             # Not any Unicode digit: `int` does not read "²".
-            if not (length.isascii() and length.isdigit() and len(length) < 19) or int(length) > _VALUE_BYTES:
+            if not (length.isascii() and length.isdigit() and len(length) < 19) or int(length) > VALUE_BYTES:
                 self.close_connection = True  # what it sends is not read
                 return self._answer(413)
             value = self.rfile.read(int(length))
             with lock:
-                has_room = sum(map(len, store.values())) + len(value) <= _STORE_BYTES
+                has_room = sum(map(len, store.values())) + len(value) <= STORE_BYTES
                 if has_room:
                     store[self.path] = value
                     if self.path in awaited:

@@ -42,10 +42,10 @@ _CUT_LENGTH = 1000
 _READ_BYTES = 2**20
 
 _MANIFEST = "batch.json"
-_READ_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 5.0
 # Bytes read for a digest, of all files together: a second of a disk, where 10 GB would cost each replica a minute.
-_DIGEST_BYTES = 256 * 2**20
-_LEAST_FILE_BYTES = 2**20  # minimum of each file
+DIGEST_BYTES = 256 * 2**20
+MIN_FILE_BYTES = 2**20  # minimum of each file
 _PIECES = 64
 _PIECE_BYTES = 2**20
 
@@ -273,7 +273,7 @@ def _files_of(model: str) -> List[str]:
 
 def digest_of_files(folder: str, paths: Sequence[str], more: str = "") -> str:
     """Digest of names, sizes and contents. Of large inputs only evenly spaced pieces of each file are read."""
-    share = max(_LEAST_FILE_BYTES, _DIGEST_BYTES // max(1, len(paths)))
+    share = max(MIN_FILE_BYTES, DIGEST_BYTES // max(1, len(paths)))
     digest = hashlib.sha256(more.encode())
     for path in paths:
         try:
@@ -363,7 +363,7 @@ def _compare_manifests(existing: Any, current: Dict[str, Any]) -> None:
 
 def _read_manifest(manifest_path: str) -> Any:
     """Read a manifest that another replica may be writing; ``None`` if it is incomplete after the time-out."""
-    end = time.monotonic() + _READ_TIMEOUT_S
+    end = time.monotonic() + READ_TIMEOUT_S
     while True:
         try:
             with open(manifest_path, encoding="utf-8") as stream:

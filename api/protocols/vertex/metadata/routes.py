@@ -28,7 +28,7 @@ from core.domain.errors import Conflict, InvalidRequest, NotFound
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
 _AT_ONCE: Final = 1_000  # names in one request
-_IN_GRAPH: Final = 5_000  # members of a context, and inputs and outputs, in one answer
+GRAPH_LIMIT: Final = 5_000  # members of a context, and inputs and outputs, in one answer
 _NESTED: Final = 10  # contexts below each other
 _EVENTS: Final = {0: "TYPE_UNSPECIFIED", 1: "INPUT", 2: "OUTPUT"}
 
@@ -105,8 +105,8 @@ def _of_context(tx: RecordTransaction, path: str) -> dict[str, Any]:
         InvalidRequest: the subgraph is too large for one response.
     """
     context = service.find(tx, CONTEXT, path)
-    members = vertex_records.members_of(tx.session, context, _IN_GRAPH + 1)
-    if len(members) > _IN_GRAPH:
+    members = vertex_records.members_of(tx.session, context, GRAPH_LIMIT + 1)
+    if len(members) > GRAPH_LIMIT:
         raise _too_many(tx, context, "artifacts and executions are in it")
     executions = [record for record in members if record.collection.endswith("/executions")]
     artifacts = [record for record in members if record.collection.endswith("/artifacts")]
@@ -118,8 +118,8 @@ def _graph(
 ) -> dict[str, Any]:
     """The subgraph, in one statement per some hundred executions or artifacts."""
     by_id = {record.id: record for record in executions}
-    rows = vertex_records.events_of(tx.session, list(by_id), _IN_GRAPH + 1)
-    if len(rows) > _IN_GRAPH:
+    rows = vertex_records.events_of(tx.session, list(by_id), GRAPH_LIMIT + 1)
+    if len(rows) > GRAPH_LIMIT:
         raise _too_many(tx, subject, "inputs and outputs belong to it")
     known = {record.id: record for record in artifacts}
     lacking = list(dict.fromkeys(row.child_id for row in rows if row.child_id not in known))
@@ -145,7 +145,7 @@ def _graph(
 
 def _too_many(tx: RecordTransaction, subject: VertexRecord, what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{_name(tx, subject)} is too large for one answer: more than {_IN_GRAPH:,} {what}. List its executions and "
+        f"{_name(tx, subject)} is too large for one answer: more than {GRAPH_LIMIT:,} {what}. List its executions and "
         "artifacts in pages, with the filter in_context(…), and ask for the inputs and outputs of each execution."
     )
 

@@ -39,8 +39,8 @@ from core.domain.errors import InvalidRequest
 # Rows that one page may scan; the next page continues after them.
 _SCANNED: Final = 5_000
 # Rows times the filter's cost per row: with a long filter a page scans fewer rows.
-_COMPARED: Final = 500_000
-_LEAST: Final = 100  # rows that are fetched and scanned at least
+COMPARISON_LIMIT: Final = 500_000
+MIN_SCANNED_ROWS: Final = 100  # rows that are fetched and scanned at least
 _DATABASE_TERMS: Final = (
     20  # terms of a filter that the database evaluates; each row is then tested by the whole filter
 )
@@ -122,10 +122,10 @@ def list_records(
     keyset = Keyset(_ORDERS[order], VertexRecord.id, is_descending)
     if query.page_token:
         statement = keyset.after(statement, *_read_token(query.page_token, order, is_descending))
-    scanned = max(_LEAST, min(_SCANNED, _COMPARED // count_terms(query.filter)))
+    scanned = max(MIN_SCANNED_ROWS, min(_SCANNED, COMPARISON_LIMIT // count_terms(query.filter)))
 
     def read_rows() -> Iterator[tuple[VertexRecord, _Batch]]:
-        for rows in keyset.batches(tx.session, statement, min(max(query.limit, _LEAST), scanned)):
+        for rows in keyset.batches(tx.session, statement, min(max(query.limit, MIN_SCANNED_ROWS), scanned)):
             batch = _Batch(tx, [row for (row,) in rows])
             yield from ((row, batch) for row in batch.rows)
 

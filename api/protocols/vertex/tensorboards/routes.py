@@ -33,9 +33,9 @@ _AT_ONCE: Final = 1_000  # parts of one request
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards/batchRead
 _SCALARS, _OTHERS = 1_000, 100
 _EXPORTED: Final = 10_000
-_MOST: Final = 10_000  # values of one time series in one answer
-_ANSWERED: Final = 200_000  # scalars in one answer
-_ANSWERED_BYTES: Final = 64 * 2**20  # of tensors in one answer
+VALUE_LIMIT: Final = 10_000  # values of one time series in one answer
+SCALAR_LIMIT: Final = 200_000  # scalars in one answer
+TENSOR_LIMIT_BYTES: Final = 64 * 2**20  # of tensors in one answer
 
 
 def _create_board(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
@@ -167,8 +167,8 @@ def _batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[
         by_run[place.rsplit("/", 2)[0]].append(found[place])
     runs = vertex_records.find_records(tx.session, tx.scope, list(by_run))
     scalars = sum(one.body.get("valueType") == SCALAR for one in found.values())
-    share = min(_SCALARS, _ANSWERED // max(1, scalars))
-    budget = points.TensorBudget(_ANSWERED_BYTES, len(found) - scalars)
+    share = min(_SCALARS, SCALAR_LIMIT // max(1, scalars))
+    budget = points.TensorBudget(TENSOR_LIMIT_BYTES, len(found) - scalars)
     data: dict[str, dict[str, Any]] = {}
     for run, series in by_run.items():
         for is_scalar, limit in ((True, share), (False, _OTHERS)):
@@ -183,8 +183,8 @@ def _read_series(tx: RecordTransaction, path: str, max_points: int) -> dict[str,
     record = service.find(tx, SERIES, path)
     run = service.find(tx, RUN, path.rsplit("/", 2)[0])
     usual = _SCALARS if record.body.get("valueType") == SCALAR else _OTHERS
-    limit = _MOST if max_points < 0 else min(max_points or usual, _MOST)
-    budget = points.TensorBudget(_ANSWERED_BYTES, 1)
+    limit = VALUE_LIMIT if max_points < 0 else min(max_points or usual, VALUE_LIMIT)
+    budget = points.TensorBudget(TENSOR_LIMIT_BYTES, 1)
     return {"timeSeriesData": points.read(tx.session, run, [record], limit, budget)[record.name]}
 
 

@@ -49,7 +49,7 @@ _PENDING_SEGMENTS: Final = 64
 _CLAIMED: Final = "claimed".ljust(101, ".")
 _CLAIMS: Final = 1_000
 _WRITERS: Final = 64  # senders of one replica: its starts, and the libraries in its processes
-_COUNTED_FROM: Final = 1_000_000  # points of a replica; below, the job's limit is not checked
+COUNTED_FROM: Final = 1_000_000  # points of a replica; below, the job's limit is not checked
 _LOOK_UP: Final = 500  # names or ids in one statement; SQLite allows 32,766 values
 _STREAMS: Final = cast("Table", MetricStream.__table__)
 _SERIES: Final = cast("Table", MetricSeries.__table__)
@@ -156,7 +156,7 @@ def add_metrics(
             writers = {**writers, _CLAIMED: [*stored, *new][:_CLAIMS]}
         # Names that the script reports in this batch count, too.
         series = {name: points for name, points in printed.items() if name not in claimed} | dict(series)
-    if stream.points > _COUNTED_FROM and _sum_of_owner(session, key.owner_id, MetricStream.points) >= POINTS_OF_JOB:
+    if stream.points > COUNTED_FROM and _sum_of_owner(session, key.owner_id, MetricStream.points) >= POINTS_OF_JOB:
         added.faults.append(
             f"the job has reported {POINTS_OF_JOB:,} points, and more are not stored; report less often"
         )

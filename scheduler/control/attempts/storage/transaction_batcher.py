@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 _PORTS_LEASE: Final = "ports"
 # Seconds. For how long the others wait for a pass that talks to an engine, to share their next transaction with it.
-_SLOW_S: Final = 2.0
+SLOW_S: Final = 2.0
 # Seconds without another ended pass until the ended ones are finished.
 _GATHER_S: Final = 0.1
 _Requests = Mapping[AttemptId, Any]  # effects of one kind
@@ -142,14 +142,14 @@ class TransactionBatcher:
         """The same in parallel; slow passes are not waited for while others have yielded effects."""
         while self._ready_answers or self._working:
             now_s = time.monotonic()
-            quick = [since_s for _, since_s in self._working.values() if now_s - since_s < _SLOW_S]
+            quick = [since_s for _, since_s in self._working.values() if now_s - since_s < SLOW_S]
             while self._ready_answers and len(quick) < self.control.create_at_once:
                 name = next(iter(self._ready_answers))
                 self._working[pool.submit(self._step, name, self._ready_answers.pop(name))] = name, now_s
                 quick.append(now_s)
             if not quick and self._pending:
                 break
-            left_s = _SLOW_S - (now_s - min(quick, default=now_s))
+            left_s = SLOW_S - (now_s - min(quick, default=now_s))
             done, _ = wait(self._working, min(left_s, _GATHER_S) if self._ended else left_s, FIRST_COMPLETED)
             for future in [future for future in self._working if future in done]:  # in the order of their start
                 name, _ = self._working.pop(future)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PANEL = "Platform"
 _PORT: Final = 8765
 # Longer than the platform's own timeouts, whose messages say more.
-_READY_WITHIN_S: Final = 180.0
+READY_WITHIN_S: Final = 180.0
 _STOPPED_WITHIN_S: Final = 25.0
 _STAGE: Final = "Starting: "  # prefix of the platform's status lines
 _POLL_S: Final = 0.05
@@ -204,7 +204,7 @@ class PlatformProcess:
             PlatformAlreadyRunning: another process serves the folder.
             PlatformNotStarted: it ended, or was not ready in time.
         """
-        deadline_s = time.monotonic() + _READY_WITHIN_S
+        deadline_s = time.monotonic() + READY_WITHIN_S
         while True:
             facts = self._facts()
             if facts is not None:
@@ -231,7 +231,7 @@ class PlatformProcess:
         except subprocess.TimeoutExpired:
             ended = f"is being stopped (process {self.process.pid})"
         return PlatformNotStarted(
-            f"The platform was not ready after {_READY_WITHIN_S:.0f} s and {ended}; it was still {stage} in "
+            f"The platform was not ready after {READY_WITHIN_S:.0f} s and {ended}; it was still {stage} in "
             f"{self.home}. "
             f"If {self.home / 'logs'} shows no error, the machine is busy: try again, its data are intact."
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _AWAITED: Final = ("running", "succeeded")  # states of a trial and its job while a last report is awaited
 _LONG: Final = 48  # characters shown of a reason shared by several rows
-_WATCH_S: Final = 1.0
+WATCH_S: Final = 1.0
 _PAGE: Final = 200  # trials of one request
 
 
@@ -230,7 +230,7 @@ def follow_study(client: Client, study: str, *, as_json: bool) -> int:
             output.note(f"Paused. {detail.reason}".strip() if is_paused else "Resumed.", "yellow")
         if detail.state in TERMINAL_STUDY_STATES:
             break
-        time.sleep(_WATCH_S)  # noqa: TID251 (the command line is a boundary)
+        time.sleep(WATCH_S)  # noqa: TID251 (the command line is a boundary)
         detail = client.get_study(detail.id)  # the name may soon refer to a newer study
     if as_json:
         output.print_json_line(detail)

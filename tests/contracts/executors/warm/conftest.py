@@ -17,8 +17,8 @@ from tests.contracts.executors.warm.bench import WarmBench, clear
 def _patience() -> Iterator[None]:
     """A parent is heard however busy the machine is; a job would rather be executed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm, "_HELLO_S", 60.0)
-        patch.setattr(warm, "_ANSWER_S", 60.0)
+        patch.setattr(warm, "HELLO_S", 60.0)
+        patch.setattr(warm, "ANSWER_S", 60.0)
         yield
 
 

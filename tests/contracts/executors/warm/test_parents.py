@@ -50,7 +50,7 @@ def test_a_parent_that_does_not_answer_is_passed_by(lasting, monkeypatch):
     os.kill(pid, signal.SIGSTOP)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(warm, "_HELLO_S", 0.1)
+            patch.setattr(warm, "HELLO_S", 0.1)
             observation = lasting.run_program(SAYS)
         assert (observation.phase, observation.facts.get("start")) == (Phase.SUCCEEDED, None)
     finally:
@@ -72,7 +72,7 @@ def test_a_forked_runtime_that_stalls_is_not_waited_for(lasting, tmp_path, monke
     os.mkfifo(tmp_path / "order.json")
     if has_claimed:
         state.write("runtime.json", {"pid": 1, "start_ticks": 1, "boot_id": ""})
-    for name in ("_ANSWER_S", "_CLAIM_S"):
+    for name in ("ANSWER_S", "CLAIM_S"):
         monkeypatch.setattr(warm, name, 0.2)
     starts = warm.WarmStarts(folder.parents[1], WarmLimits(1, 2**31, 60.0), python="python", runtime=Path())
     with (tmp_path / "lock").open("w") as lock, (tmp_path / "log").open("w") as log:

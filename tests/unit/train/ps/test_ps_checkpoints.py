@@ -117,7 +117,7 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
 ) -> None:
     # What makes this slow is a busy disk, and what gives up because of it is not looked at here.
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(chief, "_HOLD_S", WITHIN_S)
+    monkeypatch.setattr(chief, "HOLD_S", WITHIN_S)
     job = cluster(3, Options(mode="sync", backup_workers=1, checkpoint_every=4), workers=3)
     members = [job.join(rank) for rank in range(3)]
     retained: list[set[int]] = []

@@ -26,13 +26,13 @@ _KEEP_CALMLY_S = 20.0  # and where it does not wait: on a machine that gives thi
 _STUCK_S = 6.0  # so long a request takes at the end that cannot be ended
 _KEEP_EVERY_S = 30.0  # while the job runs and the API is away,
 _KEEP_FAILURES = 3  # as so many failures in a row say
-_READ_S = 0.5  # of what is read at the end, before it is sent
+READ_S = 0.5  # of what is read at the end, before it is sent
 _EARLY_LINES = 1_000  # printed before that
-_FIRST_S = 0.4  # leaves the first moments of the job to the job
+FIRST_S = 0.4  # leaves the first moments of the job to the job
 _LOOK_S = 0.5
 _TIMEOUT_S = 10.0
 _CONNECT_S = 3.0
-_BATCH_ITEMS = 500
+BATCH_ITEMS = 500
 _BATCH_BYTES = 512 * 1024
 _LINE_BYTES = 1024 * 1024  # an image is such a line
 _ROUND_BYTES = 8 * 2**20  # of the report file: a flood of lines must not hold up the heartbeat
@@ -78,7 +78,7 @@ class SendQueue:
         self._file.seek(self._start)
         items: list[dict[str, Any]] = []
         size = 0
-        while self._start < self._end and len(items) < _BATCH_ITEMS and size < _BATCH_BYTES:
+        while self._start < self._end and len(items) < BATCH_ITEMS and size < _BATCH_BYTES:
             line = self._file.readline()
             self._start += len(line)
             size += len(line)
@@ -226,7 +226,7 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            self._wake.wait(_FIRST_S)
+            self._wake.wait(FIRST_S)
             self._start_collector()
             while True:
                 is_last = self._wake.is_set()
@@ -310,7 +310,7 @@ class Reporter:
         """Move what the collector finds into the spool."""
         if self.collector is None:
             return
-        read_until = clock.monotonic() + _READ_S
+        read_until = clock.monotonic() + READ_S
         try:
             while True:
                 at = clock.stamp(clock.now())

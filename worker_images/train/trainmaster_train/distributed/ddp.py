@@ -18,7 +18,7 @@ T = TypeVar("T")
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 _VARIABLE = "TRAINMASTER_COMPRESSION"
 # PowerSGD (Vogels et al., 2019) works badly on the first, large gradients; torch's own default is 1000 steps.
-_POWERSGD_BEGINS = 100
+POWERSGD_START_STEP = 100
 # With CUDA, reading torch's measurements waits for the device; at this interval the cost is negligible.
 _READ_EVERY_ON_GPU = 100
 # Optimizers whose steps end the timer's steps: a script may wrap several models in turn with one optimizer.
@@ -238,7 +238,7 @@ def _compress(model: Any, compression: str, rank: int) -> float:
 
     if compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(
-            process_group=model.process_group, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_BEGINS
+            process_group=model.process_group, matrix_approximation_rank=rank, start_powerSGD_iter=POWERSGD_START_STEP
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return _powersgd_share(model, rank)

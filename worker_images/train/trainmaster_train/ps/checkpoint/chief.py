@@ -22,7 +22,7 @@ from trainmaster_train.ps.errors import DeadlineError, ParameterServerError
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.worker.connection import Connection
 
-_HOLD_S = 30.0
+HOLD_S = 30.0
 _RETRY_S = 0.05
 # With backup workers a ps may be an update ahead of another; more means that one came back with older values.
 _DIVERGED = 8
@@ -94,7 +94,7 @@ class CheckpointCoordinator:
         """
         held_versions = []
         for connection in self._connections:
-            header, _ = connection.ask({"op": "hold"}, timeout_s=_HOLD_S, what="to be held for a checkpoint")
+            header, _ = connection.ask({"op": "hold"}, timeout_s=HOLD_S, what="to be held for a checkpoint")
             held_versions.append(int(header["version"]))
         self._is_aligned = len(set(held_versions)) == 1
         if max(held_versions) - min(held_versions) > _DIVERGED:
@@ -121,7 +121,7 @@ class CheckpointCoordinator:
         ``None`` if there is no such moment: only with backup workers, if one died in the middle of its last push or a
         ps came back with older values.
         """
-        deadline = time.monotonic() + _HOLD_S
+        deadline = time.monotonic() + HOLD_S
         while time.monotonic() < deadline:
             targets = self._hold()
             if self._is_aligned:
