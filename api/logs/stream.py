@@ -19,13 +19,13 @@ from core.storage.logs.files import STAMP_BYTES, parse_line, stamp_of
 from core.storage.logs.merge import LogMerge, LogPosition, MergedLine
 
 # Poll interval of the files: short while there are new lines, longer the longer there are none.
-_POLL_S: Final = 0.2
-_POLL_IDLE_S: Final = 1.0
+POLL_S: Final = 0.2
+POLL_IDLE_S: Final = 1.0
 _IDLE_AFTER_S: Final = 10.0
 # Poll interval of the job's status: short after any new event of the platform; else longer, since the poll also checks
 # whether the caller may still read.
-_STATUS_SOON_S: Final = 0.25
-_STATUS_S: Final = 2.0
+STATUS_SOON_S: Final = 0.25
+STATUS_S: Final = 2.0
 # With more files than this, a cursor is longer than a line: then only a batch's last line carries one. A client that
 # resumes drops lines that it has by their offsets.
 _FILES_PER_ID: Final = 16
@@ -162,10 +162,10 @@ class LogStream:
             if now - sent_at >= KEEP_ALIVE_S:
                 sent_at = now
                 yield ALIVE
-            pause = _STATUS_SOON_S if has_changed else _pause(now - quiet_since)
+            pause = STATUS_SOON_S if has_changed else _pause(now - quiet_since)
             has_changed = await self.wait(pause) or has_changed
             since = anyio.current_time() - looked_at
-            if since >= (_STATUS_SOON_S if has_changed else _STATUS_S):
+            if since >= (STATUS_SOON_S if has_changed else STATUS_S):
                 has_changed = False
                 looked_at = anyio.current_time()
                 status = await self._read_status(status)
@@ -217,5 +217,5 @@ class LogStream:
 
 
 def _pause(quiet_s: float) -> float:
-    """Seconds to wait: from ``_POLL_S`` up to ``_POLL_IDLE_S`` as nothing happens for ``_IDLE_AFTER_S``."""
-    return min(_POLL_IDLE_S, _POLL_S + (_POLL_IDLE_S - _POLL_S) * quiet_s / _IDLE_AFTER_S)
+    """Seconds to wait: from ``POLL_S`` up to ``POLL_IDLE_S`` as nothing happens for ``_IDLE_AFTER_S``."""
+    return min(POLL_IDLE_S, POLL_S + (POLL_IDLE_S - POLL_S) * quiet_s / _IDLE_AFTER_S)

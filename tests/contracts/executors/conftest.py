@@ -104,8 +104,8 @@ class ProcessBench:
         self.executor = ProcessExecutor(self.run_dir, gpus=(), **options)
         self.node = self.executor.nodes()[0].name
 
-    def another(self) -> ProcessExecutor:
-        return ProcessExecutor(self.run_dir, gpus=(), **self.options)
+    def another(self, driver: type[ProcessExecutor] = ProcessExecutor) -> ProcessExecutor:
+        return driver(self.run_dir, gpus=(), **self.options)
 
     def order(self, behaviour: Behaviour = Behaviour(), **fields: Any) -> ReplicaOrder:
         mounts = (MountOrder(str(self.output), "/data/output", False), MountOrder(str(self.input), "/data/data", True))

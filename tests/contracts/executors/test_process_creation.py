@@ -106,43 +106,44 @@ def test_a_creator_killed_at_any_moment_leaves_at_most_one_running(bench, delay_
     assert observation.phase is Phase.RUNNING
 
 
-def _die(*_args, **_kwargs):
-    os._exit(9)
-
-
-def _after(function):
-    def call(*args, **kwargs):
-        function(*args, **kwargs)
+class DiesAfterTheClaim(ProcessExecutor):
+    def _write_order(self, *_):
         os._exit(9)
 
-    return call
+
+class DiesAfterTheFirstFile(ProcessExecutor):
+    def _write_order(self, *arguments):
+        write_text = ReplicaFolder.write_text
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ReplicaFolder, "write_text", lambda *file: (write_text(*file), os._exit(9)))
+            super()._write_order(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("target", "name", "replacement"),
-    [
-        (ProcessExecutor, "_write_order", _die),
-        (ReplicaFolder, "write_text", _after(ReplicaFolder.write_text)),
-        (ProcessExecutor, "_write_order", _after(ProcessExecutor._write_order)),
-        (ProcessExecutor, "_launch", _after(ProcessExecutor._launch)),
-    ],
-    ids=["after the claim", "after the first file", "before the launch", "after the launch"],
-)
-def test_a_creator_killed_between_two_steps_leaves_what_the_next_can_finish(
-    bench, monkeypatch, target, name, replacement
-):
+class DiesBeforeTheLaunch(ProcessExecutor):
+    def _write_order(self, *arguments):
+        super()._write_order(*arguments)
+        os._exit(9)
+
+
+class DiesAfterTheLaunch(ProcessExecutor):
+    def _launch(self, *arguments):
+        super()._launch(*arguments)
+        os._exit(9)
+
+
+@pytest.mark.parametrize("driver", [DiesAfterTheClaim, DiesAfterTheFirstFile, DiesBeforeTheLaunch, DiesAfterTheLaunch])
+def test_a_creator_killed_between_two_steps_leaves_what_the_next_can_finish(bench, driver):
     order = bench.order(command="echo x >> /data/output/starts; sleep 1000", token="tma_x")
     pid = os.fork()
     if pid == 0:
-        monkeypatch.setattr(target, name, replacement)
         try:
-            bench.executor.create(order)
+            bench.another(driver).create(order)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     adopter = bench.another()
     before = adopter.observe(order.key.attempt_id)
-    assert bool(before) == (name == "_launch")
+    assert bool(before) == (driver is DiesAfterTheLaunch)
     adopter.create(order)
     bench.until(order, lambda o: o.phase is Phase.RUNNING)
     bench.wait_for(lambda: bench.text(bench.output / "starts"))

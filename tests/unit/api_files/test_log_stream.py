@@ -72,7 +72,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    for name in ("_POLL_S", "_POLL_IDLE_S", "_STATUS_S", "_STATUS_SOON_S"):
+    for name in ("POLL_S", "POLL_IDLE_S", "STATUS_S", "STATUS_SOON_S"):
         monkeypatch.setattr(module, name, 0.005)
     return Stage(tmp_path)
 
