@@ -69,7 +69,7 @@ def list_replicas(job: JobViewer, number: Number, context: AppContextDep, page: 
         attempt = _attempt(work, job, number)
         found = replicas_of_attempt(work.session, attempt.id, after=after, limit=page.limit + 1)
         rows, has_more = cut(found, page.limit)
-        items = replica_views(attempt, rows)
+        items = _replica_views(attempt, rows)
     return Page(items=items, next_cursor=make_cursor(rows[-1].rank) if has_more else None)
 
 
@@ -82,7 +82,7 @@ def get_replica(job: JobViewer, number: Number, name: str, context: AppContextDe
         found = replica_by_name(work.session, attempt.id, parts[1], int(parts[2])) if parts else None
         if found is None:
             raise NotFound(f"Attempt {number} of job {job.ref!r} has no replica {name!r}; `GET …/replicas` lists them.")
-        return replica_views(attempt, [found])[0]
+        return _replica_views(attempt, [found])[0]
 
 
 def _attempt(work: UnitOfWork, job: JobAccess, number: int) -> Attempt:
@@ -116,11 +116,11 @@ def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
         created_at=attempt.created_at,
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,
-        replicas=replica_views(attempt, replicas),
+        replicas=_replica_views(attempt, replicas),
     )
 
 
-def replica_views(attempt: Attempt, replicas: Sequence[Replica]) -> list[ReplicaView]:
+def _replica_views(attempt: Attempt, replicas: Sequence[Replica]) -> list[ReplicaView]:
     """Views of some of the attempt's replicas, with addresses and ranks from the attempt's layout."""
     layout = attempt.layout or ()
     addresses = {(member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in layout}

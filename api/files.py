@@ -29,7 +29,7 @@ _PAGE_LIMIT: Final = 1_000
 OCTETS: Final = "application/octet-stream"
 
 
-def open_output(context: AppContext, access: JobAccess) -> Tree:
+def _open_output(context: AppContext, access: JobAccess) -> Tree:
     with context.read() as work:
         return job_output(work.session, access.load(work.session))
 
@@ -52,12 +52,12 @@ def _list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileE
     found = ((_stat(tree, f"{folder}/{name}" if folder else name), name in links) for name in names[:limit])
     is_last = len(names) <= limit
     return Page(
-        items=[file_entry(entry, is_link=is_link) for entry, is_link in found if entry is not None],
+        items=[_file_entry(entry, is_link=is_link) for entry, is_link in found if entry is not None],
         next_cursor=None if is_last else names[limit - 1],
     )
 
 
-def file_entry(entry: TreeEntry, *, is_link: bool = False) -> FileEntry:
+def _file_entry(entry: TreeEntry, *, is_link: bool = False) -> FileEntry:
     return FileEntry(
         path=entry.path,
         is_dir=entry.is_dir,
@@ -117,7 +117,7 @@ def list_files(
     query: Annotated[FolderQuery, Query()],
 ) -> Page[FileEntry]:
     """In order of name. Symbolic links that lead out of the output are left out."""
-    return _list_folder(open_output(context, job), query.path, after=query.cursor or "", limit=query.limit)
+    return _list_folder(_open_output(context, job), query.path, after=query.cursor or "", limit=query.limit)
 
 
 @router.get(
@@ -130,6 +130,6 @@ def list_files(
 @router.head("/jobs/{job}/files/content", include_in_schema=False)
 def download_file(job: JobViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]) -> Response:
     """Supports `Range`, `If-Range` and `If-None-Match`; the ETag changes when the file is written."""
-    fd = open_output(context, job).open_file(path)
+    fd = _open_output(context, job).open_file(path)
     name = path.rstrip("/").rpartition("/")[2]
     return OpenFileResponse(fd, media_type=media_type_of(name), name=name)

@@ -60,7 +60,7 @@ class LruCache(Generic[K, V]):
                 self._values.popitem(last=False)
 
 
-VOLUME_TTL: Final = timedelta(seconds=3)
+_VOLUME_TTL: Final = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class VolumeCache:
         self._until: datetime | None = None
 
     def find(self, name: str, now: datetime) -> CachedVolume | None:
-        """The volume of this name. A removed volume may be found for ``VOLUME_TTL`` more; a new one is found at
+        """The volume of this name. A removed volume may be found for ``_VOLUME_TTL`` more; a new one is found at
         once.
         """
         with self._lock:
@@ -86,7 +86,7 @@ class VolumeCache:
                 with unit_of_work(self._sessions, read_only=True) as session:
                     rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only)).all()
                 self._volumes = {row.name: CachedVolume(row.name, row.root, row.is_read_only) for row in rows}
-                self._until = now + VOLUME_TTL
+                self._until = now + _VOLUME_TTL
             return self._volumes.get(name)
 
     def names(self) -> list[str]:

@@ -21,7 +21,7 @@ from core.domain.metrics.points import Points
 Plain = dict[str, Any]
 
 
-def plain_value(value: float) -> float | str:
+def _plain_value(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -39,7 +39,7 @@ def series_fields(series: StoredSeries, job: str) -> Plain:
         "count": series.count,
         "last_step": series.last_step,
         "last_time_s": None if series.last_time is None else series.last_time / 1000,
-        "last_value": None if series.last_value is None else plain_value(series.last_value),
+        "last_value": None if series.last_value is None else _plain_value(series.last_value),
         "low": series.low,
         "high": series.high,
     }
@@ -96,7 +96,7 @@ def _seconds(times: array[int]) -> list[float]:
 def _values(values: array[float]) -> list[Any]:
     plain: list[Any] = values.tolist()
     if not all(map(math.isfinite, plain)):
-        plain = [plain_value(value) for value in plain]
+        plain = [_plain_value(value) for value in plain]
     return plain
 
 

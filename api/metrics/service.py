@@ -35,7 +35,7 @@ from core.db.tables import MetricObject, MetricSeries, MetricStream
 from core.domain.errors import InvalidRequest, NotFound, Unavailable
 
 # Of one response: series, and buckets of all series together.
-SERIES_LIMIT: Final = 200
+_SERIES_LIMIT: Final = 200
 _BUCKET_LIMIT: Final = 100_000
 _BUCKETS_MIN: Final = 50
 _OBJECT_LIMIT_BYTES: Final = 4 * 2**20  # of histograms and texts in one answer
@@ -86,8 +86,8 @@ def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery)
     """The series of these jobs that match the filter, each in the window."""
     with context.read() as work:
         jobs = {access.load(work.session).id: None for access in accesses}
-        found = find_series(work.session, list(jobs), query.only, limit=SERIES_LIMIT + 1)
-        shown = found[:SERIES_LIMIT]
+        found = find_series(work.session, list(jobs), query.only, limit=_SERIES_LIMIT + 1)
+        shown = found[:_SERIES_LIMIT]
         buckets = max(_BUCKETS_MIN, min(query.buckets, _BUCKET_LIMIT // max(1, len(shown))))
         series = [
             {
@@ -96,7 +96,7 @@ def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery)
             }
             for item in shown
         ]
-    return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_stream_cursor(shown)}
+    return {"series": series, "is_cut": len(found) > _SERIES_LIMIT, "cursor": write_stream_cursor(shown)}
 
 
 def objects(
@@ -216,7 +216,7 @@ class MetricStreamer:
             if self.counts is not None and position == self._position:
                 return []
             self._has_more = False
-            found = find_series(work.session, [self.job_id], self.only, limit=SERIES_LIMIT)
+            found = find_series(work.session, [self.job_id], self.only, limit=_SERIES_LIMIT)
             found = [series for series in found if series.kind == "scalar"]
             if self.counts is None:
                 self.counts = {series.id: series.count for series in found}

@@ -112,7 +112,7 @@ def winner_view(session: Session, study: Study) -> StudyWinner | None:
 def study_best(session: Session, study: Study) -> StudyBest:
     spec = StudySpec.model_validate(study.spec)
     found = results(session, study.id, spec)
-    front = cached_front(study.id, found, spec.goals)
+    front = _cached_front(study.id, found, spec.goals)
     if len(spec.metrics) == 1:
         front = front[:1]  # trials of equal value ended later
     numbers = [result.number for result in front]
@@ -124,7 +124,7 @@ def study_best(session: Session, study: Study) -> StudyBest:
 
 def results(session: Session, study_id: str, spec: StudySpec) -> list[TrialResult]:
     """All results, in order of the trials' numbers."""
-    return cached_results(session, study_id, [metric.name for metric in spec.metrics])
+    return _cached_results(session, study_id, [metric.name for metric in spec.metrics])
 
 
 def _view(
@@ -156,7 +156,7 @@ def _view(
         budget_trials=spec.budget.trials,
         parallel=spec.budget.parallel,
         best=trial_views(session, row.id, limit=1, numbers=[leader.number])[0] if leader else None,
-        front_size=len(cached_front(row.id, found, spec.goals)) if len(spec.metrics) > 1 else None,
+        front_size=len(_cached_front(row.id, found, spec.goals)) if len(spec.metrics) > 1 else None,
         cloned_from=row.cloned_from,
         created_at=row.created_at,
         finished_at=row.finished_at,
@@ -198,7 +198,7 @@ _results: Final = LruCache[str, Mapping[int, TrialResult | None]](_STUDY_LIMIT)
 _fronts: Final = LruCache[str, tuple[int, list[TrialResult]]](_STUDY_LIMIT)
 
 
-def cached_front(study_id: str, results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
+def _cached_front(study_id: str, results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
     """The Pareto front of ``results``, which must be all results of the study, in order of number."""
     known = _fronts.get(study_id)
     if known is None or known[0] != len(results):
@@ -207,7 +207,7 @@ def cached_front(study_id: str, results: Sequence[TrialResult], goals: Sequence[
     return list(known[1])
 
 
-def cached_results(session: Session, study_id: str, names: Sequence[str]) -> list[TrialResult]:
+def _cached_results(session: Session, study_id: str, names: Sequence[str]) -> list[TrialResult]:
     """All results of a study, in order of number. ``names``: the study's metrics, which never change."""
     ended = (Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT))
     count = session.execute(select(func.count()).where(*ended)).scalar_one()

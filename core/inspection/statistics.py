@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Numbers: TypeAlias = "NDArray[np.float64]"
 
 # Elements per block, 4 MiB as float64: several passes are fastest within a processor's cache.
-BLOCK: Final = 2**19
+_BLOCK: Final = 2**19
 _PLAIN: Final = {
     "float64": "f8", "float32": "f4", "float16": "f2", "complex128": "f8", "complex64": "f4",
     "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1",
@@ -38,7 +38,7 @@ BINS: Final = 48
 
 
 def blocks(tensor: Tensor) -> Iterator[Numbers]:
-    """All elements as float64, at most ``BLOCK`` at once; a complex element as real and imaginary part.
+    """All elements as float64, at most ``_BLOCK`` at once; a complex element as real and imaginary part.
 
     Raises:
         Unreadable: they cannot be read or decoded.
@@ -46,7 +46,7 @@ def blocks(tensor: Tensor) -> Iterator[Numbers]:
     if tensor.data is None or tensor.dtype not in ITEM_BYTES:
         raise Unreadable(tensor.note or "Its elements cannot be read.")
     item = ITEM_BYTES[tensor.dtype]
-    step = BLOCK * item
+    step = _BLOCK * item
     rest = b""
     seen = 0
     for chunk in tensor.data.chunks():

@@ -56,7 +56,7 @@ def tree_of(volume: Volume | VolumeFacts) -> Tree:
     return Tree(volume.root, label=f"Volume {volume.name}")
 
 
-def output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
+def _output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
     """A job's output folder as a tree of its own: links that lead to other folders of the volume are refused."""
     return tree_of(volume).below(output_path)
 
@@ -115,4 +115,4 @@ def job_output(session: Session, job: Job) -> Tree:
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"The volume {job.output_volume!r} of this job's output is not registered any more.")
-    return output_tree(volume, job.output_path)
+    return _output_tree(volume, job.output_path)

@@ -28,7 +28,7 @@ from scheduler.simulator.plots import ENDINGS, Curves, check, plot
 from scheduler.simulator.reading.inputs import FORMATS, JobListOptions, read
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.reading.settings import read_policy
-from scheduler.simulator.runs import Case, more_like, report, run, table
+from scheduler.simulator.runs import Case, comparison_table, more_like, report, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def _compare(scenario: Scenario, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([{"name": case.name, **case.figures.to_json()} for case in made], indent=2))
     else:
-        print(table(made))
+        print(comparison_table(made))
     return 0
 
 

@@ -90,7 +90,7 @@ class Case:
     figures: Summary
 
 
-def table(cases: Sequence[Case]) -> str:
+def comparison_table(cases: Sequence[Case]) -> str:
     """The figures of several runs side by side; changes against the first in per cent."""
     heads = ["", "JCT mean", "p50", "p99", "makespan", "waiting", "GPUs in use", "preempted", "worst rho", "unfair"]
     rows = [heads]
@@ -103,11 +103,11 @@ def table(cases: Sequence[Case]) -> str:
         rows.append(
             [
                 case.name,
-                time_words(figures.completion.mean) + change,
-                time_words(figures.completion.p50),
-                time_words(figures.completion.p99),
-                time_words(figures.makespan_s),
-                time_words(figures.waiting.mean),
+                _time_words(figures.completion.mean) + change,
+                _time_words(figures.completion.p50),
+                _time_words(figures.completion.p99),
+                _time_words(figures.makespan_s),
+                _time_words(figures.waiting.mean),
                 f"{figures.gpu_utilisation:.1%}",
                 str(figures.preemptions),
                 f"{figures.fairness.worst:.2f}",
@@ -124,7 +124,7 @@ def table(cases: Sequence[Case]) -> str:
     )
 
 
-def time_words(seconds: float) -> str:
+def _time_words(seconds: float) -> str:
     """Such as ``90 s``, ``12.5 min``, ``3.1 h``."""
     if seconds < 120:
         return f"{seconds:.3g} s"
@@ -146,7 +146,7 @@ def report(outcome: SimulationOutcome) -> str:
         "",
         _spread("waiting", figures.waiting),
         _spread("completion", figures.completion),
-        f"{'makespan':<14}{time_words(figures.makespan_s):>10}",
+        f"{'makespan':<14}{_time_words(figures.makespan_s):>10}",
         f"{'GPUs in use':<14}{figures.gpu_utilisation:>10.1%}",
         f"{'CPUs in use':<14}{figures.cpu_utilisation:>10.1%}",
         (
@@ -196,12 +196,12 @@ def _slowest(outcome: SimulationOutcome) -> list[str]:
     for name in names:
         job = outcome.jobs[name]
         reason = job.reasons[-1][1] if job.reasons else None
-        lines.append(f"  {name}: {time_words(waited_s(name))}" + (f": {reason.sentence}" if reason else ""))
+        lines.append(f"  {name}: {_time_words(waited_s(name))}" + (f": {reason.sentence}" if reason else ""))
     return lines
 
 
 def _spread(name: str, spread: Spread) -> str:
     return (
-        f"{name:<14}{time_words(spread.mean):>10}   mean, {time_words(spread.p50)} median, "
-        f"{time_words(spread.p99)} p99, {time_words(spread.largest)} longest"
+        f"{name:<14}{_time_words(spread.mean):>10}   mean, {_time_words(spread.p50)} median, "
+        f"{_time_words(spread.p99)} p99, {_time_words(spread.largest)} longest"
     )

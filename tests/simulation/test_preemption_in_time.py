@@ -13,7 +13,7 @@ from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Fairness, rhos, static_rhos, summarise
 from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.scenario import Scenario, parse
-from scheduler.simulator.runs import Case, more_like, replay, table
+from scheduler.simulator.runs import Case, comparison_table, more_like, replay
 
 NODE = [{"name": "n", "gpus": {"H100": 8}}]
 TURNS = {
@@ -275,7 +275,7 @@ def test_more_nodes_are_tried_on_the_same_history() -> None:
         replay(scenario.arrivals, scenario.nodes, scenario.policy, more_nodes=more, knowledge=Knowledge.KNOWN)
     )
     assert (before.makespan_s, after.makespan_s) == (4 * 3600.0, 2 * 3600.0)
-    text = table([Case("as it is", before), Case("2 more nodes", after)])
+    text = comparison_table([Case("as it is", before), Case("2 more nodes", after)])
     assert "-40%" in text
     with pytest.raises(ValueError, match="no node 'x'"):
         more_like(scenario.nodes, 1, like="x")

@@ -22,7 +22,7 @@ from core.settings import Settings
 
 GROUP: Final = "trainer.kubeflow.org"
 VERSION: Final = f"{GROUP}/v1alpha1"
-KIND: Final = "ClusterTrainingRuntime"
+RUNTIME_KIND: Final = "ClusterTrainingRuntime"
 NODE: Final = "node"
 # Shown if jobs have no image; the client requires one.
 _NO_IMAGE: Final = {"process": "plain-processes"}
@@ -68,7 +68,7 @@ def image_of(settings: Settings) -> str:
     return settings.default_image or _NO_IMAGE.get(settings.executor, "none")
 
 
-def view(runtime: Runtime, settings: Settings) -> dict[str, Any]:
+def runtime_view(runtime: Runtime, settings: Settings) -> dict[str, Any]:
     container = {"name": NODE, "image": image_of(settings)}
     job = {
         "metadata": {"labels": {f"{GROUP}/trainjob-ancestor-step": "trainer"}},
@@ -76,7 +76,7 @@ def view(runtime: Runtime, settings: Settings) -> dict[str, Any]:
     }
     return {
         "apiVersion": VERSION,
-        "kind": KIND,
+        "kind": RUNTIME_KIND,
         "metadata": {"name": runtime.name, "labels": {f"{GROUP}/framework": runtime.framework}},
         "spec": {
             "mlPolicy": {"numNodes": 1, **runtime.policy},
@@ -97,7 +97,7 @@ class _Metadata(_Part):
 
 class _RuntimeRef(_Part):
     name: str
-    kind: str = KIND
+    kind: str = RUNTIME_KIND
     api_group: str = GROUP
 
 
@@ -172,8 +172,8 @@ def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
     if manifest.spec.suspend:
         raise InvalidRequest("spec.suspend: is not served by this platform; create the job when it is to run.")
     ref, trainer = manifest.spec.runtime_ref, manifest.spec.trainer
-    if ref.kind != KIND:
-        raise InvalidRequest(f"spec.runtimeRef.kind: this platform has {KIND}s alone, not {ref.kind[:100]}.")
+    if ref.kind != RUNTIME_KIND:
+        raise InvalidRequest(f"spec.runtimeRef.kind: this platform has {RUNTIME_KIND}s alone, not {ref.kind[:100]}.")
     runtime = find_runtime(ref.name)
     if not trainer.command and not trainer.image:
         raise InvalidRequest("spec.trainer: a command or an image is needed; the runtimes here have none of their own.")

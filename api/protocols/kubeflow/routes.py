@@ -108,14 +108,14 @@ def version_of_trainer(namespace: Namespace, caller: Reader) -> Response:
 def list_cluster_runtimes(request: Request, caller: Reader, context: AppContextDep) -> Response:
     del caller
     _demand_served(request)
-    found = [manifests.view(runtime, context.settings) for runtime in manifests.RUNTIMES.values()]
-    return _items(manifests.KIND, manifests.VERSION, found)
+    found = [manifests.runtime_view(runtime, context.settings) for runtime in manifests.RUNTIMES.values()]
+    return _items(manifests.RUNTIME_KIND, manifests.VERSION, found)
 
 
 @router.get(f"{_GROUP}/clustertrainingruntimes/{{name}}")
 def get_cluster_runtime(name: Name, caller: Reader, context: AppContextDep) -> Response:
     del caller
-    return answer(manifests.view(manifests.find_runtime(name), context.settings))
+    return answer(manifests.runtime_view(manifests.find_runtime(name), context.settings))
 
 
 @router.get(f"{_OF_NAMESPACE}/trainingruntimes")

@@ -10,7 +10,7 @@ from trainmaster.wire.jobs import WaitReasonView
 
 from api.protocols.kit.json_values import timestamp
 from api.protocols.kubeflow.jobs import Pod
-from api.protocols.kubeflow.manifests import GROUP, KIND, NODE, PROCESSES, RUNTIME_LABEL, VERSION, image_of
+from api.protocols.kubeflow.manifests import GROUP, NODE, PROCESSES, RUNTIME_KIND, RUNTIME_LABEL, VERSION, image_of
 from core.db.tables import Event, Job
 from core.domain.jobs.states import JobState, ReplicaState
 from core.settings import Settings
@@ -66,7 +66,7 @@ def job_view(
             **({"labels": labels} if labels else {}),
         },
         "spec": {
-            "runtimeRef": {"apiGroup": GROUP, "kind": KIND, "name": runtime},
+            "runtimeRef": {"apiGroup": GROUP, "kind": RUNTIME_KIND, "name": runtime},
             "trainer": trainer,
             **({} if spec.max_run_time is None else {"activeDeadlineSeconds": round(spec.max_run_time)}),
         },

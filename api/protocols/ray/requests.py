@@ -65,7 +65,7 @@ _PIP_OPTIONS: Final = frozenset({"--disable-pip-version-check", "--no-cache-dir"
 _LINES: Final = 1_000
 _LINE: Final = 1_000  # characters
 ROLE: Final = "worker"
-SUBMISSION_LABEL: Final = "ray-submission-id"
+_SUBMISSION_LABEL: Final = "ray-submission-id"
 _ENTRYPOINT: Final = "RAY_JOB_ENTRYPOINT"
 _LABEL_LIMIT: Final = 100  # of the metadata
 # Ray's custom resource for an accelerator.
@@ -298,7 +298,7 @@ def job_spec_of(
 ) -> dict[str, Any]:
     """Our job spec, not yet validated. Raises ``NotServed`` for unsupported resources."""
     resources, selector = _resources(request)
-    labels = own_labels({**dict(list(request.metadata.items())[:_LABEL_LIMIT]), SUBMISSION_LABEL: submission_id})
+    labels = own_labels({**dict(list(request.metadata.items())[:_LABEL_LIMIT]), _SUBMISSION_LABEL: submission_id})
     # Placeholders in an entrypoint are literal text.
     entrypoint, carried = past_placeholders(request.entrypoint, _ENTRYPOINT)
     spec: dict[str, Any] = {

@@ -197,7 +197,7 @@ def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]
 
 def _forecast_to_json(found: Forecast) -> dict[str, Any]:
     return {
-        "places": places_to_json(found.placements),
+        "places": _places_to_json(found.placements),
         "reason": None if found.reason is None else reason_to_json(found.reason),
         "position": found.position,
         "start": None if found.start is None else _start_to_json(found.start),
@@ -302,7 +302,7 @@ def explanation(
         "sentence": sentence,
         "reason": None if reason is None else reason_to_json(reason),
         "position": positions(made).get(job_id),
-        "places": places_to_json(placements),
+        "places": _places_to_json(placements),
         "waiting": len(seen.queued),
         "running": len(seen.running),
         "nodes": len(seen.nodes),
@@ -311,7 +311,7 @@ def explanation(
     }
 
 
-def places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
+def _places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
     """Replicas of a role with the same place are counted: a gang may have thousands."""
     places = Counter((p.role, p.node, p.gpu_model) for p in placements)
     return [

@@ -24,7 +24,7 @@ MODEL_FOLDER = "model"
 _REPORT = "automl.json"
 
 
-def metrics_of(task: str) -> tuple[str, ...]:
+def _metrics_of(task: str) -> tuple[str, ...]:
     return CLASSIFICATION if task == "classification" else REGRESSION
 
 
@@ -128,7 +128,7 @@ def score_test(
     Args:
         baseline: result of ``baseline_of`` for the same rows, to compare with the interval.
     """
-    values = {name: score(name, truth, predicted, probabilities, classes) for name in metrics_of(options.task)}
+    values = {name: score(name, truth, predicted, probabilities, classes) for name in _metrics_of(options.task)}
     low, high = interval(options.metric, truth, predicted, probabilities, classes, options.seed)
     log_message("Tested on %d rows that no trial has used." % len(truth))
     if not math.isfinite(low):

@@ -25,7 +25,7 @@ _NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity")
 _DIGITS = 300  # maximum length of a number
 
 
-def read_lines(path: str) -> Iterator[str]:
+def _read_lines(path: str) -> Iterator[str]:
     """Lines of a text file, unpacked if its name ends in ``.gz``, without a byte order mark, with unchanged line ends.
 
     Raises:
@@ -68,16 +68,16 @@ def _first_undecodable_line(path: str) -> int:
 def read_csv(path: str) -> Iterator[Tuple[int, List[str]]]:
     """Rows with their first line number, the header first, with stripped names. Empty lines are skipped.
 
-    Raises as ``read_lines``, and ``InputProblem``: it is not CSV.
+    Raises as ``_read_lines``, and ``InputProblem``: it is not CSV.
     """
-    lines = read_lines(path)
+    lines = _read_lines(path)
     head: List[str] = []
     for line in lines:
         head.append(line)
         if line.strip():
             break
     csv.field_size_limit(_CELL_LIMIT)
-    reader = csv.reader(chain(head, lines), delimiter=delimiter_of(head[-1] if head else ""))
+    reader = csv.reader(chain(head, lines), delimiter=_delimiter_of(head[-1] if head else ""))
     begins, is_header = 1, True
     try:
         for cells in reader:
@@ -89,7 +89,7 @@ def read_csv(path: str) -> Iterator[Tuple[int, List[str]]]:
         raise InputProblem("%s, line %d: it cannot be read as CSV: %s." % (path, begins, error)) from error
 
 
-def delimiter_of(first_line: str) -> str:
+def _delimiter_of(first_line: str) -> str:
     """The most frequent of comma, semicolon, tab and bar in the first line, outside of quotes."""
     bare = _QUOTED.sub("", first_line)
     return max((",", ";", "\t", "|"), key=bare.count)
@@ -142,7 +142,7 @@ def read_rows(folder: str, paths: List[str], kind: str, csv_rows: str = "object"
         if is_csv(path, kind):
             yield from _rows_of_csv(path, name, csv_rows)
         else:
-            for number, line in enumerate(read_lines(path), start=1):
+            for number, line in enumerate(_read_lines(path), start=1):
                 if line.strip():
                     yield Row(name, number, line)
 

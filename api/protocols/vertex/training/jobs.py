@@ -54,7 +54,7 @@ _NAMES: Final = (
     "CANCELLED",
     "PAUSED",
 )
-PIPELINE_STATES: Final = tuple(f"PIPELINE_STATE_{name}" for name in _NAMES)
+_PIPELINE_STATES: Final = tuple(f"PIPELINE_STATE_{name}" for name in _NAMES)
 JOB_STATES: Final = tuple(f"JOB_STATE_{name}" for name in (*_NAMES, "EXPIRED", "UPDATING", "PARTIALLY_SUCCEEDED"))
 # google.rpc.Code
 CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 1, 3, 4, 8, 9, 13
@@ -286,7 +286,7 @@ def list_page(
     """Newest first. With a selective filter a page may be short and still have a next page."""
     query.demand_newest_first()
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
-    states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
+    states = _PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
     test = parse_filter(query.filter, job_vocabulary(states))
     statement = (
         select(VertexResource, Job)
