@@ -316,5 +316,8 @@ def _last_line(path: Path) -> str:
 
 
 def _last_of(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
+    """The last line that says something; SQLAlchemy ends its errors with the statement and a link."""
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.startswith(("(Background on", "[SQL", "[par"))
+    ]
     return lines[-1].strip() if lines else "it said nothing"

@@ -55,7 +55,8 @@ def sync_nodes(control: ControlContext) -> int:
 
 
 def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: datetime) -> int:
-    known = {node.name: node for node in session.scalars(select(Node).where(Node.executor == executor))}
+    # Those of another executor, too: who changes the executor may have the same machine again, and leaves the others.
+    known = {node.name: node for node in session.scalars(select(Node))}
     changes = 0
     for info in infos:
         node = known.pop(info.name, None)
@@ -65,6 +66,7 @@ def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: date
             was_ready = None
         else:
             was_ready = node.is_ready
+            node.executor = executor
         if info.is_ready or was_ready:
             node.seen_at = now  # the grace of a node that has just become unready begins now, not at its last sync
         changes += _update(node, info)

@@ -78,6 +78,26 @@ def test_nodes_come_and_go_and_a_cordon_stays(plane):
     assert (node.is_ready, node.is_cordoned, node.cordon_reason) == (False, True, "repair")
 
 
+def test_another_executor_takes_over_the_nodes_and_the_others_are_gone(plane):
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(executor="process", is_cordoned=True))
+        session.add(
+            Node(
+                name="laptop",
+                executor="process",
+                labels={},
+                allocatable={},
+                gpus=[],
+                is_ready=True,
+                seen_at=plane.engine.now,
+            )
+        )
+    sync_nodes(plane.control)
+    same, other = plane.one(Node, name="node-0"), plane.one(Node, name="laptop")
+    assert (same.executor, same.is_ready, same.is_cordoned) == ("fake", True, True)
+    assert (other.is_ready, other.condition) == (False, "The executor does not list it any more.")
+
+
 def test_an_admins_label_outlives_the_looks_at_nodes_and_lets_a_selector_match(plane):
     job = plane.submit(node_selector={"pool": "fast"})
     plane.settle()
