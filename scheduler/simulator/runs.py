@@ -40,7 +40,10 @@ def replay(
         history: finished jobs, as :func:`scheduler.simulator.traces.own.arrivals` makes them. knowledge: what the
         planner knows of their durations; by default what it would have learnt meanwhile.
     """
-    whole = [replace(node, free=node.allocatable, is_schedulable=True, why_not="") for node in (*nodes, *more_nodes)]
+    whole = [
+        replace(node, free=node.allocatable, is_schedulable=True, is_draining=False, why_not="")
+        for node in (*nodes, *more_nodes)
+    ]
     scenario = Scenario(
         name="history",
         nodes=tuple(whole),
@@ -79,7 +82,10 @@ def more_like(nodes: Sequence[NodeSnapshot], count: int, like: str | None = None
     taken = {node.id for node in nodes}
     names = (NodeId(f"more-{number}") for number in range(count + len(taken)))
     free = [name for name in names if name not in taken][:count]
-    return tuple(replace(model, id=name, free=model.allocatable, is_schedulable=True, why_not="") for name in free)
+    return tuple(
+        replace(model, id=name, free=model.allocatable, is_schedulable=True, is_draining=False, why_not="")
+        for name in free
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -275,6 +276,8 @@ def test_more_nodes_are_tried_on_the_same_history() -> None:
         replay(scenario.arrivals, scenario.nodes, scenario.policy, more_nodes=more, knowledge=Knowledge.KNOWN)
     )
     assert (before.makespan_s, after.makespan_s) == (4 * 3600.0, 2 * 3600.0)
+    drained = [replace(node, is_schedulable=False, is_draining=True) for node in scenario.nodes]
+    assert summarise(replay(scenario.arrivals, drained, scenario.policy)) == before
     text = comparison_table([Case("as it is", before), Case("2 more nodes", after)])
     assert "-40%" in text
     with pytest.raises(ValueError, match="no node 'x'"):
