@@ -16,6 +16,7 @@ from core.db.tables import Volume
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+_VOLUME_TTL: Final = timedelta(seconds=3)
 
 
 class ExpiringCache(Generic[V]):
@@ -58,9 +59,6 @@ class LruCache(Generic[K, V]):
             self._values.move_to_end(key)
             while len(self._values) > self._limit:
                 self._values.popitem(last=False)
-
-
-_VOLUME_TTL: Final = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)

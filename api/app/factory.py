@@ -81,6 +81,10 @@ ROOTS: Final = (
     "tensorboard.routes",
     "pages",
 )
+_DESCRIPTION: Final = (
+    "Submit, watch and steer distributed training jobs. Errors are `application/problem+json` with a stable `code`. "
+    "Lists are paged by opaque cursors. Programs send `Authorization: Bearer <token>`."
+)
 
 
 def include_all(app: FastAPI) -> None:
@@ -95,12 +99,6 @@ def _include(app: FastAPI, noun: str, prefix: str) -> None:
     changes_callers = noun in ("projects", "users", "tokens")
     dependencies = [Depends(forget_callers, scope="function")] if changes_callers else []
     app.include_router(router, prefix=prefix, dependencies=dependencies)
-
-
-_DESCRIPTION: Final = (
-    "Submit, watch and steer distributed training jobs. Errors are `application/problem+json` with a stable `code`. "
-    "Lists are paged by opaque cursors. Programs send `Authorization: Bearer <token>`."
-)
 
 
 def _utc_now() -> datetime:

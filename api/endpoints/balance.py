@@ -27,6 +27,8 @@ _FILES_PER_REQUEST: Final = 2
 _RESERVED_FILES: Final = 256
 _MIN_OPEN_LIMIT: Final = 16
 _RETRY_AFTER_S: Final = 1.0
+# A replica that refused a connection gets no requests for this time, in which the control loop checks it.
+_AVOIDED_S: Final = 2.0
 
 
 def open_limit(wanted: int) -> int:
@@ -71,10 +73,6 @@ class Admission:
             self._open[endpoint_id] -= 1
             if not self._open[endpoint_id]:
                 del self._open[endpoint_id]
-
-
-# A replica that refused a connection gets no requests for this time, in which the control loop checks it.
-_AVOIDED_S: Final = 2.0
 
 
 class Balancer:
@@ -126,8 +124,9 @@ class Balancer:
         self._avoided[target.replica_id] = now_s + _AVOIDED_S
 
     def _draw_deployment(self, targets: Sequence[ServingTarget]) -> list[ServingTarget]:
-        """Those of one that is drawn by its part, of those that have a ready replica: a new version that has none yet
-        costs nobody an answer.
+        """The targets of one deployment, drawn at random by traffic among those with a ready replica.
+
+        So a new version without a ready replica costs no request.
         """
         traffic = {target.deployment: target.traffic for target in targets}
         if len(traffic) < 2:

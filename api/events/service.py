@@ -30,6 +30,8 @@ _MAX_TRANSACTION_TIME: Final = timedelta(seconds=10)
 # The stream reads at least this often: for events committed out of order, the job's end, and the caller's access.
 _LOOK_S: Final = 2.0
 _BATCH: Final = 500
+# Poll interval while there are followers; it bounds their delay.
+_POLL_S: Final = 0.25
 
 
 def page_of(rows: Sequence[AnyRow], limit: int) -> Page[EventView]:
@@ -114,10 +116,6 @@ class EventStream:
 
 def _chunk(row: AnyRow) -> bytes:
     return event("event", dict(row._mapping), event_id=str(row.id))  # noqa: SLF001 (public in spite of its name)
-
-
-# Poll interval while there are followers; it bounds their delay.
-_POLL_S: Final = 0.25
 
 
 def watch_of(request: HTTPConnection, context: AppContext) -> EventWatch:

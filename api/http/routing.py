@@ -30,6 +30,8 @@ _PROBLEM: Final[dict[str, Any]] = {
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {"4XX": _PROBLEM, "5XX": _PROBLEM}
+_CONTENT_LENGTH: Final = re.compile(r"[0-9]+")
+_LENGTH_DIGITS: Final = 18  # beyond any limit of the platform, and short enough for Python to parse
 
 
 def new_router(tag: str, prefix: str = "") -> APIRouter:
@@ -148,16 +150,12 @@ def _deepest(value: Any) -> str:
     return "body"
 
 
-_LENGTH: Final = re.compile(r"[0-9]+")
-_DIGITS: Final = 18  # beyond any limit of the platform, and short enough for Python to parse
-
-
 def content_length(text: str) -> int | None:
     """The value of a Content-Length header in bytes; ``None`` if it is not a number.
 
     Only ASCII digits count (RFC 9110, 8.6): ``str.isdigit`` accepts others, which ``int`` cannot read.
     """
-    if not _LENGTH.fullmatch(text):
+    if not _CONTENT_LENGTH.fullmatch(text):
         return None
     digits = text.lstrip("0") or "0"
-    return int(digits) if len(digits) <= _DIGITS else 10**_DIGITS
+    return int(digits) if len(digits) <= _LENGTH_DIGITS else 10**_LENGTH_DIGITS

@@ -29,6 +29,9 @@ from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
 from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 
+_NAME_CHARS: Final = 63  # of a job's name
+_NUMBERED_NAME: Final = re.compile(r"(.+)-[0-9]{1,6}")
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -229,17 +232,13 @@ def _demand_present(work: UnitOfWork, job_id: str) -> None:
         raise Conflict("The job of this Idempotency-Key was deleted; use a new key for a new job.")
 
 
-_NAME_CHARS: Final = 63  # of a job's name
-_NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
-
-
 def clone_name(session: Session, caller: Caller, original: Job | Study) -> str:
     """The default name of a clone: ``digits-2`` for ``digits``, or the next free number.
 
     A name refers to the newest job or study of that name: a clone of the same name would hide its original.
     """
     table = type(original)
-    numbered = _NUMBERED.fullmatch(original.name)
+    numbered = _NUMBERED_NAME.fullmatch(original.name)
     # Only the number of a job's clone is incremented; in another name of a job, the number may have a meaning.
     is_counted = isinstance(original, Study) or original.cloned_from is not None
     stem = numbered[1] if numbered and is_counted else original.name

@@ -19,6 +19,8 @@ from core.domain.metrics.digests import Digests
 from core.domain.metrics.points import Points
 
 Plain = dict[str, Any]
+_STREAM_CURSOR: Final = re.compile(r"^$|^[0-9a-z]{1,12}:[0-9a-z]{1,12}(,[0-9a-z]{1,12}:[0-9a-z]{1,12}){0,399}$")
+_BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def _plain_value(value: float) -> float | str:
@@ -104,10 +106,6 @@ def _or_null(values: Iterable[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-_CURSOR: Final = re.compile(r"^$|^[0-9a-z]{1,12}:[0-9a-z]{1,12}(,[0-9a-z]{1,12}:[0-9a-z]{1,12}){0,399}$")
-_BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
 def write_stream_cursor(series: Iterable[StoredSeries]) -> str:
     return stream_cursor({item.id: item.count for item in series})
 
@@ -118,7 +116,7 @@ def stream_cursor(counts: Mapping[int, int]) -> str:
 
 def read_stream_cursor(text: str) -> dict[int, int]:
     """Number of points that the client has, by series. Raises ``InvalidRequest`` for an invalid cursor."""
-    if not _CURSOR.match(text):
+    if not _STREAM_CURSOR.match(text):
         raise InvalidRequest(
             "Last-Event-ID is not an id of this stream; omit it to start from the beginning.", field="last-event-id"
         )

@@ -23,6 +23,11 @@ from core.domain.studies.results import TrialResult, best, best_so_far, pareto, 
 from core.domain.studies.states import StudyState, TrialState
 
 _NAMESAKES: Final = 10
+# Studies in the cache; one of 10,000 trials takes two megabytes.
+_STUDY_LIMIT: Final = 64
+# Beyond this all trials are read: the number of parameters of a statement is limited.
+_PARAMETER_LIMIT: Final = 500
+_WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
 
 def trial_views(
@@ -184,13 +189,6 @@ def _trial(row: AnyRow) -> TrialView:
 def _names(session: Session, table: type[Project | User], ids: set[str]) -> dict[str, str]:
     rows = session.execute(select(table.id, table.name).where(table.id.in_(ids)))
     return {str(row.id): str(row.name) for row in rows}
-
-
-# Studies in the cache; one of 10,000 trials takes two megabytes.
-_STUDY_LIMIT: Final = 64
-# Beyond this all trials are read: the number of parameters of a statement is limited.
-_PARAMETER_LIMIT: Final = 500
-_WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
 
 _results: Final = LruCache[str, Mapping[int, TrialResult | None]](_STUDY_LIMIT)

@@ -42,6 +42,12 @@ STATUS_HEADER: Final = "Optuna-Status"
 _CALLS: Final = 6
 # HTTP statuses for clients that do not know our header.
 _HTTP: Final = {"NOT_FOUND": 404, "ALREADY_EXISTS": 409, "FAILED_PRECONDITION": 409, "INVALID_ARGUMENT": 422}
+# Open storages of one API process (LRU), each with a few connections.
+_OPEN: Final = 16
+_CONNECTIONS: Final = 1
+_MORE_CONNECTIONS: Final = 2
+_IDLE_S: Final = 300  # older connections are replaced
+_SQLITE_WAIT_S: Final = 10
 
 
 @router.post("/optuna/{method}")
@@ -86,14 +92,6 @@ def _project_of(context: AppContext, caller: AttemptId | Caller, project: str | 
         if not caller.may(Scope.READ if is_reading else Scope.WRITE):
             raise Forbidden("This needs a token of scope write; log in with another one.")
         return caller.member_of(work.session, project, "viewer" if is_reading else "member").project_id
-
-
-# Open storages of one API process (LRU), each with a few connections.
-_OPEN: Final = 16
-_CONNECTIONS: Final = 1
-_MORE_CONNECTIONS: Final = 2
-_IDLE_S: Final = 300  # older connections are replaced
-_SQLITE_WAIT_S: Final = 10
 
 
 class Storages:

@@ -34,6 +34,7 @@ _OPEN_LIMIT: Final = UploadLimit(
     PACKAGE_LIMIT_BYTES, f"Without a token at most {PACKAGE_LIMIT_BYTES // 2**20} MiB can be staged."
 )
 _Bucket = Annotated[str, Path(max_length=222)]
+_PARTS_HEAD_BYTES: Final = 64 * 2**10  # of the metadata with all headers
 
 
 @router.post(UPLOAD)
@@ -226,9 +227,6 @@ def _json(body: bytes) -> Any:
         return orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:
         raise InvalidRequest("The object's metadata is not JSON.", field="body") from error
-
-
-_PARTS_HEAD_BYTES: Final = 64 * 2**10  # of the metadata with all headers
 
 
 class _MultipartParser:
