@@ -69,10 +69,10 @@ class VolumeSource:
 
 @dataclass(frozen=True, slots=True)
 class MountOrder:
-    """``source``: the folder as a path on the node, for drivers that mount paths; it means nothing where ``volume`` is
-    of a kind that only the engine can mount (pvc, csi). ``volume``: the same for drivers that mount volumes.
-    ``inode``: the folder's inode number when the platform checked it, where that identifies it; a driver that
-    mounts paths has it compared with what was mounted.
+    """``source``: the folder as a path on the node, for drivers that mount paths; it means nothing, and may be
+    empty, where ``volume`` is of a kind that only the engine can mount (pvc, csi). ``volume``: the same for drivers
+    that mount volumes. ``inode``: the folder's inode number when the platform checked it, where that identifies it; a
+    driver that mounts paths has it compared with what was mounted.
     """
 
     source: str
@@ -80,6 +80,11 @@ class MountOrder:
     read_only: bool
     volume: VolumeSource | None = None
     inode: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Of the volume."""
+        return "local" if self.volume is None else self.volume.kind
 
 
 @dataclass(frozen=True, slots=True)

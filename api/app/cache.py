@@ -66,6 +66,7 @@ class CachedVolume:
     name: str
     root: str | None
     is_read_only: bool
+    kind: str
 
 
 class VolumeCache:
@@ -82,8 +83,8 @@ class VolumeCache:
         with self._lock:
             if self._until is None or self._until <= now or name not in self._volumes:
                 with unit_of_work(self._sessions, read_only=True) as session:
-                    rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only)).all()
-                self._volumes = {row.name: CachedVolume(row.name, row.root, row.is_read_only) for row in rows}
+                    rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only, Volume.kind)).all()
+                self._volumes = {row.name: CachedVolume(*row) for row in rows}
                 self._until = now + _VOLUME_TTL
             return self._volumes.get(name)
 

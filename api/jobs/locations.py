@@ -63,6 +63,11 @@ class _Checker:
             hint = f"did you mean {close[0]}?" if close else "`trainmaster volumes` lists them"
             self._add(field, f"there is no volume {volume_name!r}", hint)
             return
+        if self.context.settings.executor == "process" and volume.kind != "local":
+            message = f"volume {volume_name!r} is of kind {volume.kind}, which plain processes cannot mount"
+            hint = "mount its storage on the platform's machine, and add that folder as a volume of kind local"
+            self._add(field, message, hint)
+            return
         if writes and volume.is_read_only:
             self._add(field, f"volume {volume_name!r} is read-only", "choose another volume to write to")
         is_shared = volume_name == self.context.settings.default_volume

@@ -58,13 +58,12 @@ def check(order: ReplicaOrder, node: str, settings: ContainerSettings) -> None:
             f"Replica {key.role}-{key.index} was placed on {order.node}, and this Docker engine is {node}."
         )
     for mount in order.mounts:
-        kind = _kind(mount)
-        if kind not in ("local", "nfs"):
+        if mount.kind not in ("local", "nfs"):
             raise ExecutorRefused(
-                f"{mount.target}: a volume of kind {kind} cannot be mounted by a Docker engine; use one of kind local "
-                "or nfs."
+                f"{mount.target}: a volume of kind {mount.kind} cannot be mounted by a Docker engine; use one of kind "
+                "local or nfs."
             )
-        if kind == "local" and not _is_allowed(mount.source, settings.host_paths):
+        if mount.kind == "local" and not _is_allowed(mount.source, settings.host_paths):
             raise ExecutorRefused(
                 f"{mount.target}: the folder {mount.source} is not among those that volumes may lie under "
                 "(TRAINMASTER_HOST_PATHS)."
@@ -155,7 +154,7 @@ def _mounts(order: ReplicaOrder, settings: ContainerSettings) -> list[dict[str, 
 
 
 def _mount(mount: MountOrder, order: ReplicaOrder, settings: ContainerSettings) -> dict[str, Any]:
-    if mount.volume is None or _kind(mount) == "local":
+    if mount.volume is None or mount.kind == "local":
         return {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
     config, path = mount.volume.config, mount.volume.path
     device = str(PurePosixPath(str(config["path"])) / path)
@@ -174,10 +173,6 @@ def _mount(mount: MountOrder, order: ReplicaOrder, settings: ContainerSettings) 
             "DriverConfig": {"Name": "local", "Options": wanted},
         },
     }
-
-
-def _kind(mount: MountOrder) -> str:
-    return "local" if mount.volume is None else mount.volume.kind
 
 
 def _is_allowed(path: str, allowed: Sequence[str]) -> bool:

@@ -186,5 +186,12 @@ def check_order(order: ReplicaOrder, node: str) -> None:
             f"Role {order.key.role} has no command, and without an image there is none to fall back on; set `command`.",
             field=f"roles.{order.key.role}.command",
         )
+    for mount in order.mounts:
+        if mount.kind != "local":
+            raise ExecutorRefused(
+                f"{mount.target}: a volume of kind {mount.kind} cannot be mounted for plain processes "
+                "(TRAINMASTER_EXECUTOR=process); mount its storage on this machine, and add that folder as a volume of "
+                "kind local."
+            )
     if order.node != node:
         raise ExecutorRefused(f"Replica {order.key.role}-{order.key.index} was placed on {order.node}, this is {node}.")

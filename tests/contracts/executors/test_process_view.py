@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from core.domain.errors import ExecutorRefused
 from core.domain.ids import JobId
-from executors.base import ExitCause, MountOrder, Phase
+from executors.base import ExitCause, MountOrder, Phase, VolumeSource
 from executors.process import procfs
 from executors.process.ports import PortBook, PortRange
 
@@ -140,6 +141,18 @@ def test_an_input_that_is_not_there_is_reported(bench):
     assert observation.exit.cause is ExitCause.START_REFUSED
     assert "/data/data: what is to be mounted there does not exist" in observation.exit.sentence
     assert "/nowhere" not in observation.exit.sentence
+
+
+@pytest.mark.parametrize("kind", ["nfs", "pvc", "csi"])
+def test_a_volume_that_only_an_engine_can_mount_is_refused(bench, tmp_path, kind):
+    place = tmp_path / "export"
+    volume = VolumeSource("sets", kind, {"path": str(place), "server": "nas", "claim": "sets"}, "x")
+    output = MountOrder(str(place / "x"), "/data/output", False, volume)
+    order = bench.order(command=("true",), mounts=(output,))
+    with pytest.raises(ExecutorRefused, match=f"^/data/output: a volume of kind {kind} cannot .*add .* kind local"):
+        bench.executor.create(order)
+    assert bench.executor.observe(order.key.attempt_id) == ()
+    assert not place.exists()
 
 
 def test_facts_and_sentences_name_no_path_of_the_host(isolated):

@@ -32,3 +32,17 @@ def test_local_volumes_outside_of_the_allowed_folders_are_reported(plane, monkey
     assert len(sentences("")) == 2, "empty allows none"
     monkeypatch.setenv("TRAINMASTER_EXECUTOR", "docker")
     assert sentences("/srv") == [], "an engine of its own rules"
+
+
+def test_a_volume_without_a_path_on_the_nodes_has_no_source(plane):
+    """Not the node's root, where a driver that mounts paths would read and write."""
+    with unit_of_work(plane.sessions) as session:
+        now = plane.engine.now
+        session.add(Volume(id="vol-claim", name="claim", kind="pvc", root=None, config={"claim": "c"}, created_at=now))
+    plane.submit(input="claim/etc")
+    plane.settle()
+    (key,) = plane.engine.live()
+    mounts = {mount.target: mount for mount in plane.engine.order_of(key).mounts}
+    assert mounts["/data/data"].source == ""
+    assert mounts["/data/data"].volume.path == "etc"
+    assert mounts["/data/output"].source == f"{plane.folder}/default/job"

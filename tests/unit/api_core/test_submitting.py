@@ -146,6 +146,23 @@ def test_a_read_only_volume_takes_no_output(client: TestClient, sessions: Sessio
     assert "read-only" in answer.json()["errors"][0]["message"]
 
 
+@pytest.mark.parametrize("kind", ["nfs", "pvc", "csi"])
+def test_a_volume_that_plain_processes_cannot_mount_is_refused(
+    client: TestClient, sessions: SessionFactory, clock: Any, settings: Settings, kind: str
+) -> None:
+    (settings.home / "data" / "digits").mkdir()
+    with unit_of_work(sessions) as session:
+        session.execute(update(Volume).where(Volume.name == "data").values(kind=kind, config={"path": "/export"}))
+    clock.advance(60)
+    mount = {"volume": "data", "path": "digits", "at": "/mnt/a"}
+    refused = submit(client, input="data/digits", output="data/out", mounts=[mount])
+    assert refused.status_code == 422, refused.text
+    errors = {error["path"]: error for error in refused.json()["errors"]}
+    assert set(errors) == {"input", "output", "mounts.0"}
+    assert f"'data' is of kind {kind}, which plain processes cannot mount" in errors["output"]["message"]
+    assert "a volume of kind local" in errors["output"]["hint"]
+
+
 def test_an_image_is_refused_where_plain_processes_run(client: TestClient) -> None:
     answer = submit(client, image="tensorflow:2.15")
     assert (answer.status_code, answer.json()["field"]) == (422, "image")

@@ -239,7 +239,7 @@ def _mount(
         raise ExecutorRefused(f"{where}: volume {name} is read-only; choose another one to write to.")
     if volume.source is None and volume.kind not in _ENGINE_KINDS:
         raise ExecutorRefused(f"{where}: volume {name} has no path that this executor could mount.")
-    source = str(PurePosixPath(volume.source or "/") / path)
+    source = "" if volume.source is None else str(PurePosixPath(volume.source) / path)
     config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
     inode = order_context.inodes.get((name, path))
     return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode)
