@@ -311,18 +311,17 @@ def with_changes(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
     A JSON merge patch (RFC 7396): null removes, mappings merge, everything else replaces. Shorthands apply even to a
     canonical spec, which holds only roles: ``workers: 4`` replaces ``roles.worker.replicas``, and ``gpus: 2`` replaces
-    the GPUs of every role that trains. Neither argument is modified.
+    the GPUs of every role that trains; ``ps: null`` removes the role, and ``cpu: null`` the CPUs of every role. Neither
+    argument is modified.
     """
     merged = _merge_patch(spec, changes)
     roles = merged.get("roles")
     if not isinstance(roles, dict):
         return merged
     for key, value in changes.items():
-        if key not in SHORTHAND_NAMES or value is None:
-            continue
         if key in _COUNTS:
-            _drop_count(roles, _COUNTS[key], is_none=value is False or value == 0)
-        else:
+            _drop_count(roles, _COUNTS[key], value)
+        elif key in SHORTHAND_NAMES:
             _drop_default(roles, key)
     return merged
 
@@ -341,12 +340,16 @@ def _merge_patch(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _drop_count(roles: dict[str, Any], role: str, *, is_none: bool) -> None:
+def _drop_count(roles: dict[str, Any], role: str, count: Any) -> None:
     entry = roles.get(role)
-    if is_none or not isinstance(entry, dict):
+    # A job has at least one role: the last one loses its numbers, so that it has one replica.
+    is_last = count is None and len(roles) == 1
+    if not isinstance(entry, dict) or (not count and not is_last):
         roles.pop(role, None)
-    else:
-        entry.pop("replicas", None)
+        return
+    entry.pop("replicas", None)
+    if is_last:
+        entry.pop("min_replicas", None)
 
 
 def _drop_default(roles: dict[str, Any], key: str) -> None:

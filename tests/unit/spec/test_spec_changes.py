@@ -45,6 +45,15 @@ def test_a_count_of_none_takes_the_role_away():
     assert set(changed(workers=0, chief=True).roles) == {"chief", "ps"}
 
 
+def test_a_shorthand_of_null_means_the_same_as_if_it_had_not_been_written():
+    without = {key: value for key, value in WRITTEN.items() if key not in ("ps", "cpu")}
+    assert changed(ps=None, cpu=None) == parse_spec(without)
+    assert set(changed(workers=None, chief=True).roles) == {"chief", "ps"}
+    assert changed(ps=None, workers=None) == changed(ps=None, workers=1)  # the last role stays
+    elastic = parse_spec({**without, "workers": {"min": 2, "max": 4}}).model_dump(mode="json")
+    assert parse_spec(with_changes(elastic, {"workers": None})) == parse_spec({**without, "workers": 1})
+
+
 def test_mappings_merge_and_null_removes():
     assert changed(env={"A": None, "C": 3}).env == {"B": "2", "C": "3"}
     assert set(changed(roles={"ps": None}).roles) == {"worker"}
