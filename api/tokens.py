@@ -74,7 +74,7 @@ def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
     with context.write() as work:
         token = work.session.get(Token, token_id, with_for_update=True)
         if token is None or (token.user_id != caller.user_id and not caller.is_admin):
-            raise NotFound(f"You have no token {token_id}; `GET /api/v1/tokens` lists yours.")
+            raise NotFound(f"You have no token with the ID {token_id}; `trainmaster token list` shows your IDs.")
         if token.revoked_at is None:
             token.revoked_at = work.now
             # Also the browser sessions that were opened with it.

@@ -226,9 +226,14 @@ def _address_of(variable: str, text: str) -> str:
 def _token_of(environ: Mapping[str, str]) -> str | None:
     """The environment's token, without a trailing newline."""
     token = environ.get("TRAINMASTER_TOKEN", "").strip()
-    if not (token.isascii() and token.isprintable()):
-        raise NotConfigured("TRAINMASTER_TOKEN is not a token: tokens have only ASCII letters, digits, `_` and `-`.")
+    require_token(token, "TRAINMASTER_TOKEN")
     return token or None
+
+
+def require_token(token: str, origin: str) -> None:
+    """Raises ``NotConfigured`` if a header cannot carry ``token``. ``origin``: where it came from, for the message."""
+    if not (token.isascii() and token.isprintable()):
+        raise NotConfigured(f"{origin} is not a valid token: tokens have only ASCII letters, digits, `_` and `-`.")
 
 
 def _server_of_url(url: str, environ: Mapping[str, str], origin: str) -> ServerAccess:

@@ -13,7 +13,7 @@ from trainmaster.client.flows.transfer import Progress
 from trainmaster.client.operations import JobOperations, Operations
 from trainmaster.client.steps import Executable, RetryPolicy
 from trainmaster.client.transport import DEFAULT_TIMEOUT_S, AsyncTransport, ConnectionSettings, SyncTransport
-from trainmaster.contexts import ServerAccess, resolve_server
+from trainmaster.contexts import ServerAccess, require_token, resolve_server
 from trainmaster.packing import PackedFolder
 from trainmaster.wire.jobs import TERMINAL_STATES, ExitView, JobDetail
 
@@ -47,7 +47,11 @@ class _Settings:
             verify: for httpx: ``False``, a CA file, or an ``SSLContext``.
             project: default project for specs without one.
             transport: a custom httpx transport, for tests and unusual networks.
+
+        Raises:
+            NotConfigured: ``token`` cannot be one.
         """
+        require_token(token or "", "token")
         self.url = url.rstrip("/")
         self.project = project
         connection = ConnectionSettings(self.url, token, timeout_s, retry or RetryPolicy(), verify)

@@ -64,6 +64,15 @@ def test_a_bad_token_is_not_stored(cli: Invoke, server: Any, problem: Any) -> No
     assert load_contexts().servers == {}
 
 
+def test_a_token_that_no_header_carries_is_reported_and_not_sent(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/health", HEALTH)
+    for arguments, stdin in ((["--token", "tm_…"], ""), (["--token", "-"], "tm_ü\n")):
+        done = cli("login", "http://lab:8765", *arguments, stdin=stdin)
+        assert "--token is not a valid token: tokens have only ASCII letters" in done.stderr
+        assert "bug" not in done.stderr
+    assert server.count("GET", "/me") == 0
+
+
 @pytest.mark.parametrize(
     ("url", "answer", "sentence"),
     [
@@ -102,6 +111,7 @@ def test_a_link_that_logs_a_browser_in_is_printed_alone(cli: Invoke, server: Any
     assert load_contexts().servers == {}
     assert cli("login", "--link", "http://lab:8765").exit_code == 2
     assert cli("login").exit_code == 2
+    assert "is empty; give the server's URL" in cli("login", "").stderr
 
 
 def test_the_platform_of_this_machine_cannot_be_forgotten(
@@ -124,3 +134,22 @@ def test_platform_admins_list_the_tokens_of_others(cli: Invoke, server: Any) -> 
     requested = [{k: v for k, v in r.url.params.items() if k != "limit"} for r in server.requests]
     assert requested == [{}, {"user": "bob"}, {"all_users": "true"}]
     assert cli("token", "list", "--all", "--user", "bob").exit_code == 2
+
+
+def test_a_token_is_revoked_by_its_id_or_by_the_name_of_one_valid_token(
+    cli: Invoke, server: Any, page: Any, problem: Any
+) -> None:
+    past = "2026-01-01T07:00:00Z"
+    ci = {"user": "ann", "name": "ci", "scopes": ["read"], "created_at": past}
+    tokens = [{**ci, "id": "token-1"}, {**ci, "id": "token-2", "revoked_at": past}]
+    server.on("GET", "/tokens", page(*tokens))
+    server.on("DELETE", "/tokens/token-1", httpx.Response(204))
+    server.on("DELETE", "/tokens/ci", problem(404, "not_found", "You have no token with the ID ci."))
+    assert cli("token", "revoke", "token-1").stdout == "token-1 revoked\n"
+    assert server.count("GET", "/tokens") == 0
+    assert cli("token", "revoke", "ci").stdout == "token-1 revoked\n"
+    server.on("GET", "/tokens", page(*tokens, {**ci, "id": "token-3"}))
+    assert "give the ID of one: token-1, token-3." in cli("token", "revoke", "ci").stderr
+    server.on("GET", "/tokens", page(tokens[1]))
+    assert "no token with the ID ci" in cli("token", "revoke", "ci").stderr
+    assert server.count("DELETE", "/tokens/token-1") == 2

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from trainmaster import Client
+from trainmaster import AsyncClient, Client
 from trainmaster.contexts import (
     Contexts,
     ServerAccess,
@@ -152,5 +152,8 @@ def test_a_token_is_taken_without_its_line_end_and_only_if_it_can_be_sent(monkey
     monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ci\r\n")
     assert resolve_server().token == "tm_ci"
     monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ümläut")
-    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_TOKEN is not a token"):
+    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_TOKEN is not a valid token"):
         resolve_server()
+    for client in (Client, AsyncClient):
+        with pytest.raises(NotConfigured, match=r"^token is not a valid token"):
+            client("http://lab:8765", "tm_…")

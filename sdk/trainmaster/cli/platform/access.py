@@ -12,8 +12,11 @@ import typer
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainmaster.client import Client
     from trainmaster.errors import ServerUnreachable
-    from trainmaster.wire.admin import CallerIdentity
+    from trainmaster.wire.admin import CallerIdentity, TokenView
 
 _PANEL = "Access"
 contexts_app = typer.Typer(help="Saved servers.", no_args_is_help=True)
@@ -122,6 +125,8 @@ def _why_unreachable(base: str, error: ServerUnreachable) -> str:
 
 def _parts_of(url: str) -> tuple[str, str | None]:
     """The server's URL, and the one-time code if ``url`` is a login link."""
+    if not url.strip():
+        raise typer.BadParameter("is empty; give the server's URL, such as http://lab:8765", param_hint="URL")
     if "://" not in url:
         url = f"http://{url}"
     wrong = typer.BadParameter(f"{url!r} is not a URL like http://host:8765", param_hint="URL")
@@ -138,7 +143,7 @@ def _parts_of(url: str) -> tuple[str, str | None]:
 
 
 def _token_for(base: str, code: str | None, token: str | None) -> str:
-    from trainmaster.contexts import ServerAccess, local_server
+    from trainmaster.contexts import ServerAccess, local_server, require_token
 
     if code is not None:
         with session.client_of(ServerAccess(base)) as client:
@@ -154,6 +159,7 @@ def _token_for(base: str, code: str | None, token: str | None) -> str:
         token = str(typer.prompt(f"Token for {base}", hide_input=True, err=True)).strip()
     if not token:
         raise typer.BadParameter("is empty", param_hint="--token")
+    require_token(token, "--token")
     return token
 
 
@@ -319,7 +325,7 @@ def list_tokens(
                 " ".join(token.scopes),
                 output.ago(token.created_at, now),
                 output.ago(token.last_used_at, now),
-                _token_state(token.revoked_at is not None, token.expires_at is not None and token.expires_at <= now),
+                _state_of(token, now),
             )
             for token in tokens
         ],
@@ -327,16 +333,40 @@ def list_tokens(
     )
 
 
-def _token_state(is_revoked: bool, is_expired: bool) -> str:
-    return "revoked" if is_revoked else "expired" if is_expired else "valid"
+def _state_of(token: TokenView, now: datetime) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    return "expired" if token.expires_at is not None and token.expires_at <= now else "valid"
 
 
 @token_app.command("revoke")
 def revoke_token(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")],
+    token: Annotated[str, typer.Argument(metavar="ID|NAME", help="ID, or a unique name, as shown by `token list`.")],
     json: options.Json = False,
 ) -> None:
     """Revoke a token at once."""
+    from trainmaster.errors import NotFound
+
     with session.client() as client:
-        client.revoke_token(token_id)
-    output.print_result({"revoked": token_id}, f"{token_id} revoked", as_json=json)
+        try:
+            client.revoke_token(token)
+        except NotFound:
+            token_id = _token_named(client, token)
+            if token_id is None:
+                raise
+            client.revoke_token(token_id)
+            token = token_id
+    output.print_result({"revoked": token}, f"{token} revoked", as_json=json)
+
+
+def _token_named(client: Client, name: str) -> str | None:
+    """The ID of the caller's valid token ``name``; ``None`` without one."""
+    from trainmaster.errors import Conflict
+
+    now = output.now()
+    found = [token.id for token in client.list_tokens() if token.name == name and _state_of(token, now) == "valid"]
+    if len(found) > 1:
+        raise Conflict(
+            f"{len(found)} of your valid tokens have the name {name}; give the ID of one: {', '.join(found)}."
+        )
+    return found[0] if found else None
