@@ -83,3 +83,24 @@ def test_a_server_that_is_gone_is_not_requested_every_job(cli: Invoke, server: A
     assert done.stdout.startswith("a (job_a)")
     assert done.stderr.splitlines()[-1] == "Error: Not tried: c, d."
     assert server.count("POST", "/jobs/c/cancel") == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (["secrets", "delete", "KEY"], "/projects/default/secrets/KEY"),
+        (["reservation", "delete", "demo"], "/reservations/demo"),
+        (["volumes", "remove", "data"], "/volumes/data"),
+    ],
+)
+def test_a_terminal_confirms_before_an_administrators_object_is_deleted(
+    command: list[str], path: str, cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("DELETE", path, httpx.Response(204))
+    assert cli(*command).exit_code == 0
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+    assert cli(*command, stdin="n\n").exit_code == 1
+    assert server.count("DELETE", path) == 1
+    assert cli(*command, stdin="y\n").exit_code == 0
+    assert cli(*command, "-y").exit_code == 0
+    assert server.count("DELETE", path) == 3

@@ -94,8 +94,12 @@ def add_volume(
 
 
 @volumes_app.command("remove")
-def remove_volume(volume: Annotated[str, typer.Argument(metavar="VOLUME")], json: options.Json = False) -> None:
+def remove_volume(
+    volume: Annotated[str, typer.Argument(metavar="VOLUME")], yes: options.Yes = False, json: options.Json = False
+) -> None:
     """Remove a volume; its files stay (platform admins)."""
+    if not yes and output.is_interactive():
+        typer.confirm(f"Remove the volume {volume}? Its files stay.", abort=True, err=True)
     with session.client() as client:
         client.delete_volume(volume)
     output.print_result({"removed": volume}, f"{volume} removed", as_json=json)
@@ -303,9 +307,13 @@ def list_secrets(project: options.Project = None, json: options.Json = False) ->
 
 
 @secrets_app.command("delete")
-def delete_secret(name: SecretName, project: options.Project = None, json: options.Json = False) -> None:
+def delete_secret(
+    name: SecretName, yes: options.Yes = False, project: options.Project = None, json: options.Json = False
+) -> None:
     """Delete a secret; running jobs are not affected."""
     where = session.project_or_default(project)
+    if not yes and output.is_interactive():
+        typer.confirm(f"Delete the secret {name} of {where}?", abort=True, err=True)
     with session.client() as client:
         client.delete_secret(where, name)
     output.print_result({"deleted": name}, f"{name} deleted from {where}", as_json=json)

@@ -177,9 +177,12 @@ def delete_reservation(
     reservation: Annotated[
         str, typer.Argument(metavar="ID|NAME", help="ID, or a unique name, as shown by `reservation list`.")
     ],
+    yes: options.Yes = False,
     json: options.Json = False,
 ) -> None:
     """End a reservation at once (platform admins)."""
+    if not yes and output.is_interactive():
+        typer.confirm(f"Delete the reservation {reservation}?", abort=True, err=True)
     with session.client() as client:
         client.delete_reservation(reservation)
     output.print_result({"deleted": reservation}, f"{reservation} deleted", as_json=json)
