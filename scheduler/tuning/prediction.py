@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Final
 
-FEWEST: Final = 12
+# Results that a forecast, also a backtested one, is made from.
+_FEWEST_BEFORE: Final = 12
 _TAIL: Final = 0.25
 _FEWEST_IN_TAIL: Final = 4
 # Longer studies use the newest trials: the tail of two hundred is known well enough, and the answer takes some tenths
@@ -28,6 +29,8 @@ _LOW, _HIGH = 0.1, 0.9
 _CUTS: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FEWEST_AFTER: Final = 3
 _FEWEST_CHECKS: Final = 2
+# From this number of results on, enough cuts have enough results before and after them.
+FEWEST: Final = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
         return ImprovementForecast(count, reason=f"Not known: all {count} results are the same.")
     cuts = {round(part * count) for part in _CUTS}
     cuts = {
-        cut for cut in cuts if cut >= FEWEST and count - cut >= _FEWEST_AFTER and min(costs[:cut]) < max(costs[:cut])
+        cut
+        for cut in cuts
+        if cut >= _FEWEST_BEFORE and count - cut >= _FEWEST_AFTER and min(costs[:cut]) < max(costs[:cut])
     }
     confirmed = sum(_holds(costs, cut, seed) for cut in cuts)
     if len(cuts) < _FEWEST_CHECKS:
@@ -75,7 +80,7 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
             count,
             checked=len(cuts),
             held=confirmed,
-            reason=f"Not known: {count} results are too few to check it by them.",
+            reason="Not known: the first results are all the same, so a forecast from them cannot be checked.",
         )
     if 2 * confirmed < len(cuts):
         words = (
@@ -99,7 +104,7 @@ def _holds(costs: Sequence[float], cut: int, seed: int) -> bool:
 
 def _paths(costs: Sequence[float], ahead: Sequence[int], random: Random, repeats: int) -> list[list[float]]:
     """Sampled futures: the best value after each number of trials in ``ahead``."""
-    late = costs[-min(_MOST, max(FEWEST, math.ceil(len(costs) / 2))) :]
+    late = costs[-min(_MOST, max(_FEWEST_BEFORE, math.ceil(len(costs) / 2))) :]
     size = max(_FEWEST_IN_TAIL, round(_TAIL * len(late)))
     leader = min(costs)
     found = []

@@ -47,9 +47,10 @@ def test_it_is_not_known_of_few_or_equal_results() -> None:
     equal = [ObservedTrial(one.parameters, (1.0,)) for one in trials(50)]
     assert "10 are needed" in importance(SPACE, (Goal.MINIMIZE,), trials(9), 0).reason
     assert "the same" in importance(SPACE, (Goal.MINIMIZE,), equal, None).reason
-    assert "12 are needed" in predict([0.5] * 11, 10, 1).reason
+    assert "17 are needed" in predict([float(number) for number in range(16, 0, -1)], 10, 1).reason
+    assert predict([float(number) for number in range(17, 0, -1)], 10, 1).checked == 2
     assert "the same" in predict([0.5] * 50, 10, 1).reason
-    assert "too few to check" in predict([float(number) for number in range(13, 0, -1)], 10, 1).reason
+    assert "first results are all the same" in predict([0.5] * 19 + [0.4], 10, 1).reason
 
 
 def test_a_prediction_is_the_same_twice_grows_with_the_trials_and_is_never_worse_than_now() -> None:
