@@ -193,7 +193,7 @@ def _methods_of(request: Request) -> str:
 def _validation_problem(request: Request, error: RequestValidationError) -> Problem:
     errors = _mistakes_of_body(request, error) or [_mistake(item) for item in error.errors()]
     first = errors[0]
-    more = f" (and {len(errors) - 1} more, see `errors`)" if len(errors) > 1 else ""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Problem(
         title=_title(422),
         status=422,

@@ -75,7 +75,7 @@ def canonical(raw: Mapping[str, Any]) -> JobSpec:
 def invalid_spec(error: SpecError) -> InvalidSpec:
     first = error.mistakes[0]
     count = len(error.mistakes)
-    more = f" (and {count - 1} more, see `errors`)" if count > 1 else ""
+    more = f" (and {count - 1} more)" if count > 1 else ""
     errors = [{"path": mistake.path, "message": mistake.message, "hint": mistake.hint} for mistake in error.mistakes]
     sentence = f"{first}{more}"
     return InvalidSpec(

@@ -221,5 +221,6 @@ def _refusal(noun: str, state: StrEnum, event: StrEnum) -> str:
     if not isinstance(state, JobState) or event not in _PARTICIPLES:
         return f"The {noun} is {state.value}: {event.value.replace('_', ' ')} is no move in its table."
     if state.is_terminal:
-        return f"The job {_HOW_OVER[state]} and cannot be {_PARTICIPLES[event]}; clone it to run it again."
+        advice = "" if event is JobEvent.CANCEL else "; clone it to run it again"
+        return f"The job {_HOW_OVER[state]} and cannot be {_PARTICIPLES[event]}{advice}."
     return f"The job cannot be {_PARTICIPLES[event]}: {_HINTS.get(event, {}).get(state, f'it is {state.value}')}."

@@ -110,7 +110,8 @@ def test_a_job_that_is_over_takes_no_verb_and_says_so_in_a_short_sentence(
     assert (answer.status_code, answer.json()["code"]) == (409, "illegal_transition")
     done = {"cancel": "cancelled", "pause": "paused", "resume": "resumed"}[verb]
     name = client.get(f"/api/v1/jobs/{job_id}").json()["name"]
-    assert answer.json()["detail"] == f"Job {name!r} has succeeded and cannot be {done}; clone it to run it again."
+    advice = "" if verb == "cancel" else "; clone it to run it again"
+    assert answer.json()["detail"] == f"Job {name!r} has succeeded and cannot be {done}{advice}."
 
 
 def test_verbs_of_many_at_once_leave_one_clear_history(

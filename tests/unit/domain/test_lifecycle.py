@@ -78,7 +78,11 @@ def test_a_replica_restarts_only_after_it_failed_or_was_lost_or_gave_its_place()
 def test_an_illegal_move_says_in_one_short_sentence_why_and_what_to_do():
     with pytest.raises(IllegalTransition) as refused:
         advance(JobState.SUCCEEDED, JobEvent.CANCEL)
-    assert refused.value.sentence == "The job has succeeded and cannot be cancelled; clone it to run it again."
+    assert refused.value.sentence == "The job has succeeded and cannot be cancelled."
+    with pytest.raises(
+        IllegalTransition, match=r"^The job has failed and cannot be resumed; clone it to run it again\.$"
+    ):
+        advance(JobState.FAILED, JobEvent.RESUME)
     with pytest.raises(IllegalTransition, match=r"^The job cannot be resumed: it runs already\.$"):
         advance(JobState.RUNNING, JobEvent.RESUME)
     with pytest.raises(IllegalTransition, match="The attempt is ended: end is no move"):

@@ -282,7 +282,8 @@ def test_show_tells_that_a_job_that_was_stopped_has_nothing_to_go_on_from(
     ):
         one = {**attempt, "replicas": [], "resume_from": given}
         server.on("GET", "/jobs/mnist", job_json(state=state, attempt=one, attempt_count=1))
-        assert ("it will restart from the beginning" in cli("show", "mnist").stdout) is is_reported
+        advice = "it will restart from the beginning (`trainmaster checkpoints job_1 --incomplete` shows the others)"
+        assert (advice in cli("show", "mnist").stdout) is is_reported
     server.on("GET", "/jobs/mnist", job_json(state="queued"))
     assert "anew" not in cli("show", "mnist").stdout
 

@@ -94,7 +94,10 @@ def _missing_checkpoint(detail: JobDetail) -> str | None:
     attempt = detail.attempt
     if detail.state not in ("queued", "paused") or attempt is None or attempt.resume_from:
         return None
-    return "no complete checkpoint; it will restart from the beginning (`trainmaster checkpoints` shows more)"
+    return (
+        "no complete checkpoint; it will restart from the beginning "
+        f"(`trainmaster checkpoints {detail.id} --incomplete` shows the others)"
+    )
 
 
 def _position(detail: JobDetail) -> str:

@@ -43,7 +43,7 @@ def resume(
     reason: options.Reason = "",
     json: options.Json = False,
 ) -> None:
-    """Put paused jobs back into the queue."""
+    """Put paused jobs back into the queue; with --checkpoint, restart a running job."""
     if checkpoint is not None and len(jobs) > 1:
         raise typer.BadParameter("a checkpoint belongs to one job; name only one", param_hint="--checkpoint")
     _each(jobs, lambda client, job: client.resume_job(job, reason=reason, checkpoint=checkpoint), as_json=json)
