@@ -21,6 +21,7 @@ import structlog
 
 from core.domain.errors import TrainmasterError
 from core.settings import FIRST_FOLDERS, BadSettings, Settings, read_settings
+from core.worker_packages import RUNTIME, PackageMissing, demand_package
 from embedded.adoption import adopt, running_before
 from embedded.child import Child, rotate
 from embedded.errors import CannotStart
@@ -75,6 +76,8 @@ class Supervisor:
             lock.release()
 
     def _run_locked(self) -> None:
+        if self.options.executor == "process":
+            _demand_runtime()
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         signal.set_wakeup_fd(self._wake_write.fileno())
@@ -237,6 +240,14 @@ def _migrate(env: dict[str, str], home: Path) -> None:
             f"The database could not be brought up to date: {_last_of(result.stderr or result.stdout)} "
             f"(whole story in {home / 'logs' / 'migrations.log'})"
         )
+
+
+def _demand_runtime() -> None:
+    """No job could start without it, and each would be tried for ever."""
+    try:
+        demand_package(RUNTIME)
+    except PackageMissing as missing:
+        raise CannotStart(missing.sentence) from missing
 
 
 def _settings(env: dict[str, str]) -> Settings:

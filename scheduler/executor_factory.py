@@ -15,6 +15,7 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Volume
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.settings import BadSettings, Settings
+from core.worker_packages import RUNTIME, PackageMissing, demand_package
 from executors.base import Executor, VolumeSource
 
 T = TypeVar("T")
@@ -32,15 +33,20 @@ def make_executor(settings: Settings) -> ExecutorSetup:
     """Build the driver.
 
     Raises:
-        BadSettings: a setting of the driver cannot be used.
+        BadSettings: a setting of the driver cannot be used, or plain processes have no runtime here.
     """
     match settings.executor:
         case "process":
             from executors.process import ProcessExecutor, WarmLimits
 
+            try:
+                runtime = demand_package(RUNTIME)
+            except PackageMissing as missing:
+                raise BadSettings(missing.sentence) from missing
             driver = ProcessExecutor(
                 settings.run_dir,
                 port_range=settings.process_port_range,
+                runtime=runtime,
                 hidden=(settings.home,),
                 api_url=settings.replica_api_url or settings.api_url,
                 log_limit_bytes=settings.job_log_limit_bytes,

@@ -27,6 +27,7 @@ from core.domain.automl.task import TargetProfile, left_of, profile_target
 from core.domain.errors import InvalidRequest, InvalidSpec
 from core.model_server_commands import own_automl
 from core.storage.volumes import split_location
+from core.worker_packages import AUTOML, demand_package
 
 MIN_ROWS: Final = 20
 MIN_ROWS_PER_CLASS: Final = 3
@@ -57,6 +58,8 @@ def plan(context: AppContext, caller: Caller, body: AutomlCreate) -> AutomlPlan:
     _check_readable(context, caller, body, volume, path)
     profile = _profile(context, body, volume, path)
     is_process = context.settings.executor == "process"
+    if is_process and body.image is None:
+        demand_package(AUTOML)
     if (
         is_process
         and not profile.columns

@@ -31,6 +31,7 @@ from core.model_server_commands import own_server
 from core.registry.versions import hold, ready
 from core.storage.volumes import split_location
 from core.wakeups import TOPIC_ENDPOINT
+from core.worker_packages import SERVING, demand_package
 
 _MAX_DEPLOYMENTS: Final = 20  # of one endpoint
 _DIGITS: Final = 10  # no version number is as long
@@ -88,6 +89,8 @@ def check_deploy(context: AppContext, access: EndpointAccess, body: DeployReques
         )
     given = body.model_dump(exclude={"deployment", "replicas", "traffic", "reason", "model"})
     has_own = body.image is None and body.command is None
+    if has_own and is_process:
+        demand_package(SERVING)
     spec = ServingSpec(
         **given,
         model=place.location,
@@ -303,6 +306,8 @@ def check_batch(
     model = _find_model(context, member, body.model)
     instances, instances_file = _folder_of(context, body.input, field="input")
     is_process = context.settings.executor == "process"
+    if is_process and body.image is None:
+        demand_package(SERVING)
     raw = batch_job(
         body,
         project=member.project,

@@ -24,6 +24,7 @@ from core import file_locks
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import PORTS_PER_REPLICA, Layout, Ports
+from core.worker_packages import RUNTIME, demand_package
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.node_resources import with_memory_limit
 from executors.order_file import world_fields
@@ -58,7 +59,8 @@ class ProcessExecutor:
     Args:
         run_dir: for state folders; must survive a restart of the platform, and be a local file system.
         port_range: ports of gangs, ``20000-29999``.
-        runtime: the folder ``trainmaster_runtime``.
+        runtime: the folder ``trainmaster_runtime``; default: of this installation, which may lack it
+            (``PackageMissing``).
         python: runs the runtime.
         extra_path: put in front of the jobs' PATH, so that ``python`` is the platform's; default ``python``'s folder.
         view: ``private`` (a view of the file system of its own where the kernel allows) or ``mapped``.
@@ -96,7 +98,7 @@ class ProcessExecutor:
         for folder in (self._attempts, self._removed):
             _make_private(folder)
         self._ports = PortBook(self._run_dir / "ports", PortRange.parse(port_range))
-        self._runtime = runtime or Path(__file__).parents[2] / "worker_images" / "runtime" / "trainmaster_runtime"
+        self._runtime = runtime or demand_package(RUNTIME)
         self._python = python
         self._extra_path = str(Path(python).parent) if extra_path is None else extra_path
         self._view = view

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from core import worker_packages
+from core.worker_packages import RUNTIME, find_package
 from executors.base import ExitCause, Phase
 from executors.process import ProcessExecutor, procfs
 from executors.process.state import ReplicaFolder, mark_of
+from tests.contracts.executors.conftest import ProcessBench
 
 
 @pytest.fixture
@@ -35,6 +40,20 @@ def test_killing_the_runtime_is_seen_as_lost_and_leaves_nothing(bench):
     bench.wait_for(lambda: not procfs.marked(mark_of(order.key)), what="the end of what was left")
     assert not bench.is_alive(child)
     assert not any(Path(group).exists() for group in groups_of(bench, order))
+
+
+def test_an_installed_runtime_runs_jobs(tmp_path, monkeypatch):
+    installed = tmp_path / "site-packages" / "trainmaster_runtime"
+    shutil.copytree(find_package(RUNTIME), installed, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(worker_packages, "CHECKOUT", tmp_path / "no checkout")
+    monkeypatch.syspath_prepend(installed.parent)
+    monkeypatch.delitem(sys.modules, "trainmaster_runtime", raising=False)
+    bench = ProcessBench(tmp_path / "bench")
+    order = bench.order(command=bench.python("print('from an installed platform')"))
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED, bench.log(order)
+    assert "from an installed platform" in bench.log(order)
+    assert list(installed.rglob("*.pyc")), "it ran from another folder"
 
 
 def groups_of(bench, order) -> list[str]:

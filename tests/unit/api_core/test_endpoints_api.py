@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.server
 import json
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
 from api.endpoints.checks import own_image
+from core import worker_packages
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, ServingReplica
 from core.settings import Settings
@@ -87,6 +90,25 @@ def run_replica(sessions: SessionFactory, submit: Any, deployment: str, address:
                 address=address, created_at=now, ready_at=now,
             )
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [(DEPLOYED, {}), ("/api/v1/projects/default/batch-predictions", {"input": "output/default/m"})],
+)
+def test_a_platform_without_its_model_server_refuses_to_use_it(
+    client: TestClient,
+    endpoint: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    fields: dict[str, str],
+) -> None:
+    monkeypatch.setattr(worker_packages, "CHECKOUT", tmp_path / "no checkout")
+    monkeypatch.setitem(sys.modules, "trainmaster_serving", None)
+    answer = client.post(path, json={"model": "output/default/m/model.skops", **fields})
+    assert answer.status_code == 422, answer.text
+    assert "install ./worker_images/serving" in answer.json()["detail"]
 
 
 def test_a_file_is_deployed_as_its_folder_and_the_scheduler_is_rung_for(endpoint: dict[str, Any], wakeup: Any) -> None:
