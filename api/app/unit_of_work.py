@@ -51,8 +51,8 @@ class _Pending:
     answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class RequestBatcher:
-    """Batches concurrent requests, for one event loop.
+class RequestCoalescer:
+    """Coalesces concurrent requests into batches, for one event loop.
 
     A request that arrives while its group is idle is answered at once; those that arrive while a batch is being
     answered form the next batch.
@@ -181,7 +181,7 @@ class AppContext:
     request_metrics: RequestMetrics
     volumes: VolumeCache
     bounded_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_BOUNDED_THREADS))
-    batcher: RequestBatcher = field(default_factory=RequestBatcher)
+    coalescer: RequestCoalescer = field(default_factory=RequestCoalescer)
     probe_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_PROBE_THREADS))
 
     def tree_of(self, volume: str) -> Tree | None:

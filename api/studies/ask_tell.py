@@ -82,7 +82,7 @@ async def suggest(context: AppContext, access: StudyAccess, request: SuggestionR
     group = ("suggest", access.ref, access.caller.token_id)
     answer = partial(context.run_bounded, _take_with_retries, context, access)
     while True:
-        found = await context.batcher.answer(group, request, answer, conflict_keys=request.conflict_keys)
+        found = await context.coalescer.answer(group, request, answer, conflict_keys=request.conflict_keys)
         if isinstance(found, IdempotencyMismatch):
             raise found
         if found is not None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from tests.architecture.source_tree import source_modules, syntax_tree
 
-TRANSACTIONS = frozenset({"unit_of_work", "fenced"})
+# Functions and methods whose result is a transaction: of leases, of the tick's lease, of engines and sessions.
+TRANSACTIONS = frozenset({"unit_of_work", "fenced", "write", "begin", "begin_nested"})
 
 
 def test_no_executor_is_called_inside_a_transaction() -> None:
@@ -24,6 +25,8 @@ def test_a_call_inside_a_transaction_is_found() -> None:
     inside = "with unit_of_work(control.sessions) as session:\n    control.executor.stop(key)\n"
     outside = "with unit_of_work(control.sessions) as session:\n    pass\ncontrol.executor.stop(key)\n"
     assert list(executor_calls(ast.parse(inside))) == [2]
+    for lease in ("context.lease.fenced()", "self._lease.fenced()", "tick_lease.write()", "engine.begin()"):
+        assert list(executor_calls(ast.parse(f"with {lease} as session:\n    self._executor.stop(key)\n"))) == [2]
     assert list(executor_calls(ast.parse(outside))) == []
 
 
@@ -38,11 +41,11 @@ def executor_calls(tree: ast.AST) -> Iterator[int]:
 
 
 def _opens_transaction(expression: ast.expr) -> bool:
-    return (
-        isinstance(expression, ast.Call)
-        and isinstance(expression.func, ast.Name)
-        and (expression.func.id in TRANSACTIONS)
-    )
+    if not isinstance(expression, ast.Call):
+        return False
+    function = expression.func
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    return name in TRANSACTIONS
 
 
 def _is_executor_method(function: ast.expr) -> bool:

@@ -45,14 +45,6 @@ class EarlyStop:
     sentence: str
 
 
-def decide_early_stop(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> EarlyStop | None:
-    """Whether the trial of ``curve`` is stopped here. ``others``: the curves of all others, running or over.
-
-    Deterministic, whatever the order of ``others``.
-    """
-    return decide_early_stops(rule, goal, [curve], others).get(curve.number)
-
-
 def decide_early_stops(
     rule: Stopping,
     goal: Goal,
@@ -60,7 +52,9 @@ def decide_early_stops(
     others: Sequence[Curve],
     passed: MutableMapping[int, int] | None = None,
 ) -> dict[int, EarlyStop]:
-    """The same for each of ``running``, which are compared with each other, too; by number, only stopped trials."""
+    """Which of the trials of ``running`` are stopped here, by number; they are compared with each other and with
+    ``others``, running or over. Deterministic, whatever the order of ``others``.
+    """
     traces = [[Trace.of(curve, goal) for curve in some] for some in (running, others)]
     return decide_early_stops_of_traces(rule, traces[0], traces[1], {} if passed is None else passed)
 

@@ -25,7 +25,7 @@ from executors.kubernetes.api_server.errors import ObjectNotFound as ObjectNotFo
 from executors.kubernetes.api_server.errors import QuotaFull, ServerBusy, error_of, read_status
 
 
-class RateLimiter:
+class RequestThrottle:
     """A bucket of tokens: ``qps`` requests per second in the long run, ``burst`` at once. For many threads, in turn."""
 
     def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,7 +96,7 @@ class KubernetesClient:
         note: Callable[[str, str], None] | None = None,
     ) -> None:
         self._access = access if access is not None else Access()
-        self._rate_limiter = RateLimiter(qps, round(2 * qps))
+        self._throttle = RequestThrottle(qps, round(2 * qps))
         self._timeout_s = timeout_s
         self._note = note
         self._link: ApiConnection | None = None
@@ -271,7 +271,7 @@ class KubernetesClient:
             self._note(method, url if not (params or {}).get("watch") else f"{url}?watch")
         query = f"?{urlencode(params)}" if params else ""
         for is_second in (False, True):
-            self._sleep(self._rate_limiter.reserve())
+            self._sleep(self._throttle.reserve())
             link = self._connected()
             try:
                 response = link.pool.request(

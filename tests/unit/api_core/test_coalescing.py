@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from api.app.unit_of_work import RequestBatcher
+from api.app.unit_of_work import RequestCoalescer
 from core.domain.errors import Unavailable
 
 
@@ -28,14 +28,14 @@ class BatchHandler:
 
 def test_requests_that_arrive_during_a_batch_form_the_next_batch() -> None:
     async def scene() -> None:
-        batcher, handler = RequestBatcher(), BatchHandler()
-        requests = [asyncio.create_task(batcher.answer("study", number, handler)) for number in range(5)]
-        other = asyncio.create_task(batcher.answer("another study", 7, handler))
+        coalescer, handler = RequestCoalescer(), BatchHandler()
+        requests = [asyncio.create_task(coalescer.answer("study", number, handler)) for number in range(5)]
+        other = asyncio.create_task(coalescer.answer("another study", 7, handler))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         handler.may_answer.set()
         assert await asyncio.gather(*requests, other) == [0, 2, 4, 6, 8, 14]
-        assert await batcher.answer("study", 5, handler) == 10  # answers are not cached
+        assert await coalescer.answer("study", 5, handler) == 10  # answers are not cached
         assert max(handler.batches, key=len) == [0, 1, 2, 3, 4]
         assert [7] in handler.batches
         assert [5] in handler.batches
@@ -45,10 +45,10 @@ def test_requests_that_arrive_during_a_batch_form_the_next_batch() -> None:
 
 def test_requests_with_a_common_conflict_key_are_in_different_batches() -> None:
     async def scene() -> None:
-        batcher, handler = RequestBatcher(), BatchHandler()
+        coalescer, handler = RequestCoalescer(), BatchHandler()
         handler.may_answer.set()
         names = ["ann", "bob", "ann", "eve", "ann"]
-        requests = [batcher.answer("study", number, handler, conflict_keys=[name]) for number, name in enumerate(names)]
+        requests = [coalescer.answer("study", number, handler, conflict_keys=[name]) for number, name in enumerate(names)]
         assert await asyncio.gather(*requests) == [0, 2, 4, 6, 8]
         assert handler.batches == [[0, 1, 3], [2], [4]]
 
@@ -57,9 +57,9 @@ def test_requests_with_a_common_conflict_key_are_in_different_batches() -> None:
 
 def test_a_failure_reaches_only_the_requests_of_its_batch() -> None:
     async def scene() -> None:
-        batcher, handler = RequestBatcher(), BatchHandler()
+        coalescer, handler = RequestCoalescer(), BatchHandler()
         requests = [
-            batcher.answer("study", number, handler, conflict_keys=["same"] if number in (1, 2) else [])
+            coalescer.answer("study", number, handler, conflict_keys=["same"] if number in (1, 2) else [])
             for number in (1, 13, 2)
         ]
         handler.may_answer.set()
@@ -73,8 +73,8 @@ def test_a_failure_reaches_only_the_requests_of_its_batch() -> None:
 
 def test_a_cancelled_request_does_not_affect_others() -> None:
     async def scene() -> None:
-        batcher, handler = RequestBatcher(), BatchHandler()
-        requests = [asyncio.create_task(batcher.answer("study", number, handler)) for number in range(3)]
+        coalescer, handler = RequestCoalescer(), BatchHandler()
+        requests = [asyncio.create_task(coalescer.answer("study", number, handler)) for number in range(3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         requests[0].cancel()

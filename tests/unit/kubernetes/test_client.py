@@ -19,7 +19,7 @@ from executors.kubernetes.api_server.client import (
     ObjectConflict,
     ObjectExists,
     ObjectNotFound,
-    RateLimiter,
+    RequestThrottle,
     path,
 )
 from executors.kubernetes.api_server.errors import QuotaFull
@@ -222,7 +222,7 @@ def test_closing_wakes_a_watch_that_is_silent(server, cluster):
 
 def test_our_own_limit_lets_a_burst_through_and_then_spreads_requests():
     now = 100.0
-    pace = RateLimiter(10, 5, clock=lambda: now)
+    pace = RequestThrottle(10, 5, clock=lambda: now)
     assert [round(pace.reserve(), 3) for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
     now = 200.0
     assert pace.reserve() == 0

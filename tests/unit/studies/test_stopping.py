@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from trainmaster.studies import Goal, Stopping
 
 from core.domain.studies.curves import STORED_POINTS, Curve, make_curve, thinned
-from core.domain.studies.trial_schedulers import brackets_of, decide_early_stop, decide_early_stops
+from core.domain.studies.trial_schedulers import EarlyStop, brackets_of, decide_early_stops
 
 MIN = Goal.MINIMIZE
 
@@ -21,6 +22,10 @@ def rule(kind: str, **fields: Any) -> Stopping:
 
 def flat(number: int, value: float, steps: int = 27, *, is_over: bool = False) -> Curve:
     return make_curve(number, [(step, value) for step in range(1, steps + 1)], is_over=is_over)
+
+
+def decide_early_stop(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> EarlyStop | None:
+    return decide_early_stops(rule, goal, [curve], others).get(curve.number)
 
 
 def test_asha_lets_the_best_third_pass_each_rung() -> None:
