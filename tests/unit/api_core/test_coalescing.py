@@ -48,7 +48,9 @@ def test_requests_with_a_common_conflict_key_are_in_different_batches() -> None:
         coalescer, handler = RequestCoalescer(), BatchHandler()
         handler.may_answer.set()
         names = ["ann", "bob", "ann", "eve", "ann"]
-        requests = [coalescer.answer("study", number, handler, conflict_keys=[name]) for number, name in enumerate(names)]
+        requests = [
+            coalescer.answer("study", number, handler, conflict_keys=[name]) for number, name in enumerate(names)
+        ]
         assert await asyncio.gather(*requests) == [0, 2, 4, 6, 8]
         assert handler.batches == [[0, 1, 3], [2], [4]]
 
