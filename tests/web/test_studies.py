@@ -260,7 +260,7 @@ def test_the_forecast_of_more_trials_is_shown_if_known(page: Any, platform: Any)
     )
     expect(ahead).to_contain_text(f"{prediction.held} held. Extend the study to run more trials.")
     page.goto(f"/studies/{ids[1]}")
-    expect(ahead).to_contain_text("Not known: 5 trials have a result, and 12 are needed.")
+    expect(ahead).to_contain_text("Not known: 5 trials have a result, and 17 are needed.")
 
 
 @pytest.mark.parametrize(
