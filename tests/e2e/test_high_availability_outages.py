@@ -54,10 +54,12 @@ def submit(plant: Plant, name: str, command: str) -> httpx.Response:
 
 
 def step_of(plant: Plant, name: str) -> int:
-    try:
-        return int((plant.output(name) / "step").read_text())
-    except (OSError, ValueError):
+    path = plant.output(name) / "step"
+    if not path.exists():
         return 0
+    while not (text := path.read_text()):  # the script is writing the next number
+        time.sleep(0.01)
+    return int(text)
 
 
 def step_in_database(plant: Plant, name: str) -> int:
