@@ -57,7 +57,7 @@ def test_a_saved_model_is_served_in_tensorflows_image(
     with pytest.raises(ModelError) as refused:
         client.predict("keras", [[1, 2, 3]])
     assert refused.value.status == 400
-    assert "refuses" in str(refused.value.answer)
+    assert "rejects" in str(refused.value.answer)
     (job,) = client.list_jobs(state=["running"])
     assert docker("ps", "--filter", f"label=trainmaster/job={job.id}", "--format", "{{.Image}}") == IMAGE
     client.delete_endpoint("keras")
