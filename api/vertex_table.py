@@ -18,8 +18,8 @@ from trainmaster.wire.admin import VertexEntryView, VertexMachineView, VertexTab
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader
 from api.http.routing import new_router
-from api.protocols.vertex.table import Table, stored_table, table_with
-from api.protocols.vertex.table_entries import Entry, document_of, read_entries, read_stored_rows, stored_rows
+from api.protocols.kit.vertex_table import Table, stored_table, table_with
+from api.protocols.kit.vertex_table_entries import Entry, document_of, read_entries, read_stored_rows, stored_rows
 from api.protocols.vertex.training.specs import ACCELERATORS
 from core.db.repositories.nodes import merged_labels
 from core.db.repositories.vertex_records import StoredVertexTable, read_vertex_table, write_vertex_table

@@ -25,8 +25,8 @@ from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
 from api.pages import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
+from api.protocols.kit.vertex_table import environment_entries
 from api.protocols.optuna.routes import Storages
-from api.protocols.vertex.table import environment_entries
 from api.tensorboard.links import VIEW_LIMIT, TensorBoardViewCache
 from api.tensorboard.viewers import Viewers
 from core.db.engine import SessionFactory, make_engine, make_sessions

@@ -13,7 +13,7 @@ from typing import Any, Final
 from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role, has_role
-from api.protocols.vertex.table import Table, table_of
+from api.protocols.kit.vertex_table import Table, table_of
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.registry import FOLDER as MODELS
 from core.storage.tree import LeavesVolume, Tree, split_path

@@ -18,8 +18,8 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope, attempt_or_caller
 from api.protocols.gcs import buckets
 from api.protocols.gcs.buckets import Bucket, volume_of
+from api.protocols.kit.vertex_table import table_of
 from api.protocols.mlflow.callers import ScriptAccess
-from api.protocols.vertex.table import table_of
 from core.db.tables import Job
 from core.domain.errors import Forbidden, NotFound, Unauthenticated
 from core.domain.ids import AttemptId

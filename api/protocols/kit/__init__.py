@@ -1,1 +1,1 @@
-"""What several foreign protocols share: errors, JSON values, streams."""
+"""What several foreign protocols share: errors, JSON values, streams, the table of Vertex names."""

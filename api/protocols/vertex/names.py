@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Caller, ProjectMembership, Role
-from api.protocols.vertex.table import table_of
+from api.protocols.kit.vertex_table import table_of
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
 _LOCATION: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|-")

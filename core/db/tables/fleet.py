@@ -23,7 +23,7 @@ class Node(Base):
 
     ``labels``: as reported; :func:`core.db.repositories.nodes.labels_of` merges them with ``admin_labels``.
     ``quarantine``: null, or why it takes no new work, written by the control loop (format:
-    :mod:`scheduler.control.maintenance.quarantine_updates`);
+    :mod:`scheduler.control.planning.quarantine_updates`);
     ``quarantined_until`` null: until an admin releases it. ``quarantine_count``: the number of quarantines in a row.
     ``trusted_since``: earlier failures no longer count. ``suspicion``: null, or why a quarantine is withheld.
     """

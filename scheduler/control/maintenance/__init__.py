@@ -1,1 +1,1 @@
-"""Periodic maintenance: garbage collection, resync, drift, nodes, quarantine."""
+"""Periodic maintenance: garbage collection, resync, drift, nodes."""

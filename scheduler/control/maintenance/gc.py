@@ -45,8 +45,8 @@ from scheduler.control.attempts.launching.commands import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER, Journal
 from scheduler.control.maintenance.checkpoint_retention import apply_retention
-from scheduler.control.maintenance.quarantine_updates import delete_old_failures
 from scheduler.control.planning.plan_log import prune
+from scheduler.control.planning.quarantine_updates import delete_old_failures
 
 log = structlog.get_logger(__name__)
 

@@ -1,1 +1,1 @@
-"""The tick: snapshot, plan, apply."""
+"""The tick: quarantine, snapshot, plan, apply."""

@@ -17,10 +17,10 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import DecayedUsage
-from scheduler.control.maintenance.quarantine_updates import failures_seen, next_change
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.planning.node_cache import NodeCache, raw_nodes, usage_of
 from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
+from scheduler.control.planning.quarantine_updates import failures_seen, next_change
 from scheduler.control.planning.running import (
     STOP_GRACE_S,
     late_after_limit,

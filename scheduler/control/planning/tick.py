@@ -23,7 +23,7 @@ from core.wakeups import TOPIC_RECONCILE
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
-from scheduler.control.maintenance import quarantine_updates
+from scheduler.control.planning import quarantine_updates
 from scheduler.control.planning.placing import StartOrder, grow, place_all
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter

@@ -16,7 +16,7 @@ from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
 from scheduler.control.maintenance.nodes import sync_nodes
-from scheduler.control.maintenance.quarantine_updates import QuarantineSchedule, delete_old_failures, update_quarantines
+from scheduler.control.planning.quarantine_updates import QuarantineSchedule, delete_old_failures, update_quarantines
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -189,7 +189,7 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
         raise OSError("the database went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr("scheduler.control.maintenance.quarantine_updates.update_quarantines", fail)
+        patched.setattr("scheduler.control.planning.quarantine_updates.update_quarantines", fail)
         with pytest.raises(OSError, match="went away"):
             fleet.ticker.tick()
     assert not shut(fleet)

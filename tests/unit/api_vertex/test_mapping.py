@@ -9,10 +9,10 @@ import pytest
 
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
+from api.protocols.kit.vertex_table import Table, environment_entries, table_with
+from api.protocols.kit.vertex_table_entries import read_entries
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
 from api.protocols.vertex.proto import Message, camel, snake
-from api.protocols.vertex.table import Table, environment_entries, table_with
-from api.protocols.vertex.table_entries import read_entries
 from api.protocols.vertex.training.specs import read_spec
 from core.domain.errors import InvalidRequest
 from core.settings import BadSettings, Settings

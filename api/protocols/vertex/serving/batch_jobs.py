@@ -18,11 +18,11 @@ from api.endpoints import service
 from api.protocols.gcs.buckets import find_bucket
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import own_labels, slug
+from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving.containers import read_batch, read_container, server_of
-from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import custom_jobs, jobs
 from api.protocols.vertex.training.jobs import check_placement
 from core.domain.errors import InvalidRequest, NotFound

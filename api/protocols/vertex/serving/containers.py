@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from trainmaster.wire.serving import MAX_SERVING_REPLICAS
 
+from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.table import Table
 from api.protocols.vertex.training.specs import ACCELERATORS, NO_MACHINE, read_env
 from core.domain.errors import InvalidRequest
 

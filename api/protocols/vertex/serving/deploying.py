@@ -19,6 +19,7 @@ from api.endpoints import service
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
+from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.names import TYPES, Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
@@ -32,7 +33,6 @@ from api.protocols.vertex.serving.containers import (
     server_of,
 )
 from api.protocols.vertex.serving.endpoints import COLLECTION, read_split
-from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.jobs import CANCELLED, FAILED_PRECONDITION, check_placement
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint

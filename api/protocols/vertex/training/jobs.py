@@ -16,12 +16,12 @@ from api.forecasts.service import why_never
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
 from api.protocols.kit.json_values import timestamps
+from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.kinds import labels
-from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
 from api.protocols.vertex.vertex_route import NoCapacity
 from core.db.engine import AnyRow

@@ -12,7 +12,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.protocols.gcs.buckets import Bucket, find_bucket
 from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
-from api.protocols.vertex.table import Table
+from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.training import tracking
 from api.protocols.vertex.training.specs import CustomJobSpec, Pool, Program
 from core.domain.errors import InvalidRequest, InvalidSpec, NotFound, TrainmasterError

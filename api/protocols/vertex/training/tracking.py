@@ -10,13 +10,13 @@ from typing import Final
 
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
+from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.metadata import runs as metadata
 from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import check_id
 from api.protocols.vertex.records.principals import RecordTransaction
-from api.protocols.vertex.table import Table
 from api.protocols.vertex.tensorboards import kinds as tensorboards
 from api.protocols.vertex.training.specs import CustomJobSpec
 from core.db.repositories.vertex_records import RecordScope, find_record, link

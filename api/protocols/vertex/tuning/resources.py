@@ -14,11 +14,11 @@ from api.auth import Caller, Role
 from api.jobs.service import canonical
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp, timestamps
+from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, deletion_view, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.table import table_of
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
 from api.protocols.vertex.training.jobs import (

@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.app.unit_of_work import AppContext, UnitOfWork
-from api.protocols.vertex.table_entries import SECTIONS, SWITCH, Entry, read_entries, read_stored_rows, read_text
+from api.protocols.kit.vertex_table_entries import SECTIONS, SWITCH, Entry, read_entries, read_stored_rows, read_text
 from core.db.repositories.vertex_records import read_vertex_table
 from core.domain.errors import InvalidRequest
 from core.settings import BadSettings, Settings
