@@ -8,29 +8,17 @@ https://cloud.google.com/storage/docs/json_api/v1/status-codes. Field masks (``f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, TypeAlias
 
 import orjson
-from fastapi.dependencies.utils import get_flat_params
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.http.protocol_errors import Codes, ProtocolRoute
 from api.protocols.gcs.parameters import refuse_unknown_parameters
 from api.protocols.kit.errors import NotServed
-from core.domain.errors import (
-    Conflict,
-    Forbidden,
-    InsufficientStorage,
-    InvalidRequest,
-    NotFound,
-    PayloadTooLarge,
-    RangeNotSatisfiable,
-    TrainmasterError,
-    Unauthenticated,
-    Unavailable,
-)
+from api.protocols.kit.json_values import answer
+from api.protocols.kit.protocol_route import ProtocolRoute
+from core.domain.errors import Conflict, InvalidRequest, Unauthenticated
 
 # Field name -> selection below it; empty: the whole field. ``*`` matches any name.
 Selection: TypeAlias = "dict[str, Selection]"
@@ -49,61 +37,50 @@ class NotChanged(ConditionNotMet):
     """The client already has the current content (HTTP 304)."""
 
 
-# The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and
-# its user reads about missing refresh fields instead of the real cause.
-_REASONS: Final[Codes] = (
-    (NotChanged, 304, "notModified"),
-    (ConditionNotMet, 412, "conditionNotMet"),
-    (NotServed, 501, "notImplemented"),
-    (Unauthenticated, 403, "forbidden"),
-    (Forbidden, 403, "forbidden"),
-    (NotFound, 404, "notFound"),
-    (InvalidRequest, 400, "invalid"),
-    (PayloadTooLarge, 413, "uploadTooLarge"),
-    (RangeNotSatisfiable, 416, "requestedRangeNotSatisfiable"),
-    (Conflict, 409, "conflict"),
-    (Unavailable, 503, "backendError"),
-    (InsufficientStorage, 507, "quotaExceeded"),
-)
+# An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and its user reads about
+# missing refresh fields instead of the real cause.
+_STATUSES: Final = {NotChanged: 304, ConditionNotMet: 412, NotServed: 501, Unauthenticated: 403, InvalidRequest: 400}
+_CODES: Final = {
+    304: "notModified",
+    400: "invalid",
+    403: "forbidden",
+    404: "notFound",
+    409: "conflict",
+    412: "conditionNotMet",
+    413: "uploadTooLarge",
+    416: "requestedRangeNotSatisfiable",
+    500: "internalError",
+    501: "notImplemented",
+    503: "backendError",
+    507: "quotaExceeded",
+}
 
 
 class StorageRoute(ProtocolRoute):
     """Answers errors as Cloud Storage does, refuses parameters that the route does not read, and applies ``fields``."""
 
-    codes = _REASONS
-    otherwise = "internalError"
-    invalid = "invalid"
+    statuses = _STATUSES
+    codes = _CODES
     unreadable = "parseError"
-    stale = (409, "conflict")
     accepts_any_parameter: ClassVar[bool] = False
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-        served = frozenset({*(field.alias for field in get_flat_params(self.dependant)), "fields"})
+    def check_parameters(self, request: Request) -> None:
+        if not self.accepts_any_parameter:
+            refuse_unknown_parameters(request.query_params, request.headers, {*self.parameters, "fields"})
+        request.state.selection = read_selection(request.query_params.get("fields", ""))
 
-        async def with_known_parameters(request: Request) -> Response:
-            fields = request.query_params.get("fields", "")
-            try:
-                if not self.accepts_any_parameter:
-                    refuse_unknown_parameters(request.query_params, request.headers, served)
-                chosen = read_selection(fields) if fields else {}
-            except TrainmasterError as error:
-                return self.refused(error)
-            response = await handle(request)
-            if not chosen or response.status_code != 200 or response.media_type != _JSON:
-                return response
-            body = select(orjson.loads(response.body), chosen)
-            return Response(orjson.dumps(body), 200, media_type=_JSON)
-
-        return with_known_parameters
+    def finished(self, request: Request, response: Response) -> Response:
+        chosen: Selection = request.state.selection
+        if not chosen or response.status_code != 200 or response.media_type != _JSON:
+            return response
+        return answer(select(orjson.loads(response.body), chosen))
 
     @classmethod
-    def refusal(cls, status: int, code: str, message: str) -> Response:
+    def error_response(cls, status: int, code: str, message: str) -> Response:
         if status == 304:
             return Response(status_code=304)
         errors = [{"message": message, "domain": "global", "reason": code}]
-        body = orjson.dumps({"error": {"code": status, "message": message, "errors": errors}})
-        return Response(body, status, media_type=_JSON)
+        return answer({"error": {"code": status, "message": message, "errors": errors}}, status)
 
 
 class RefusingRoute(StorageRoute):
@@ -116,8 +93,10 @@ class RefusingRoute(StorageRoute):
 
 
 def read_selection(text: str) -> Selection:
-    """Parse a field mask. Raises ``InvalidRequest``."""
+    """Parse a field mask; empty: the whole. Raises ``InvalidRequest``."""
     found: Selection = {}
+    if not text:
+        return found
     if len(text) > _LIMIT:
         raise InvalidRequest(f"fields has more than {_LIMIT} characters; leave it out.", field="fields")
     tokens = _tokens(text)

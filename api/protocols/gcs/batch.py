@@ -69,7 +69,7 @@ def _run_part(context: AppContext, caller: StorageCaller, part: Message) -> byte
         _delete(context, caller, part)
         status, body = 204, b""
     except TrainmasterError as error:
-        refused = StorageRoute.refused(error)
+        refused = StorageRoute.response_to(error)
         status, body = refused.status_code, bytes(refused.body)
     name = str(part.get("Content-ID", "")).strip().strip("<>")
     shown = f"Content-ID: <response-{name}>\r\n" if re.fullmatch(r"[!-~ ]{1,200}", name) else ""

@@ -17,47 +17,36 @@ from starlette.concurrency import run_in_threadpool
 from api import VERSION
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer, authenticate
-from api.http.protocol_errors import Codes, ProtocolRoute
 from api.protocols.kit.errors import AlreadyExists, NotServed
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.protocol_route import ProtocolRoute
 from api.protocols.kit.streams import limiter_of
 from api.protocols.kubeflow import jobs, manifests, views
-from core.domain.errors import (
-    Conflict,
-    Forbidden,
-    InvalidRequest,
-    InvalidSpec,
-    NotFound,
-    PayloadTooLarge,
-    Unauthenticated,
-    Unavailable,
-)
-
-# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/; the first match counts.
-_REASONS: Final[Codes] = (
-    (Unauthenticated, 401, "Unauthorized"),
-    (NotServed, 404, "NotFound"),
-    (Forbidden, 403, "Forbidden"),
-    (NotFound, 404, "NotFound"),
-    (AlreadyExists, 409, "AlreadyExists"),
-    (Conflict, 409, "Conflict"),
-    (InvalidSpec, 422, "Invalid"),
-    (InvalidRequest, 422, "Invalid"),
-    (PayloadTooLarge, 413, "RequestEntityTooLarge"),
-    (Unavailable, 503, "ServiceUnavailable"),
-)
+from core.domain.errors import InvalidRequest
 
 
 class KubernetesRoute(ProtocolRoute):
-    """Answers errors as Kubernetes' API server does: with objects of kind ``Status``."""
+    """Answers errors as Kubernetes' API server does: with objects of kind ``Status``.
 
-    codes = _REASONS
-    otherwise = "InternalError"
-    invalid = unreadable = "BadRequest"
-    stale = (409, "Conflict")
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+    """
+
+    statuses = {NotServed: 404}  # noqa: RUF012 (a ClassVar of its base)
+    codes = {  # noqa: RUF012
+        400: "BadRequest",
+        401: "Unauthorized",
+        403: "Forbidden",
+        404: "NotFound",
+        409: "Conflict",
+        413: "RequestEntityTooLarge",
+        422: "Invalid",
+        500: "InternalError",
+        503: "ServiceUnavailable",
+    }
+    codes_of_errors = {AlreadyExists: "AlreadyExists"}  # noqa: RUF012
 
     @classmethod
-    def refusal(cls, status: int, code: str, message: str) -> Response:
+    def error_response(cls, status: int, code: str, message: str) -> Response:
         status_object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         return answer({**status_object, "message": message, "reason": code, "code": status}, status)
 

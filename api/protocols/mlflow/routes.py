@@ -317,6 +317,6 @@ def home() -> Response:
 def nothing_here(rest: str) -> Response:
     """Unsupported features: clients check the error code, and show the message."""
     what = next((words for part, words in _ABSENT.items() if part in rest), f"thing at /{rest}")
-    return MlflowRoute.refusal(
+    return MlflowRoute.error_response(
         404, "ENDPOINT_NOT_FOUND", f"This server keeps no {what}; it serves MLflow's tracking and registers models."
     )

@@ -24,10 +24,10 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, AppContextDep, get_app_context
 from api.auth import Caller, Reader, Writer, bearer_caller
 from api.events.service import watch_of
-from api.http.protocol_errors import ProtocolRoute
 from api.http.routing import content_length
 from api.jobs.schemas import wait_reason_of
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.protocol_route import ProtocolRoute
 from api.protocols.kit.streams import limiter_of
 from api.protocols.ray import jobs, packages
 from api.protocols.ray.jobs import is_waiting
@@ -55,12 +55,11 @@ class RayRoute(ProtocolRoute):
     Ray has no error codes: a client sees the status and the text, after ``Request failed with status code``.
     """
 
-    codes = ((AttemptEnded, 403, ""), (InvalidRequest, 400, ""), (InvalidSpec, 400, ""))
-    otherwise = invalid = unreadable = ""
-    stale = (409, "")
+    statuses = {AttemptEnded: 403, InvalidRequest: 400, InvalidSpec: 400}  # noqa: RUF012 (a ClassVar of its base)
+    codes = {500: ""}  # noqa: RUF012
 
     @classmethod
-    def refusal(cls, status: int, code: str, message: str) -> Response:
+    def error_response(cls, status: int, code: str, message: str) -> Response:
         del code
         return PlainTextResponse(message.removesuffix("."), status)  # the client adds a full stop of its own
 
@@ -189,7 +188,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         caller = await bearer_caller(websocket, context)
         found = await run_in_threadpool(_logs, context, caller, project, ref)
     except TrainmasterError as error:
-        await websocket.send_denial_response(RayRoute.refusal(error.status, "", error.sentence))
+        await websocket.send_denial_response(RayRoute.error_response(error.status, "", error.sentence))
         return
 
     async def read_status() -> _DriverStatus:

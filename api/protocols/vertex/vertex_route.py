@@ -7,30 +7,24 @@ https://cloud.google.com/apis/docs/system-parameters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Final
 
-from fastapi.dependencies.utils import get_flat_params
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.http.protocol_errors import Codes, ProtocolRoute
 from api.protocols.kit.errors import AlreadyExists, NotServed, refuse_unknown
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.protocol_route import ProtocolRoute
 from core.domain.errors import (
     AttemptEnded,
     Conflict,
-    Forbidden,
     InsufficientStorage,
     InvalidRequest,
     InvalidSpec,
-    ModelTooSlow,
     ModelUnreachable,
-    NotFound,
     PayloadTooLarge,
-    TrainmasterError,
     Unauthenticated,
-    Unavailable,
 )
 
 
@@ -38,25 +32,34 @@ class NoCapacity(InvalidRequest):
     """The job is infeasible: no node of the cluster could ever run it."""
 
 
-# The first match counts. An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and
-# its user reads about missing refresh fields instead of the real cause.
-_STATUSES: Final[Codes] = (
-    (NotServed, 501, "UNIMPLEMENTED"),
-    (NoCapacity, 429, "RESOURCE_EXHAUSTED"),
-    (Unauthenticated, 403, "PERMISSION_DENIED"),
-    (AttemptEnded, 403, "PERMISSION_DENIED"),
-    (Forbidden, 403, "PERMISSION_DENIED"),
-    (AlreadyExists, 409, "ALREADY_EXISTS"),
-    (NotFound, 404, "NOT_FOUND"),
-    (InvalidRequest, 400, "INVALID_ARGUMENT"),
-    (InvalidSpec, 400, "INVALID_ARGUMENT"),
-    (PayloadTooLarge, 400, "INVALID_ARGUMENT"),
-    (Conflict, 400, "FAILED_PRECONDITION"),
-    (ModelTooSlow, 504, "DEADLINE_EXCEEDED"),
-    (ModelUnreachable, 503, "UNAVAILABLE"),
-    (Unavailable, 503, "UNAVAILABLE"),
-    (InsufficientStorage, 429, "RESOURCE_EXHAUSTED"),
-)
+# An invalid token gives 403, not 401: on 401 Google's client tries to refresh the token, and its user reads about
+# missing refresh fields instead of the real cause.
+_STATUSES: Final = {
+    NotServed: 501,
+    NoCapacity: 429,
+    Unauthenticated: 403,
+    AttemptEnded: 403,
+    AlreadyExists: 409,
+    InvalidRequest: 400,
+    InvalidSpec: 400,
+    PayloadTooLarge: 400,
+    Conflict: 400,
+    ModelUnreachable: 503,
+    InsufficientStorage: 429,
+}
+_CODES: Final = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 _FORMATS: Final = ("$alt", "alt")
 # Ignored: they set only the response's layout, or accounting.
 _IDLE: Final = frozenset({"prettyPrint", "$prettyPrint", "$.xgafv", "quotaUser"})
@@ -85,29 +88,17 @@ _ABSENT: Final[Mapping[str, str]] = {
 class VertexRoute(ProtocolRoute):
     """Answers errors as Vertex AI does, and refuses query parameters that the route does not read."""
 
-    codes = _STATUSES
-    otherwise = "INTERNAL"
-    invalid = unreadable = "INVALID_ARGUMENT"
-    stale = (409, "ABORTED")
+    statuses = _STATUSES
+    codes = _CODES
+    codes_of_errors = {AlreadyExists: "ALREADY_EXISTS", Conflict: "FAILED_PRECONDITION"}  # noqa: RUF012 (a ClassVar)
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-        served = frozenset(field.alias for field in get_flat_params(self.dependant))
+    def check_parameters(self, request: Request) -> None:
         # A catch-all route names the missing feature, whatever the parameters.
-        is_refusal = self.path.endswith(":path}")
-
-        async def with_known_parameters(request: Request) -> Response:
-            try:
-                if not is_refusal:
-                    _refuse_unknown_parameters(request.query_params, served)
-            except TrainmasterError as error:
-                return self.refused(error)
-            return await handle(request)
-
-        return with_known_parameters
+        if not self.path.endswith(":path}"):
+            _refuse_unknown_parameters(request.query_params, self.parameters)
 
     @classmethod
-    def refusal(cls, status: int, code: str, message: str) -> Response:
+    def error_response(cls, status: int, code: str, message: str) -> Response:
         return answer({"error": {"code": status, "message": message, "status": code}}, status)
 
 

@@ -10,8 +10,8 @@ import structlog
 from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.protocol_errors import ProtocolRoute
 from api.protocols.gcs.answers import StorageRoute
+from api.protocols.kit.protocol_route import ProtocolRoute
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.json import UnstorableValue, dump_json

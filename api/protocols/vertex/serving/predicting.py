@@ -27,19 +27,6 @@ from core.db.repositories import serving
 from core.db.tables import Deployment, Model, ModelVersion, ServingReplica
 
 _CACHE_LIMIT: Final = 1_000  # replicas whose model is cached
-# Status name of a model's HTTP error: https://cloud.google.com/apis/design/errors#http_mapping
-_STATUSES: Final = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    408: "DEADLINE_EXCEEDED",
-    409: "ABORTED",
-    429: "RESOURCE_EXHAUSTED",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
 _LONGEST: Final = 10_000  # characters of a model's error
 _IN_PLACE: Final = 64 * 1024  # bytes that are parsed faster than a switch to a thread
 
@@ -71,15 +58,14 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
     if status != 200:
         message = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
         status = status if status >= 400 else 500
-        return VertexRoute.refusal(
-            status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), message
-        )
+        code = VertexRoute.codes.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION")
+        return VertexRoute.error_response(status, code, message)
     # Parsing a large response would block the event loop.
     is_large = len(body) > _IN_PLACE
     prediction = await run_in_threadpool(_read, body) if is_large else _read(body)
     if prediction is None:
         message = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
-        return VertexRoute.refusal(500, "INTERNAL", f"{message}. By rawPredict any answer comes as it is.")
+        return VertexRoute.error_response(500, "INTERNAL", f"{message}. By rawPredict any answer comes as it is.")
     served = await _find_served(context, headers)
     shown = {
         "predictions": prediction["predictions"],
