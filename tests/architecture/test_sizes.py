@@ -18,8 +18,8 @@ PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore|fmt: skip).*$")
 
 
 def test_no_folder_holds_more_than_twenty_modules() -> None:
-    python = Counter(path.parent for path in source_modules() if path.name != "__init__.py")
-    # A test next to its module belongs to it.
+    python = Counter(path.parent for path in tracked_files(".py") if path.name != "__init__.py")
+    # A page's test next to its module belongs to it.
     web = Counter(path.parent for path in tracked_files(".ts", ".tsx") if ".test." not in path.name)
     crowded = {str(folder): count for folder, count in (python + web).items() if count > MODULES_PER_FOLDER}
     assert not crowded, f"Folders with more than {MODULES_PER_FOLDER} modules need sub-packages: {crowded}"

@@ -1,5 +1,5 @@
 """A study's metric by MLflow's and hypertune's own packages, unmodified; other sources:
-``tests/e2e/test_study_metric_sources.py``.
+``tests/e2e/studies/test_study_metric_sources.py``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.frameworks.conftest import SCRIPTS
+from tests.frameworks import conftest
 
 pytestmark = [
     pytest.mark.e2e,
@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.timeout(600),  # it looks at jobs every five seconds, and the machine may do much else
 ]
 
-
 PYTHON_X_Y = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SCRIPTS = conftest.SCRIPTS / "vertex"
 
 
 def run(

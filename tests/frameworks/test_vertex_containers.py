@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import launch  # noqa: F401 (a fixture)
-from tests.e2e.test_docker import PYTHON, containers, instance, left, runtime_image  # noqa: F401 (fixtures)
+from tests.e2e.containers.test_docker import PYTHON, containers, instance, left, runtime_image  # noqa: F401 (fixtures)
 from tests.frameworks.conftest import folder
 from tests.frameworks.test_vertex import reach, run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_automl import write_table
+from tests.e2e.studies.test_automl import write_table
 from tests.web.conftest import accessible, expect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web"), pytest.mark.timeout(1800)]

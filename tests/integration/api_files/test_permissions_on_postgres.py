@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.databases import empty, remember
-from tests.unit.api_files import test_permissions
-from tests.unit.api_files.test_permissions import *  # noqa: F403 (the same tests, another database)
-from tests.unit.api_files.test_permissions import Stage
+from tests.unit.api_files.permissions import test_permissions
+from tests.unit.api_files.permissions.test_permissions import *  # noqa: F403 (the same tests, another database)
+from tests.unit.api_files.permissions.test_permissions import Stage
 
 pytestmark = pytest.mark.postgres
 

@@ -18,7 +18,7 @@ from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import ControlContext
 from scheduler.control.registrar import Registrar
-from tests.unit.api_core.test_endpoints_api import model, run_replica  # noqa: F401 (a fixture)
+from tests.unit.api_core.models.test_endpoints_api import model, run_replica  # noqa: F401 (a fixture)
 from tests.unit.api_vertex.test_jobs import PARENT, error_of
 
 SKLEARN = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-3:latest"
