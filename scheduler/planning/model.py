@@ -320,3 +320,13 @@ class Plan:
     shrinks: tuple[Shrink, ...] = ()
     moves: tuple[Migration, ...] = ()
     order: tuple[JobId, ...] = ()
+
+    def positions(self) -> dict[JobId, int]:
+        """The queue position of each waiting job: 1 is next. Jobs that can never run have none."""
+        waiting = (job_id for job_id in self.order if job_id in self.waits and not self.is_infeasible(job_id))
+        return {job_id: position for position, job_id in enumerate(waiting, 1)}
+
+    def is_infeasible(self, job_id: JobId) -> bool:
+        """Whether no end of another job can help: only other nodes, settings or another spec."""
+        reason = self.waits.get(job_id)
+        return reason is not None and (reason.code in INFEASIBLE_CODES or bool(reason.numbers.get("is_never")))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from core.domain.ids import JobId
-from scheduler.planning.elastic.growth import ElasticGrowth
+from scheduler.planning.elastic_growth import ElasticGrowth
 from scheduler.planning.explain.wait_reasons import WaitReasons
 from scheduler.planning.fixpoint import plan_to_fixpoint
 from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from core.domain.ids import JobId
-from scheduler.planning.explain.wait_reasons import Infeasibility
-from scheduler.planning.forecast.backfill import RunningUsage, Timeline
 from scheduler.planning.model import QueuedGang, Snapshot
+from scheduler.planning.placement.backfill import RunningUsage, Timeline
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.eligibility import Eligibility
-from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.feasibility import EmptyCluster, Infeasibility
 from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.gpu_headroom import GpuHeadroom
@@ -28,7 +27,7 @@ from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.job_classes import JobClass, QueueEntry
 from scheduler.planning.queue.ordering import JobQueue
 from scheduler.planning.queue.quota import QuotaExcess
-from scheduler.planning.queue.shares import Shares, draft_amounts
+from scheduler.planning.queue.shares import Shares
 
 
 class PlanningContext:
@@ -282,7 +281,7 @@ class QueueWalk:
         if self._timeline is not None:
             self._timeline.add_start(job, draft)
         self.starts.append((job, draft))
-        self.shares.add(job.project, job.user, draft_amounts(draft))
+        self.shares.add(job.project, job.user, draft.quota_amounts())
         self.queue.withdrawn.add(job.job_id)
 
     # ---- backfill reservations ----

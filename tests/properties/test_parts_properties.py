@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.domain.sharing.resources import Amounts
 from scheduler.planning import Plan, Snapshot, WaitReasonCode, plan
-from scheduler.planning.forecast.backfill import give_back
+from scheduler.planning.placement.backfill import give_back
 from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.parts_worlds import POLICY, assignment, snapshots
 

@@ -16,7 +16,7 @@ from core.domain.jobs.exits import ExitCause
 from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, AttemptSnapshot, GangMember
-from scheduler.planning.explain.phrases import all_of
+from scheduler.planning.phrases import all_of
 
 GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
 # A joining replica that cannot be created gives its place back after this time. The time is longer once the engine has

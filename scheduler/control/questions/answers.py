@@ -30,10 +30,10 @@ from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogEntry, entry_at, first_entry_at
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
 from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, load_snapshot, reason_to_json
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.explain.queue_position import explain_position
 from scheduler.planning.forecast.durations import JobTraits
-from scheduler.planning.forecast.start_times import StartForecast, positions
+from scheduler.planning.forecast.start_times import StartForecast
 from scheduler.planning.forecast.what_if import Alternative, Forecast, changed_cluster, forecast
 from scheduler.planning.model import Placement, Plan, QueuedGang, Snapshot
 from scheduler.planning.planner import plan
@@ -301,7 +301,7 @@ def explanation(
         "verdict": verdict,
         "sentence": sentence,
         "reason": None if reason is None else reason_to_json(reason),
-        "position": positions(made).get(job_id),
+        "position": made.positions().get(job_id),
         "places": _places_to_json(placements),
         "waiting": len(seen.queued),
         "running": len(seen.running),

@@ -1,1 +1,1 @@
-"""Wait reasons, positions, alternatives, in words."""
+"""Wait reasons and queue positions, in words."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import as_gpus
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
+from scheduler.planning.explain.member_phrases import each_member
 from scheduler.planning.explain.occupancy import GpuOccupancy
 from scheduler.planning.model import Reason, WaitReasonCode
 from scheduler.planning.placement.capacity import Capacity
@@ -53,7 +54,7 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     else:
         rest = "; beyond that there is room for each of its roles alone, but not for all together"
     sentence = (
-        f"needs {phrases.request(request, short)} on one node {phrases.each(group)}; {there} "
+        f"needs {phrases.request(request, short)} on one node {each_member(group)}; {there} "
         f"{_is(short, free.cpu[number])} free "
         f"on {name}, {of_it} for its {as_gpus(milli):g} free {'GPU' if milli == WHOLE_GPU else 'GPUs'}{rest}"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
+from scheduler.planning.explain.member_phrases import each_member, members
 from scheduler.planning.model import Reason, WaitReasonCode
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
@@ -61,7 +62,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         )
     return Reason(
         WaitReasonCode.NO_MATCHING_NODE,
-        f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}, and {lack}{advice}",
+        f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}, and {lack}{advice}",
         {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
     )
 
@@ -72,7 +73,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
     request = group.request
     kinds = empty.node_sizes(demand.pool)
     nodes = empty.cluster.nodes
-    needs = f"on one node {phrases.each(group)}"
+    needs = f"on one node {each_member(group)}"
     numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
     short: list[_Short] = []
     if request.gpu_count:
@@ -171,7 +172,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             binding = _binding(group, demand, empty)
             return Reason(
                 WaitReasonCode.TOO_LARGE,
-                f"needs {phrases.request(group.request, binding)} {phrases.each(group)}, and even empty the "
+                f"needs {phrases.request(group.request, binding)} {each_member(group)}, and even empty the "
                 f"{where} only "
                 f"{capacity} of them. Ask for at most {capacity} {phrases.plural('replica', capacity)}, or for "
                 f"{phrases.less(group.request, binding)}",
@@ -184,7 +185,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
         return Reason(
             WaitReasonCode.TOO_LARGE,
             f"needs all {gang.size} replicas inside one {gang.topology}, and even empty none is large enough; {name} "
-            f"holds {most} of its {phrases.members(group)}. Ask for fewer, or set the topology's `required` to false",
+            f"holds {most} of its {members(group)}. Ask for fewer, or set the topology's `required` to false",
             numbers | {"level": gang.topology, "domain": name, "most": most},
         )
     if demand.is_scattered:
@@ -200,7 +201,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
                 f"without that its {gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
                 numbers | {"placement": gang.servers or "beside", "spread": gang.spread_servers},
             )
-    roles = phrases.all_of([f"{phrases.members(g)} with {phrases.request(g.request)} each" for g in demand.merged])
+    roles = phrases.all_of([f"{members(g)} with {phrases.request(g.request)} each" for g in demand.merged])
     return Reason(
         WaitReasonCode.TOO_LARGE,
         f"needs {roles}, and no arrangement of them was found even on the empty cluster. "

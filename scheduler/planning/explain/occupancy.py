@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.backfill import RunningUsage
+from scheduler.planning import phrases
 from scheduler.planning.model import QueuedGang, RunningGang
+from scheduler.planning.placement.backfill import RunningUsage
 from scheduler.planning.placement.partial import PartialPlacement
 
 _Part = tuple[RunningGang | QueuedGang, int, str | None]  # gang, number of GPUs, GPU model

@@ -10,8 +10,7 @@ from datetime import timedelta
 
 from core.domain.ids import JobId
 from core.domain.sharing.policy import Policy, QueueOrder
-from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.start_times import is_infeasible
+from scheduler.planning import phrases
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
 from scheduler.planning.queue.policy_key import turns_taken
 from scheduler.planning.queue.quota import is_guaranteed
@@ -24,11 +23,11 @@ def explain_position(snapshot: Snapshot, current_plan: Plan, job_id: JobId) -> s
     """One or two sentences about a job that waits; empty where it has no place in the queue."""
     jobs = {job.job_id: job for job in snapshot.queued}
     job = jobs.get(job_id)
-    if job is None or job_id not in current_plan.waits or is_infeasible(current_plan, job_id):
+    if job is None or job_id not in current_plan.waits or current_plan.is_infeasible(job_id):
         return ""
     shares = Shares(snapshot)
     order = current_plan.order[: current_plan.order.index(job_id)][-_MOST_CONSIDERED:]
-    before = [jobs[other] for other in order if other in jobs and not is_infeasible(current_plan, other)]
+    before = [jobs[other] for other in order if other in jobs and not current_plan.is_infeasible(other)]
     rules = _groups(job, snapshot.policy, shares)
     groups, left = [], before
     for is_of, tell in rules:

@@ -13,9 +13,10 @@ from typing import Any
 from core.domain.sharing.gpus import WHOLE_GPU
 from core.domain.sharing.resources import Gang, ResourceRequest
 from core.domain.sharing.wait_phrases import RESERVED_FOR, reserved_for, starts_first
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.explain.headroom_messages import explain_headroom
 from scheduler.planning.explain.infeasible import explain_infeasible
+from scheduler.planning.explain.member_phrases import each_member, members
 from scheduler.planning.explain.occupancy import MOST_LOOKED_AT, GpuOccupancy
 from scheduler.planning.model import Reason, Snapshot, WaitReasonCode
 from scheduler.planning.placement.capacity import Capacity
@@ -162,7 +163,7 @@ class Explainer:
             hole, phrase, numbers = self._largest_hole(demand.pool, group)
             if hole < request.gpu_count:
                 sentence = (
-                    f"needs {phrases.gpus(request.gpu_count, request.gpu_models)} on one node {phrases.each(group)}; "
+                    f"needs {phrases.gpus(request.gpu_count, request.gpu_models)} on one node {each_member(group)}; "
                 )
                 return Reason(WaitReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
         elif request.gpu_milli:
@@ -183,7 +184,7 @@ class Explainer:
         binding = phrases.binding(request, members)
         return Reason(
             WaitReasonCode.NO_ROOM,
-            f"needs {phrases.request(request, binding)} on one node {phrases.each(group)}; there is room for {now} "
+            f"needs {phrases.request(request, binding)} on one node {each_member(group)}; there is room for {now} "
             "of them now",
             {**wanted, "fits_now": now, "binding": list(binding)},
         )
@@ -236,7 +237,7 @@ class Explainer:
             if left
             else "nothing is left of any"
         )
-        sentence = f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}; {phrase}"
+        sentence = f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}; {phrase}"
         on = self.holders.beside_phrase(-first) if left else ""
         return sentence + on, {"largest_part_milli": left, "node": name}
 
@@ -258,7 +259,7 @@ class Explainer:
         if free.cpu[number] < request.cpu_milli:
             most = phrases.cpus(free.cpu[number])
             wanted = phrases.wanted_cpus(request.cpu_milli)
-            sentence = f"needs {wanted} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
+            sentence = f"needs {wanted} on one node {each_member(group)}; the most that is free is {most}, on {name}"
             return sentence + self.holders.beside_phrase(number), {
                 "most_free_cpu_milli": free.cpu[number],
                 "node": name,
@@ -268,7 +269,7 @@ class Explainer:
         if free.memory[number] < request.memory_bytes:
             most = phrases.memory(free.memory[number])
             wanted = phrases.wanted_memory(request.memory_bytes)
-            sentence = f"needs {wanted} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
+            sentence = f"needs {wanted} on one node {each_member(group)}; the most that is free is {most}, on {name}"
             return sentence + self.holders.beside_phrase(number), {
                 "most_free_memory_bytes": free.memory[number],
                 "node": name,
@@ -302,7 +303,7 @@ class Explainer:
             if left < amount
         ]
         sentence = (
-            f"needs {phrases.request(request, short)} together on one node {phrases.each(group)}; "
+            f"needs {phrases.request(request, short)} together on one node {each_member(group)}; "
             f"{name} comes nearest with {phrases.all_of(has)} free{self.holders.beside_phrase(number)}"
         )
         numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
@@ -317,14 +318,14 @@ class Explainer:
             inside = best_domain(demand, self.free, level)
             numbers |= {"level": level, "domain": inside[0], "fits_in_domain": inside[1]}
             group = demand.merged[0]
-            roomiest = f"; {inside[0]} has room for {inside[1]} of its {phrases.members(group)}" if inside[0] else ""
+            roomiest = f"; {inside[0]} has room for {inside[1]} of its {members(group)}" if inside[0] else ""
             return Reason(
                 WaitReasonCode.TOPOLOGY,
                 f"needs room for all {size} replicas inside one {level}{roomiest}; enough is free only over several. "
                 f"Without `required` in its topology it would not wait for that",
                 numbers,
             )
-        roles = phrases.all_of([phrases.members(group) for group in demand.merged])
+        roles = phrases.all_of([members(group) for group in demand.merged])
         return Reason(
             WaitReasonCode.NO_ROOM,
             f"needs room for {roles} at the same time; there is room for each of these alone, but not for all together",
@@ -374,7 +375,7 @@ def _nodes_away(demand: Demand, cluster: ClusterIndex, twin: Demand) -> Reason:
     descriptions = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
     return Reason(
         WaitReasonCode.NO_NODES,
-        f"needs {phrases.request(demand.merged[0].request)} {phrases.each(demand.merged[0])}, and the nodes that "
+        f"needs {phrases.request(demand.merged[0].request)} {each_member(demand.merged[0])}, and the nodes that "
         f"could give that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",
         {"nodes": [node.id for node in away]},
     )

@@ -12,11 +12,10 @@ from dataclasses import replace
 from core.domain.ids import JobId
 from scheduler.planning.explain.occupancy import GpuOccupancy
 from scheduler.planning.explain.reasons import Explainer
-from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import QueuedGang, Reason, Snapshot, WaitReasonCode
-from scheduler.planning.placement.demand import Demand
+from scheduler.planning.placement.backfill import RunningUsage
 from scheduler.planning.placement.eligibility import Eligibility
-from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.feasibility import Infeasibility
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import Ledger
 from scheduler.planning.placement.partial import PartialPlacement
@@ -24,19 +23,6 @@ from scheduler.planning.placement.search import SearchBudget
 from scheduler.planning.queue.job_classes import JobFamily, QueueEntry
 from scheduler.planning.queue.quota import QuotaExcess, amount_text, amount_with_unit
 from scheduler.planning.queue.shares import Shares
-
-
-class Infeasibility:
-    """Cache: why the empty cluster refuses a demand under an eligibility key; ``None`` if it could hold it."""
-
-    def __init__(self, empty: EmptyCluster) -> None:
-        self.empty = empty
-        self._known: dict[str, WaitReasonCode | None] = {}
-
-    def reason(self, key: str, demand: Demand) -> WaitReasonCode | None:
-        if key not in self._known:
-            self._known[key] = self.empty.refusal(demand)
-        return self._known[key]
 
 
 class WaitReasons:

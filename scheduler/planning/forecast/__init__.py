@@ -1,1 +1,1 @@
-"""Expected starts: projection in virtual time, durations, backfill reservations."""
+"""Expected starts: projection in virtual time, durations, what-if forecasts, alternatives."""

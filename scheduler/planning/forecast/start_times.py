@@ -21,9 +21,9 @@ from typing import Final
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.wait_phrases import addressed_to
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.forecast.projection import DurationScenario, Projection
-from scheduler.planning.model import INFEASIBLE_CODES, Placement, Plan, QueuedGang, RunningGang, Snapshot
+from scheduler.planning.model import Placement, Plan, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.planner import plan
 
 MOST: Final = 200
@@ -128,7 +128,7 @@ def forecast_starts(
             duration_s = DurationScenario.LIKELY.duration_s(jobs[job_id].estimate, jobs[job_id].max_run_time_s)
             now, run_s = snapshot.now, None if duration_s == inf else duration_s
             forecasts.append(StartForecast(job_id, 1, StartCode.NOW, "now", now, now, now, placements, run_s))
-    places = positions(current_plan)
+    places = current_plan.positions()
     forecasts += [_expected(snapshot, jobs[job_id], places.get(job_id), runs, current_plan) for job_id in targets]
     return QueueForecast(tuple(forecasts))
 
@@ -151,7 +151,7 @@ def _run(
     for job_id in [job_id for job_id in projection.queued if job_id not in considered]:
         del projection.queued[job_id]
     wanted, spent = set(targets), 0
-    hopeless = {job_id for job_id in targets if is_infeasible(current_plan, job_id)}
+    hopeless = {job_id for job_id in targets if current_plan.is_infeasible(job_id)}
     while wanted - hopeless and projection.step():
         snapshot_then = projection.snapshot()
         spent += len(snapshot_then.nodes) + len(snapshot_then.running) + len(snapshot_then.queued)
@@ -167,27 +167,11 @@ def _run(
     return run, spent
 
 
-def positions(current_plan: Plan) -> dict[JobId, int]:
-    """The queue position of each waiting job: 1 is next. Jobs that can never run have none."""
-    waiting = (
-        job_id
-        for job_id in current_plan.order
-        if job_id in current_plan.waits and not is_infeasible(current_plan, job_id)
-    )
-    return {job_id: position for position, job_id in enumerate(waiting, 1)}
-
-
-def is_infeasible(current_plan: Plan, job_id: JobId) -> bool:
-    """Whether no end of another job can help: only other nodes, settings or another spec."""
-    reason = current_plan.waits.get(job_id)
-    return reason is not None and (reason.code in INFEASIBLE_CODES or bool(reason.numbers.get("is_never")))
-
-
 def _expected(
     snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[DurationScenario, _Run], current_plan: Plan
 ) -> StartForecast:
     job_id = job.job_id
-    if is_infeasible(current_plan, job_id):
+    if current_plan.is_infeasible(job_id):
         return StartForecast(job_id, position, StartCode.NEVER, "never on the nodes and with the settings as they are")
     likely = runs.get(DurationScenario.LIKELY)
     if likely is None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from core.domain.ids import NodeId
 from core.domain.sharing.resources import Amounts
 from core.domain.sharing.wait_phrases import addressed_to
-from scheduler.planning.explain import phrases
-from scheduler.planning.explain.alternatives import Alternative, AlternativeCode, AlternativeSearch, find_sooner
-from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, forecast_starts, positions
+from scheduler.planning import phrases
+from scheduler.planning.forecast.alternatives import Alternative, AlternativeCode, AlternativeSearch, find_sooner
+from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, forecast_starts
 from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.planner import plan_with_leftover
 
@@ -67,7 +67,7 @@ def forecast(
     startable_now = frozenset((option.code, option.roles) for option in options)
     return Forecast(
         reason=replace(reason, sentence=sentence),
-        position=positions(current_plan).get(job.job_id),
+        position=current_plan.positions().get(job.job_id),
         start=expected,
         options=options,
         later=tuple(find_sooner(queued_with_job, current_plan, job, expected, startable_now, budget // 2)),

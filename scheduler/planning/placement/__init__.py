@@ -1,1 +1,1 @@
-"""Placing gangs on nodes: capacity, bin packing, eligibility, fragmentation."""
+"""Placing gangs on nodes: capacity, bin packing, eligibility, fragmentation, backfill reservations."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.model import Booking, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of

@@ -158,3 +158,16 @@ def _fit_on_one(groups: tuple[MemberGroup, ...], whole: Amounts) -> bool:
 
 def _slots(whole: Amounts, group: MemberGroup) -> int:
     return slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count)
+
+
+class Infeasibility:
+    """Cache: why the empty cluster refuses a demand under an eligibility key; ``None`` if it could hold it."""
+
+    def __init__(self, empty: EmptyCluster) -> None:
+        self.empty = empty
+        self._known: dict[str, WaitReasonCode | None] = {}
+
+    def reason(self, key: str, demand: Demand) -> WaitReasonCode | None:
+        if key not in self._known:
+            self._known[key] = self.empty.refusal(demand)
+        return self._known[key]

@@ -13,6 +13,7 @@ from scheduler.planning.model import Placement
 from scheduler.planning.placement.capacity import Capacity, FreeAmounts, slots_in
 from scheduler.planning.placement.cluster import Flags, Ints, NodePool, Rooms
 from scheduler.planning.placement.demand import Demand, MemberGroup
+from scheduler.planning.queue.shares import total_amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,10 @@ class PartialPlacement:
         used = [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]
         used.sort(key=lambda item: -item[1].gpu_milli)
         return used
+
+    def quota_amounts(self) -> dict[str, int]:
+        """What it takes, by quota keys."""
+        return total_amounts((request, model, members) for _, request, model, members in self.uses())
 
     def is_sound(self) -> bool:
         """Whether all GPU parts still find devices when assigned larger ones first, whatever the order while drafting.

@@ -1,1 +1,1 @@
-"""Preemption: policy, victims, eviction, nominations."""
+"""Preemption: policy, victims, shrinking, eviction, nominations."""

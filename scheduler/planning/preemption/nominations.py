@@ -11,15 +11,15 @@ from __future__ import annotations
 from datetime import datetime
 
 from core.domain.ids import JobId
-from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
+from scheduler.planning.placement.backfill import RunningUsage
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.ledger import Ledger
 from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf, NodeUse
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.quota import Quotas
-from scheduler.planning.queue.shares import Shares, draft_amounts
+from scheduler.planning.queue.shares import Shares
 
 
 class Nominations:
@@ -83,7 +83,7 @@ class Nominations:
 
         It is the amount of its future placement minus what its victims still hold.
         """
-        wanted = draft_amounts(draft)
+        wanted = draft.quota_amounts()
         of_project, of_user = dict(wanted), dict(wanted)
         for gang in self.victims_of(job):
             for left in (of_project, of_user) if gang.user == job.user else (of_project,):

@@ -13,25 +13,25 @@ from zlib import crc32
 
 from core.domain.ids import JobId
 from core.domain.sharing.policy import Defragment, QueueOrder
-from scheduler.planning.elastic import shrink_candidates
-from scheduler.planning.elastic.shrink_candidates import replicas_to_spare
-from scheduler.planning.explain.preemption_messages import PreemptionMessages
-from scheduler.planning.forecast.backfill import RunningUsage
 from scheduler.planning.model import Migration, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
+from scheduler.planning.placement.backfill import RunningUsage
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.ledger import Ledger
 from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.preemption import shrink_candidates
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
+from scheduler.planning.preemption.messages import PreemptionMessages
 from scheduler.planning.preemption.migration import find_migrations, has_enough_gpus
 from scheduler.planning.preemption.node_ranking import NodeRanking
 from scheduler.planning.preemption.nominations import Nominations
 from scheduler.planning.preemption.policy import PreemptionPolicy
+from scheduler.planning.preemption.shrink_candidates import replicas_to_spare
 from scheduler.planning.preemption.victims import VictimSearch, VictimSet
 from scheduler.planning.preemption.within_quota import QuotaPreemption
 from scheduler.planning.queue.job_classes import JobClass, QueueEntry
-from scheduler.planning.queue.shares import Shares, draft_amounts
+from scheduler.planning.queue.shares import Shares
 
 # Victim sets searched for in one plan; each costs some 10 ms with 10,000 nodes. Jobs beyond this number are
 # considered in the next plan, when the first ones are nominated. All rounds of a plan count together.
@@ -132,7 +132,7 @@ class Preemption:
             shares.add(evictable.gang.project, evictable.gang.user, shares.running_amounts(evictable.gang), -1)
         for job_id, draft in self.nominated.items():
             job = self.nominations.jobs[job_id]
-            shares.add(job.project, job.user, draft_amounts(draft))
+            shares.add(job.project, job.user, draft.quota_amounts())
         return shares
 
     def _preempt_blocked_jobs(self, waiting: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> None:
@@ -416,7 +416,7 @@ class Preemption:
         self.decision.reasons[job.job_id] = self.messages.preempting(
             [evictable.gang for evictable in whole], [evictables[0].gang for evictables in smaller.values()]
         )
-        shares.add(job.project, job.user, draft_amounts(choice.draft))
+        shares.add(job.project, job.user, choice.draft.quota_amounts())
         # A gang that was shrunk in this plan is left alone for the rest of it.
         self._gone |= gone | smaller.keys()
         taken = [

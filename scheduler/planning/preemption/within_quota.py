@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from scheduler.planning.elastic.shrink_candidates import amounts_of, replicas_that_may_leave, without_redundant
 from scheduler.planning.model import QueuedGang
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.policy import PreemptionPolicy
+from scheduler.planning.preemption.shrink_candidates import amounts_of, replicas_that_may_leave, without_redundant
 from scheduler.planning.preemption.victims import VictimSet
 from scheduler.planning.queue.quota import QuotaExcess, QuotaLimit, Quotas
 from scheduler.planning.queue.shares import amount_in

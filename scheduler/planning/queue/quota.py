@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from core.domain.sharing.gpus import accepted_models, accepts
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.model import QueuedGang, Reason, WaitReasonCode
 from scheduler.planning.queue.shares import CPU, GPUS, JOBS, MEMORY, Shares, amount_in, gpu_milli
 

@@ -14,7 +14,6 @@ from typing import Final
 from core.domain.sharing.gpus import accepted_models, accepts
 from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning.model import Account, RunningGang, Snapshot
-from scheduler.planning.placement.partial import PartialPlacement
 
 JOBS: Final = "jobs"
 CPU: Final = "cpu_milli"
@@ -65,11 +64,6 @@ def total_amounts(parts: Iterable[tuple[ResourceRequest, str | None, int]]) -> d
                 key = model_key(model)
                 amounts_held[key] = amounts_held.get(key, 0) + devices
     return amounts_held
-
-
-def draft_amounts(draft: PartialPlacement) -> dict[str, int]:
-    """Amounts of a gang that is being placed."""
-    return total_amounts((request, model, members) for _, request, model, members in draft.uses())
 
 
 class Shares:

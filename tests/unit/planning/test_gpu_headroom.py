@@ -26,7 +26,7 @@ from scheduler.planning import (
     WaitReasonCode,
     plan,
 )
-from scheduler.planning.explain.alternatives import AlternativeCode
+from scheduler.planning.forecast.alternatives import AlternativeCode
 from scheduler.planning.forecast.what_if import forecast
 from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.gpu_headroom import headroom_per_gpu

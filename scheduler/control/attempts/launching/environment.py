@@ -10,7 +10,7 @@ from core.domain.jobs.layout import Layout
 from core.tokens import attempt_token
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts
 from scheduler.control.context import ControlContext
-from scheduler.planning.explain.phrases import all_of
+from scheduler.planning.phrases import all_of
 
 _LAYOUT: Final = "TRAINMASTER_LAYOUT"
 # Replicas of one role differ by numbers alone. Of a large role, only some from both ends are rendered: each lists all

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, ResourceRequest
-from scheduler.planning.placement.demand import MemberGroup
 
 # Appended to an amount that the user did not state.
 DEFAULT: Final = " (the default where none is stated)"
@@ -84,20 +83,6 @@ def less(wanted: ResourceRequest, binding: Collection[str]) -> str:
     defaults = [f"`{name}`" for name in binding if unstated[name]]
     hint = f" (state {all_of(defaults)})" if defaults else ""
     return f"less {all_of(list(binding))} each{hint}"
-
-
-def each(group: MemberGroup) -> str:
-    """``for each of 2 workers``, ``for its chief``, ``for each of 3 replicas (chief, worker)``."""
-    if group.count == 1:
-        return f"for its {group.roles[0][0]}"
-    return f"for each of {members(group)}"
-
-
-def members(group: MemberGroup, count: int | None = None) -> str:
-    """``2 workers``."""
-    count = group.count if count is None else count
-    roles = [role for role, _ in group.roles]
-    return f"{count} replicas ({', '.join(roles)})" if len(roles) > 1 else f"{count} {plural(roles[0], count)}"
 
 
 def plural(noun: str, count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.forecast.start_times import StartCode, StartForecast, forecast_starts
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
 from scheduler.planning.placement.capacity import Capacity

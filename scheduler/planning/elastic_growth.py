@@ -22,7 +22,7 @@ from scheduler.planning.placement.ledger import NEVER, Ledger
 from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.placement.search import SearchBudget
 from scheduler.planning.queue.quota import QuotaExcess, Quotas
-from scheduler.planning.queue.shares import JOBS, Shares, draft_amounts
+from scheduler.planning.queue.shares import JOBS, Shares
 
 _Key = tuple[int, float, float, float, str]
 
@@ -122,7 +122,7 @@ class Grower:
         if draft is None:
             return False
         ledger.start(draft, NEVER)
-        taken = draft_amounts(draft)
+        taken = draft.quota_amounts()
         del taken[JOBS]
         self.shares.add(growth.project, growth.user, taken)
         for placement in draft.placements(demand):

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from core.domain.ids import JobId
-from scheduler.planning.forecast.backfill import node_uses
 from scheduler.planning.model import QueuedGang, RunningGang
+from scheduler.planning.placement.backfill import node_uses
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.preemption.eviction import Evictable, NodeUse
 from scheduler.planning.preemption.policy import PreemptionPolicy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from scheduler.planning.explain import phrases
+from scheduler.planning import phrases
 from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, RunningGang, Snapshot, WaitReasonCode
 from scheduler.planning.queue.policy_key import CLOCK_S
 

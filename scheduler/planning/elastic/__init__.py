@@ -1,1 +1,0 @@
-"""Growing and shrinking elastic gangs."""
