@@ -42,7 +42,7 @@ PASSED_ENV: Final = (
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-WORLD_FILE: Final = "world.json"  # trainmaster_runtime.worlds.FILE
+WORLD_FILE: Final = "world.json"  # trainmaster_runtime.replica.worlds.FILE
 _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
 _LOCK_S: Final = 10.0
 _END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s where the API takes nothing, and keeps its reports

@@ -3,9 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainmaster_runtime.hang_watchdog import LocalProcess
 from trainmaster_runtime.log_writer import JobLog
-from trainmaster_runtime.outputs import Outputs
+from trainmaster_runtime.replica.local_processes import LocalProcess
+from trainmaster_runtime.replica.outputs import Outputs
 
 
 def test_who_hears_the_lines_hears_the_last_one_without_its_end_too(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from trainmaster_runtime.record import StateFolder
-from trainmaster_runtime.worlds import WorldChanges, hold_s
+from trainmaster_runtime.replica.worlds import WorldChanges, hold_s
 
 from executors.kubernetes.pods.pod_writer import encode_world
 from tests.orders import bare_order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import signal
@@ -23,18 +24,12 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """``[--detach] [--lock-fd N] [--state FOLDER] <order.json>``
-
-    With ``--detach`` this process returns as soon as the order is claimed, and a child in a session of its own goes
-    on. ``--lock-fd``: the inherited descriptor of the held ``lock`` file. ``--state``: the state folder, where it is
-    not the order's own; the token lies in the order's folder.
-    """
-    is_detached = "--detach" in arguments
-    lock = int(arguments[arguments.index("--lock-fd") + 1]) if "--lock-fd" in arguments else None
-    path = os.path.abspath(arguments[-1])
-    state = arguments[arguments.index("--state") + 1] if "--state" in arguments else os.path.dirname(path)
+    """Claim and run the order that a command line names; ends the process."""
+    options = _parse(arguments)
+    path = os.path.abspath(options.order)
+    state = StateFolder(os.path.dirname(path) if options.state is None else options.state)
     answer_read = answer_write = None
-    if is_detached:
+    if options.detach:
         answer_read, answer_write = os.pipe()
         if os.fork() > 0:
             os.close(answer_write)
@@ -46,7 +41,20 @@ def main(arguments: list[str]) -> NoReturn:
         os.setsid()
     except PermissionError:  # a group's leader already: the first process of a container, or a shell's job
         pass
-    os._exit(_run(path, StateFolder(state), lock, answer_write))
+    os._exit(_run(path, state, options.lock_fd, answer_write))
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="trainmaster_runtime", allow_abbrev=False)
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="return as soon as the order is claimed, while a child in a session of its own goes on",
+    )
+    parser.add_argument("--lock-fd", type=int, metavar="N", help="inherited descriptor of the locked file `lock`")
+    parser.add_argument("--state", metavar="FOLDER", help="the state folder; default: the order's own")
+    parser.add_argument("order", metavar="order.json", help="what to run; the token lies in the same folder")
+    return parser.parse_args(arguments)
 
 
 def run_forked(path: str, lock: int, answer_write: int, warm: WarmFork) -> NoReturn:
@@ -104,7 +112,7 @@ def _run(
         },
     )
     _answer(answer_write, b"1")
-    from trainmaster_runtime.replica import ReplicaRun
+    from trainmaster_runtime.replica.run import ReplicaRun
 
     return ReplicaRun(order, state, token_path=os.path.dirname(path) + "/token", warm=warm).run()
 

@@ -13,6 +13,7 @@ _IDLE_LOOK_S = 1.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainmaster_runtime.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.prepare import PreparedReplica
 
@@ -33,9 +34,16 @@ class Limits:
         # Monotonic; None: there is nothing to watch, or it has not begun.
         self.check_at: float | None = None
 
-    def start(self, now: float) -> None:
+    def start(self, now: float, log: JobLog) -> None:
+        """Begin to watch, and say how the limit of CPUs is kept where no group keeps it. ``now`` is monotonic."""
         if self._needs_memory or self._needs_pids:
             self.check_at = now + _MEMORY_LOOK_S
+        if self.lacks_cpu:
+            how = "cores, not by time: %d for all its processes" % self.cores if self.cores else "nothing"
+            log.say(
+                "no control group here: the limit of %g CPUs is kept by %s"
+                % ((self._order.cpu_limit_milli or 0) / 1000, how)
+            )
 
     @property
     def lacks_cpu(self) -> bool:
@@ -56,17 +64,17 @@ class Limits:
 
     def _take_cores(self) -> int:
         """Bind this process, and so all that it starts, to as many cores as its CPUs make, rounded up."""
-        wanted = -(-(self._order.cpu_limit_milli or 0) // 1000)
+        cores = -(-(self._order.cpu_limit_milli or 0) // 1000)
         try:
             free = sorted(os.sched_getaffinity(0))
-            if wanted >= len(free):
+            if cores >= len(free):
                 return len(free)
             # A random start: replicas spread over the cores without a shared list of assignments.
             start = int.from_bytes(os.urandom(4), "big") % len(free)
-            os.sched_setaffinity(0, [free[(start + number) % len(free)] for number in range(wanted)])
+            os.sched_setaffinity(0, [free[(start + number) % len(free)] for number in range(cores)])
         except OSError:  # forbidden here
             return 0
-        return wanted
+        return cores
 
     def check(self, now: float) -> ReplicaEnd | None:
         """How the replica must end, if it uses more than it may."""

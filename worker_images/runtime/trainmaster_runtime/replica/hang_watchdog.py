@@ -1,4 +1,4 @@
-"""The user's processes, and how they end when the end itself goes wrong: hanging in, or dying of, the teardown.
+"""Processes whose end itself goes wrong: they hang in, or die of, the interpreter's teardown.
 
 The exit hook notes which processes have finished their work, and with which code.
 """
@@ -8,25 +8,29 @@ from __future__ import annotations
 import os
 import signal
 
-from trainmaster_runtime.log_writer import LineSplitter
 from trainmaster_runtime.process import exits, procfs, tree
 from trainmaster_runtime.process.exits import ReplicaEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster_runtime.log_writer import JobLog
+    from trainmaster_runtime.replica.local_processes import LocalProcess
 
 UNKNOWN = -1  # the code of a process that hung at exit and noted none
 
 
 class ExitNotes:
-    """The file that ``hooks/sitecustomize.py`` appends ``<pid> <code or ?>`` to."""
+    """The file that ``hooks/sitecustomize.py`` appends ``<pid> <code or ?>`` to; none before :meth:`follow`."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
+        self._path = ""
         self._offset = 0
         self._codes: dict[int, int | None] = {}
-        self._seen_at: dict[int, float] = {}
+        self._finished_at: dict[int, float] = {}
+
+    def follow(self, path: str) -> None:
+        """Create the file if it is missing, and read it from now on. Raises ``OSError``."""
+        self._path = path
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
     def check(self, now: float) -> None:
@@ -44,7 +48,7 @@ class ExitNotes:
                     if len(words) == 2 and words[0].isdigit():
                         pid = int(words[0])
                         self._codes[pid] = int(words[1]) if words[1].isdigit() else None
-                        self._seen_at[pid] = now
+                        self._finished_at[pid] = now
         except OSError:
             return
 
@@ -56,49 +60,16 @@ class ExitNotes:
 
     def hangs_since(self, pid: int) -> float | None:
         """When ``pid`` had finished its work; ``None`` if it has not."""
-        return self._seen_at.get(pid)
+        return self._finished_at.get(pid)
 
     def forget(self, pid: int) -> None:
         """``pid`` is gone, and its number may come again."""
         self._codes.pop(pid, None)
-        self._seen_at.pop(pid, None)
+        self._finished_at.pop(pid, None)
 
     @property
     def is_empty(self) -> bool:
-        return not self._seen_at
-
-
-class LocalProcess:
-    """One local process of the replica."""
-
-    def __init__(self, rank: int, pid: int, output: int, prefix: bytes) -> None:
-        self.rank = rank
-        self.pid = pid
-        self.output = output
-        self.splitter = LineSplitter(prefix)
-        self.code: int | None = None  # None while it runs
-        self.was_signalled = False
-        self.hung_pids: set[int] = set()  # finished their work, did not exit, were killed by us
-        self.hang_code: int | None = None  # of those
-        self.ended_hanging = False
-
-    def end(self, status: int, notes: ExitNotes, log: JobLog, *, is_ending: bool) -> None:
-        """Take the wait status. ``is_ending``: the runtime wants it to end, its death means nothing else."""
-        code = exits.code_of(status)
-        self.was_signalled = bool(status & 0x7F)
-        if self.hung_pids and code != 0 and (self.pid in self.hung_pids or code in (1, 137)):
-            # Killed by us, or the shell's or torchrun's word for the child that we killed.
-            self.ended_hanging = True
-            self.was_signalled = False
-            code = UNKNOWN if self.hang_code is None else self.hang_code
-        elif self.was_signalled and not is_ending and notes.has(self.pid) and notes.code(self.pid) == 0:
-            log.say(
-                "process %d had finished its work with exit code 0 and then died of %s in the interpreter's teardown; "
-                "it counts as finished" % (self.pid, exits.signal_name(code - 128))
-            )
-            code = 0
-            self.was_signalled = False
-        self.code = code
+        return not self._finished_at
 
 
 def hung_ending(code: int, grace_s: float) -> ReplicaEnd:

@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
-    from trainmaster_runtime.hang_watchdog import LocalProcess
     from trainmaster_runtime.log_writer import JobLog
+    from trainmaster_runtime.replica.local_processes import LocalProcess
 
 
 class Outputs:

@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.record import StateFolder
 
-LOOK_S = 0.05
 # A process that lost a peer logs it and ends; the platform has this long to notice the dead peer. A machine
 # counts as lost after a minute.
 _HOLD_S = 90.0
 # The same for a process that failed without a sign of a lost peer: perhaps by its own fault, so the wait is short.
 _DOUBT_S = 10.0
-# For processes that are started again in place, from SIGTERM to SIGKILL: their peers wait for them.
-MOVE_GRACE_S = 5.0
 FILE = "world.json"
 _WORLD_REQUEST_FILE = "world"  # in the folder of the engine's requests
 _KEEPS = "keeps-"  # with the local rank: this process goes from world to world by itself
@@ -74,7 +71,6 @@ class WorldChanges:
         self.number = order.world or 0
         if self.is_joining and self._shared is not None and os.path.exists(self._shared):
             order.joins_warm = True
-        self.move_by: float | None = None  # monotonic; while the processes end, to be started again
 
     @property
     def is_joining(self) -> bool:
