@@ -6,8 +6,9 @@ import pytest
 from trainmaster.wire.metrics import Report
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.reports import reporter as report
-from trainmaster_runtime.reports.reporter import Reporter, SendQueue
+from trainmaster_runtime.reports import batch_sender, metric_feed
+from trainmaster_runtime.reports.reporter import Reporter
+from trainmaster_runtime.reports.send_queue import SendQueue
 
 from tests.unit.runtime.report_api import SkippingClock, connect_to
 
@@ -56,7 +57,7 @@ def log_lines():
 @pytest.fixture
 def make_reporter(tmp_path, api, log_lines, monkeypatch):
     connect_to(api.post, monkeypatch)
-    monkeypatch.setattr(report, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
+    monkeypatch.setattr(batch_sender, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
     made = []
 
     def make(**options):
@@ -64,8 +65,8 @@ def make_reporter(tmp_path, api, log_lines, monkeypatch):
         return made[-1]
 
     yield make
-    for one in made:
-        one._send_queue.close()
+    for reporter in made:
+        reporter.queue.close()
 
 
 @pytest.fixture
@@ -101,9 +102,9 @@ def go(monkeypatch):
     skipping = SkippingClock(monkeypatch)
 
     def run(reporter, *, last=False):
-        reporter._collect(last)
+        reporter.read_reports(last)
         skipping.skip()
-        reporter._send_due(last)
+        reporter.sender.send_due(last)
 
     return run
 
@@ -130,23 +131,23 @@ def test_a_line_counts_when_it_is_whole(reporter, api, write, go):
 
 
 def test_progress_that_a_script_reports_wins_over_its_printed_lines(reporter, write, go):
-    reporter.collector = Collector(patterns=LinePatterns([]))
+    reporter.metrics.collector = Collector(patterns=LinePatterns([]))
     write({"kind": "progress", "metrics": {"step_s": 0.1}})  # a timer's, of no step
     go(reporter)
-    reporter.collector.note([b"step=98 loss=7"])
-    assert [item["data"] for item in reporter.collector.collect(is_last=False)] == [{"step": 98}]
+    reporter.metrics.collector.note([b"step=98 loss=7"])
+    assert [item["data"] for item in reporter.metrics.collector.collect(is_last=False)] == [{"step": 98}]
     write({"kind": "progress", "step": 100, "steps": 100, "metrics": {"loss": 0.5}})
     go(reporter)
-    reporter.collector.note([b"step=99 loss=7"])
-    assert reporter.collector.collect(is_last=False) == []
+    reporter.metrics.collector.note([b"step=99 loss=7"])
+    assert reporter.metrics.collector.collect(is_last=False) == []
 
 
 def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write, go):
-    reporter.collector = Collector(patterns=LinePatterns([]))
+    reporter.metrics.collector = Collector(patterns=LinePatterns([]))
     write({"kind": "checkpoint", "path": "checkpoints/1", "step": 1, "metrics": {"loss": 0.5}})
     go(reporter)
-    reporter.collector.note([b"step=2 loss=7"])
-    metrics, _ = reporter.collector.collect(is_last=False)
+    reporter.metrics.collector.note([b"step=2 loss=7"])
+    metrics, _ = reporter.metrics.collector.collect(is_last=False)
     assert metrics["data"]["series"][0]["name"] == "loss"
 
 
@@ -166,7 +167,7 @@ def test_a_line_without_an_end_is_left_out_and_reported_once(reporter, api, log_
     for _ in range(3):
         write("x" * 700_000)
         go(reporter)
-    assert reporter._offset >= 1_400_000, "it was kept to be read again"
+    assert reporter.report_file.offset >= 1_400_000, "it was kept to be read again"
     write("\n", {"kind": "progress", "step": 1})
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
@@ -205,7 +206,7 @@ def test_a_failed_call_is_not_repeated_at_once(reporter, api, write, go):
     api.status = 503
     write({"kind": "progress", "step": 1})
     go(reporter)
-    reporter._send_due(False)
+    reporter.sender.send_due(False)
     assert api.calls == 1
 
 
@@ -217,9 +218,9 @@ def test_what_the_server_dislikes_costs_only_itself(reporter, api, write, go):
 
 
 def test_heartbeats_come_when_nothing_else_does(reporter, api, go, monkeypatch):
-    monkeypatch.setattr(report, "HEARTBEAT_S", 10.0)
+    monkeypatch.setattr(batch_sender, "HEARTBEAT_S", 10.0)
     go(reporter)
-    reporter._send_due(False)
+    reporter.sender.send_due(False)
     assert api.received == [("heartbeat", {})]
 
 
@@ -230,17 +231,17 @@ def test_heartbeats_come_when_nothing_else_does(reporter, api, go, monkeypatch):
 def test_only_an_ended_attempt_is_a_reason_to_end(reporter, api, write, status, answer, has_ended):
     api.status, api.answer = status, answer
     write({"kind": "progress", "step": 1})
-    reporter._collect(False)
-    reporter._send_due(False)
+    reporter.read_reports(False)
+    reporter.sender.send_due(False)
     assert reporter.has_attempt_ended is has_ended
-    assert reporter._is_refused
+    assert reporter.sender.is_refused
 
 
 def test_a_refused_token_ends_the_reports_and_is_reported_once(reporter, api, log_lines, write, go):
     api.status = 401
     write({"kind": "progress", "step": 1})
     go(reporter)
-    assert reporter._is_refused
+    assert reporter.sender.is_refused
     assert len(log_lines) == 1
 
 
@@ -250,9 +251,9 @@ def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write, go
     go(reporter)
     (tmp_path / "api.json").write_text('{"url": "http://moved/"}')
     api.status = 200
-    reporter._follow_api_url()
-    reporter._send_due(False)  # at once: the back-off was for the old place
-    assert reporter._url == "http://moved/api/v1/runtime/report"
+    reporter.sender.follow_api()
+    reporter.sender.send_due(False)  # at once: the back-off was for the old place
+    assert reporter.connection.url == "http://moved/api/v1/runtime/report"
     assert api.received == [("progress", {"step": 1})]
 
 
@@ -260,11 +261,11 @@ def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter
     api.status = 404
     write({"kind": "progress", "step": 1})
     go(reporter)
-    reporter._follow_api_url()
-    assert reporter._is_refused  # nothing has moved
+    reporter.sender.follow_api()
+    assert reporter.sender.is_refused  # nothing has moved
     (tmp_path / "api.json").write_text('{"url": "http://moved"}')
     api.status = 200
-    reporter._follow_api_url()
+    reporter.sender.follow_api()
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
 
@@ -272,14 +273,14 @@ def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": 3}', "half of {"])
 def test_a_broken_note_of_a_move_changes_nothing(tmp_path, reporter, text):
     (tmp_path / "api.json").write_text(text)
-    reporter._follow_api_url()
-    assert reporter._url == "http://api/api/v1/runtime/report"
+    reporter.sender.follow_api()
+    assert reporter.connection.url == "http://api/api/v1/runtime/report"
 
 
 def test_what_was_read_of_the_report_file_takes_no_room(tmp_path, reporter, api, write, go):
     for first in range(0, 20_000, 2_000):
         write(*({"kind": "progress", "step": first + n, "note": "x" * 500} for n in range(2_000)))
-        reporter._collect(False)
+        reporter.read_reports(False)
     status = (tmp_path / "report.jsonl").stat()
     assert status.st_size > 10 * 2**20
     assert status.st_blocks * 512 < 5 * 2**20
@@ -326,7 +327,7 @@ class Pieces:
 
 
 def test_what_is_read_at_the_end_is_sent_before_all_is_read(make_reporter, api, monkeypatch):
-    monkeypatch.setattr(report, "READ_S", 0.0)
+    monkeypatch.setattr(metric_feed, "READ_S", 0.0)
     pieces = Pieces(3, api)
     reporter = make_reporter(collector=lambda: pieces)
     reporter.start()

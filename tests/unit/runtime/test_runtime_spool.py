@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from trainmaster_runtime.reports import reporter
+from trainmaster_runtime.reports import batch_sender, drain_deadline, reporter, send_queue
 from trainmaster_runtime.reports.reporter import Reporter
 from trainmaster_runtime.reports.spool import SpoolFile
 
@@ -58,10 +58,10 @@ class Lab:
 
     def go(self, skipping):
         """One round of the thread, with every back-off over."""
-        self.reporter._collect(False)
+        self.reporter.read_reports(False)
         skipping.skip()
-        self.reporter._send_due(False)
-        self.reporter._save_periodically()
+        self.reporter.sender.send_due(False)
+        self.reporter.saver.save_periodically()
 
     def spooled_items(self, token=TOKEN):
         """Number and step of each item that the platform finds."""
@@ -81,14 +81,14 @@ def skipping(monkeypatch):
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr(reporter, "FLUSH_S", 0.3)
+    monkeypatch.setattr(drain_deadline, "FLUSH_S", 0.3)
     monkeypatch.setattr(reporter, "FIRST_S", 0.0)
     (tmp_path / "output").mkdir()
-    monkeypatch.setattr(reporter, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
+    monkeypatch.setattr(batch_sender, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted
     made = Lab(tmp_path)
     connect_to(made.post, monkeypatch)
     yield made
-    made.reporter._send_queue.close()
+    made.reporter.queue.close()
 
 
 def test_what_an_api_that_is_away_did_not_take_is_preserved_with_its_numbers(lab, skipping):
@@ -152,7 +152,7 @@ def test_what_was_refused_is_preserved_unless_the_attempt_is_over(lab, status, a
 
 
 def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypatch):
-    monkeypatch.setattr(reporter, "BATCH_ITEMS", 1)
+    monkeypatch.setattr(send_queue, "BATCH_ITEMS", 1)
     lab.status = 200
     lab.takes_s = 0.2
     lab.reporter.start()
@@ -166,7 +166,7 @@ def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypa
 
 
 def test_an_api_that_takes_one_after_the_other_is_given_all(lab, monkeypatch):
-    monkeypatch.setattr(reporter, "BATCH_ITEMS", 1)
+    monkeypatch.setattr(send_queue, "BATCH_ITEMS", 1)
     lab.status = 200
     lab.takes_s = 0.1
     lab.reporter.start()
@@ -185,7 +185,7 @@ def test_an_api_that_never_answers_delays_an_end_by_its_two_seconds_alone(tmp_pa
         since = time.monotonic()
         lab.reporter.finish()
         requested.close()
-        lab.reporter._send_queue.close()
+        lab.reporter.queue.close()
     assert time.monotonic() - since < 4
     assert lab.spooled_items() == [(1, 1)]
 

@@ -23,8 +23,8 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
         spool_path=str(tmp_path / "spool"),
         say=lambda _text: None,
     )  # fmt: skip
-    made._send_queue.close()  # what is added is caught by the tests
-    made.collector = Collector(
+    made.queue.close()  # what is added is caught by the tests
+    made.metrics.collector = Collector(
         hypertune=HypertuneFile(str(tmp_path / "output.metric")), patterns=LinePatterns([]), sources=Counted()
     )
     return made
@@ -33,9 +33,9 @@ def reporter(tmp_path: Path, report: str = "") -> Reporter:
 def reported_by(made: Reporter) -> Any:
     """What it says of its sources at its end."""
     added: list[dict[str, Any]] = []
-    cast("Any", made)._send_queue.add = added.append
-    made._collect(True)
-    made._collect_metrics(True)
+    cast("Any", made).queue.add = added.append
+    made.read_reports(True)
+    made.metrics.collect(True)
     return next(item["data"]["metric_sources"] for item in added if "metric_sources" in item["data"])
 
 
@@ -52,11 +52,11 @@ def test_a_trial_tells_at_its_end_what_came_from_each_source(tmp_path: Path) -> 
 
 def test_a_job_that_is_no_trial_counts_nothing(tmp_path: Path) -> None:
     made = reporter(tmp_path)
-    assert made.collector is not None
-    made.collector.sources = None
+    assert made.metrics.collector is not None
+    made.metrics.collector.sources = None
     added: list[dict[str, Any]] = []
-    cast("Any", made)._send_queue.add = added.append
-    made._collect_metrics(True)
+    cast("Any", made).queue.add = added.append
+    made.metrics.collect(True)
     assert [item["kind"] for item in added] == ["metrics"]
 
 
