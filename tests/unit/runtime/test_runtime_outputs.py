@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from trainmaster_runtime.log_writer import JobLog
-from trainmaster_runtime.replica.local_processes import LocalProcess
+from trainmaster_runtime.replica.local_process import LocalProcess
 from trainmaster_runtime.replica.outputs import Outputs
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.log_writer import LineSplitter
-from trainmaster_runtime.process import exits, spawn, tree
+from trainmaster_runtime.process import spawn, tree
 from trainmaster_runtime.replica import hang_watchdog
-from trainmaster_runtime.replica.hang_watchdog import ExitNotes
+from trainmaster_runtime.replica.exit_notes import ExitNotes
+from trainmaster_runtime.replica.local_process import LocalProcess
 
 # After a process failed, its peers may fail of it too and say something: wait a little before they are ended.
 _PEERS_WAIT_S = 1.0
@@ -22,39 +22,6 @@ if TYPE_CHECKING:
     from trainmaster_runtime.process.spawn import StartError
     from trainmaster_runtime.replica.outputs import Outputs
     from trainmaster_runtime.warm.child import WarmFork
-
-
-class LocalProcess:
-    """One local process of the replica."""
-
-    def __init__(self, rank: int, pid: int, output: int, prefix: bytes) -> None:
-        self.rank = rank
-        self.pid = pid
-        self.output = output
-        self.splitter = LineSplitter(prefix)
-        self.code: int | None = None  # None while it runs
-        self.was_signalled = False
-        self.hung_pids: set[int] = set()  # finished their work, did not exit, were killed by us
-        self.hang_code: int | None = None  # of those
-        self.ended_hanging = False
-
-    def end(self, status: int, notes: ExitNotes, log: JobLog, *, is_ending: bool) -> None:
-        """Take the wait status. ``is_ending``: the runtime wants it to end, its death means nothing else."""
-        code = exits.code_of(status)
-        self.was_signalled = bool(status & 0x7F)
-        if self.hung_pids and code != 0 and (self.pid in self.hung_pids or code in (1, 137)):
-            # Killed by us, or the shell's or torchrun's word for the child that we killed.
-            self.ended_hanging = True
-            self.was_signalled = False
-            code = hang_watchdog.UNKNOWN if self.hang_code is None else self.hang_code
-        elif self.was_signalled and not is_ending and notes.has(self.pid) and notes.code(self.pid) == 0:
-            log.say(
-                "process %d had finished its work with exit code 0 and then died of %s in the interpreter's teardown; "
-                "it counts as finished" % (self.pid, exits.signal_name(code - 128))
-            )
-            code = 0
-            self.was_signalled = False
-        self.code = code
 
 
 class LocalProcesses:

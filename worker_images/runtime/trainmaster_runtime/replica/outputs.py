@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Callable
 
     from trainmaster_runtime.log_writer import JobLog
-    from trainmaster_runtime.replica.local_processes import LocalProcess
+    from trainmaster_runtime.replica.local_process import LocalProcess
 
 
 class Outputs:

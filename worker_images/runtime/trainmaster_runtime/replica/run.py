@@ -14,10 +14,11 @@ from trainmaster_runtime.process.exits import ReplicaEnd
 from trainmaster_runtime.record import StopRequest, read_text, write_copy
 from trainmaster_runtime.replica import hang_watchdog, world_transitions
 from trainmaster_runtime.replica.end_conditions import EndConditions
+from trainmaster_runtime.replica.exit_notes import UNKNOWN_CODE
 from trainmaster_runtime.replica.limits import Limits
 from trainmaster_runtime.replica.local_processes import LocalProcesses
 from trainmaster_runtime.replica.outputs import Outputs
-from trainmaster_runtime.replica.status import ReplicaStatus
+from trainmaster_runtime.replica.status_writer import StatusWriter
 from trainmaster_runtime.replica.termination import Termination
 from trainmaster_runtime.replica.world_transitions import WorldTransitions
 from trainmaster_runtime.replica.worlds import WorldChanges
@@ -57,7 +58,7 @@ class ReplicaRun:
         self._processes = LocalProcesses(self._outputs, self._log, exit_grace_s=order.exit_grace_s, warm=warm)
         self._stop = StopRequest(state, order.request_path, order.stop_grace_s)
         self._termination = Termination(self._stop, self._processes, self._log)
-        self._status = ReplicaStatus(state)
+        self._status = StatusWriter(state)
         self._prepared: PreparedReplica | None = None
         self._reporter: Reporter | None = None
         signal.set_wakeup_fd(self._outputs.wake_fd, warn_on_full_buffer=False)
@@ -198,7 +199,7 @@ class ReplicaRun:
         code = 0 if failed is None else failed.code or 0
         ending = self._termination.ending
         if ending is not None:
-            if ending.code is None and code != hang_watchdog.UNKNOWN:
+            if ending.code is None and code != UNKNOWN_CODE:
                 ending.code = code
             if ending.cause in ("stopped", "deadline", "node_lost") and self._termination.was_killed:
                 ending.sentence += " It did not end within its grace after SIGTERM and was killed."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.prepare import PreparedReplica
     from trainmaster_runtime.replica.local_processes import LocalProcesses
-    from trainmaster_runtime.replica.status import ReplicaStatus
+    from trainmaster_runtime.replica.status_writer import StatusWriter
     from trainmaster_runtime.replica.termination import Termination
     from trainmaster_runtime.replica.worlds import WorldChanges
 
@@ -38,7 +38,7 @@ class WorldTransitions:
         worlds: WorldChanges,
         processes: LocalProcesses,
         termination: Termination,
-        status: ReplicaStatus,
+        status: StatusWriter,
         log: JobLog,
     ) -> None:
         self._order = order

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainmaster_runtime.reports.api_connection import ApiConnection
     from trainmaster_runtime.reports.drain_deadline import DrainDeadline
+    from trainmaster_runtime.reports.report_connection import ReportConnection
     from trainmaster_runtime.reports.send_queue import SendQueue
 
 
@@ -30,7 +30,7 @@ class BatchSender:
 
     def __init__(
         self,
-        connection: ApiConnection,
+        connection: ReportConnection,
         queue: SendQueue,
         drain: DrainDeadline,
         *,

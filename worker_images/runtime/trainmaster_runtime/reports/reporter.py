@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.reports.api_connection import ApiConnection
 from trainmaster_runtime.reports.batch_sender import BatchSender
 from trainmaster_runtime.reports.drain_deadline import DRAIN_TIMEOUT_S, DrainDeadline
 from trainmaster_runtime.reports.metric_feed import MetricFeed
+from trainmaster_runtime.reports.report_connection import ReportConnection
 from trainmaster_runtime.reports.report_file import ReportFile
 from trainmaster_runtime.reports.send_queue import SendQueue
 from trainmaster_runtime.reports.spool import SpoolSaver
@@ -64,7 +64,7 @@ class Reporter:
         self.queue = SendQueue(spool_path)
         self.report_file = ReportFile(source, say)
         self.metrics = MetricFeed(collector, self.queue, say)
-        self.connection = ApiConnection(api_url, token, api_file)
+        self.connection = ReportConnection(api_url, token, api_file)
         self.sender = BatchSender(self.connection, self.queue, self._drain, replica=replica, say=say)
         self.saver = None if spool_file is None else SpoolSaver(spool_file, self.sender, self.queue, replica)
         self._wake = threading.Event()

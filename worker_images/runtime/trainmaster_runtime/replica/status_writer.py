@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.replica.worlds import WorldChanges
 
 
-class ReplicaStatus:
+class StatusWriter:
     """Phase, detail and facts, written as they change. ``worlds``: of an elastic gang."""
 
     def __init__(self, state: StateFolder) -> None:

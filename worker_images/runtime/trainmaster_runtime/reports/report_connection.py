@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class ApiConnection:
+class ReportConnection:
     """Posts reports. ``api_file`` says where the API is when it has moved.
 
     Attributes:
