@@ -82,10 +82,13 @@ def make_cursor(*parts: str | int) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(parts)).rstrip(b"=").decode()
 
 
-def read_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
-    """The parts of a cursor, of the types ``kinds``. Raises ``InvalidRequest`` for a cursor that is not ours."""
+def read_cursor(cursor: str, kinds: Sequence[type], *, limit: int = _CURSOR_LIMIT) -> list[Any]:
+    """The parts of a cursor of at most ``limit`` characters, of the types ``kinds``.
+
+    Raises ``InvalidRequest`` for a cursor that is not ours.
+    """
     try:
-        if len(cursor) > _CURSOR_LIMIT:
+        if len(cursor) > limit:
             raise ValueError("too long")  # noqa: TRY301 (one error for every invalid cursor)
         parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
     except (ValueError, binascii.Error) as error:
@@ -104,13 +107,18 @@ def bad_cursor() -> InvalidRequest:
 def read_position(cursor: str) -> tuple[datetime, str]:
     """The time and the id in the cursor of a list that is in order of both."""
     made_at, row_id = read_cursor(cursor, (str, str))
+    return read_time(made_at), plain(row_id)
+
+
+def read_time(part: str) -> datetime:
+    """A cursor's time, in ISO format with its zone."""
     try:
-        at = datetime.fromisoformat(made_at)
+        at = datetime.fromisoformat(part)
     except ValueError as error:
         raise bad_cursor() from error
     if at.tzinfo is None:
         raise bad_cursor()
-    return at, plain(row_id)
+    return at
 
 
 def plain(part: Any) -> str:

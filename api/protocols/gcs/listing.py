@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import stat
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from api.protocols.gcs.buckets import UPLOADS, Bucket
+from api.protocols.kit.paging import page_token, token_parts
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
 from core.storage.tree import DEPTH_LIMIT, Tree, TreeEntry
 
@@ -66,16 +65,9 @@ def list_objects(bucket: Bucket, query: ListOptions) -> ObjectPage:
     return page
 
 
-def page_token(last: str) -> str:
-    """The page token of the page after this name."""
-    return base64.urlsafe_b64encode(last.encode()).decode()
-
-
-def read_token(token: str) -> str:
-    try:
-        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise InvalidRequest("Invalid argument: pageToken is not a token of this list.", field="pageToken") from None
+def name_in_token(token: str) -> str:
+    """The last name of the page before; empty without a token. Raises ``InvalidRequest``."""
+    return str(token_parts(token, (str,))[0]) if token else ""
 
 
 def _walk(bucket: Bucket, query: ListOptions) -> Iterator[tuple[str, TreeEntry | None]]:

@@ -16,7 +16,7 @@ from api.protocols.gcs import batch
 from api.protocols.gcs.answers import RefusingRoute, StorageRoute
 from api.protocols.gcs.buckets import Bucket, bucket_view
 from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
-from api.protocols.gcs.listing import PAGE_LIMIT, ListOptions, list_objects, page_token, read_token
+from api.protocols.gcs.listing import PAGE_LIMIT, ListOptions, list_objects, name_in_token
 from api.protocols.gcs.objects import (
     METAGENERATION,
     checksums_of_object,
@@ -30,7 +30,8 @@ from api.protocols.gcs.objects import (
 from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_etag, url_of
 from api.protocols.gcs.uploads import routes
 from api.protocols.kit.errors import NotServed
-from api.protocols.kit.json_values import answer
+from api.protocols.kit.json_values import answer, non_empty
+from api.protocols.kit.paging import page_token
 from core.domain.errors import Forbidden, RangeNotSatisfiable
 from core.storage.tree import TreeEntry
 
@@ -72,7 +73,7 @@ def list_buckets(
     pageToken: str = "",  # noqa: N803 (as Google names it)
     maxResults: _Limit = PAGE_LIMIT,  # noqa: N803
 ) -> Response:
-    after = read_token(pageToken)
+    after = name_in_token(pageToken)
     names = sorted(name for name in bucket_names(context, caller) if name.startswith(prefix) and name > after)
     page = names[: min(maxResults, PAGE_LIMIT)]
     more = {"nextPageToken": page_token(page[-1])} if len(page) < len(names) else {}
@@ -114,15 +115,15 @@ def list_of_bucket(
 ) -> Response:
     del versions  # without versioning both lists are the same
     found = find_bucket(context, caller, bucket)
-    query = ListOptions(prefix, delimiter, startOffset, endOffset, read_token(pageToken), min(maxResults, PAGE_LIMIT))
+    query = ListOptions(
+        prefix, delimiter, startOffset, endOffset, name_in_token(pageToken), min(maxResults, PAGE_LIMIT)
+    )
     page = list_objects(found, query)
     items = [object_view(found, name, entry, None, url=url_of(request)) for name, entry in page.items]
     return answer(
         {
             "kind": "storage#objects",
-            **({"items": items} if items else {}),
-            **({"prefixes": page.prefixes} if page.prefixes else {}),
-            **({"nextPageToken": page.token} if page.token else {}),
+            **non_empty({"items": items, "prefixes": page.prefixes, "nextPageToken": page.token}),
         }
     )
 

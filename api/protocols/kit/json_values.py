@@ -15,6 +15,11 @@ def answer(body: Mapping[str, Any] | list[Any], status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type="application/json")
 
 
+def non_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with a value: protocol buffers omit empty ones."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {}, ())}
+
+
 def timestamp(at: datetime) -> str:
     """RFC 3339 with the T and the zone, without which clients refuse it."""
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

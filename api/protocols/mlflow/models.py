@@ -16,7 +16,7 @@ from api.protocols.mlflow.callers import Reader, ReadScope, Script, ScriptAttemp
 from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
 from api.protocols.mlflow.runs import RunFacts, artifact_uri, bounded_inputs, pairs, set_params, set_tags, writable_run
 from api.protocols.mlflow.schemas import CreateModel, FinalizeModel, LoggedMetric, Params, SearchModels, Tags
-from api.protocols.mlflow.search import page_of, page_start
+from api.protocols.mlflow.search import page_of
 from core.db.tables import MlflowModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
@@ -115,14 +115,13 @@ def _search_models(session: Session, scope: ReadScope, sent: SearchModels) -> di
     orders = parse_order(
         [f"{order.field_name} {'ASC' if order.ascending else 'DESC'}" for order in sent.order_by], _KEYS
     )
-    start = page_start(sent.page_token)
     wanted = [project for project in sent.experiment_ids if project in scope.projects]
     query = select(MlflowModel).where(MlflowModel.project_id.in_(wanted))
     if scope.attempt is not None:
         query = query.where(MlflowModel.job_id == scope.attempt.job_id)
     query = query.order_by(MlflowModel.created_at.desc(), MlflowModel.id.desc()).limit(_SCANNED)
     found = in_order(matching(session.execute(query).scalars(), filters, _reader_of), orders, _reader_of)
-    page = page_of("models", found, start, sent.max_results)
+    page = page_of("models", found, sent)
     return {**page, "models": [_model_view(model) for model in page["models"]]}
 
 

@@ -21,7 +21,7 @@ from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_
 from api.protocols.mlflow.models import own_model
 from api.protocols.mlflow.runs import artifact_uri, pairs, writable_run
 from api.protocols.mlflow.schemas import CreateRegistered, CreateVersion, SearchPage, SearchRegistered
-from api.protocols.mlflow.search import page_of, page_start
+from api.protocols.mlflow.search import page_of
 from core.db.engine import insert_into
 from core.db.tables import MlflowModelVersion, MlflowRegisteredModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
@@ -188,9 +188,8 @@ def _newest(session: Session, project_id: str, name: str) -> list[dict[str, Any]
 
 def _page(views: list[dict[str, Any]], sent: SearchPage, key: str, keys: frozenset[str]) -> dict[str, Any]:
     filters, orders = parse_filter(sent.filter, keys), parse_order(sent.order_by, keys)
-    start = page_start(sent.page_token)
     found = in_order(matching(views, filters, _reader_of), orders, _reader_of)
-    return page_of(key, found, start, sent.max_results)
+    return page_of(key, found, sent)
 
 
 def _reader_of(view: dict[str, Any]) -> ValueReader:

@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.paging import token_offset
 from api.protocols.mlflow import artifacts, models, registry
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.mlflow.callers import Reader, Script, ScriptAttempt
@@ -49,7 +50,7 @@ from api.protocols.mlflow.schemas import (
     SetTag,
     UpdateRun,
 )
-from api.protocols.mlflow.search import page_start, search_experiments, search_runs
+from api.protocols.mlflow.search import next_page, search_experiments, search_runs
 from core.db.tables import Project
 from core.domain.errors import Forbidden, NotFound
 
@@ -276,9 +277,9 @@ def get_history(
     with context.read() as work:
         run = find_run(work.session, reader.scope(work.session), run_id or run_uuid)
         rows, rest = history(
-            work.session, run, metric_key, start=page_start(page_token), limit=min(max_results, HISTORY_LIMIT)
+            work.session, run, metric_key, start=token_offset(page_token), limit=min(max_results, HISTORY_LIMIT)
         )
-    return answer({"metrics": rows, **({} if rest is None else {"next_page_token": str(rest)})})
+    return answer({"metrics": rows, **next_page(rest)})
 
 
 @router.get(f"{API}/metrics/get-history-bulk")

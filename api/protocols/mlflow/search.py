@@ -15,6 +15,7 @@ from sqlalchemy import case, exists, func, select
 from sqlalchemy.orm import Session
 
 from api.protocols.kit.json_values import milliseconds
+from api.protocols.kit.paging import page_token, token_offset
 from api.protocols.mlflow.callers import ReadScope
 from api.protocols.mlflow.filters import (
     Comparison,
@@ -27,7 +28,7 @@ from api.protocols.mlflow.filters import (
 )
 from api.protocols.mlflow.metrics import last_values
 from api.protocols.mlflow.runs import RunFacts, artifact_uri, at_ms, experiment_view, facts_of, run_query, run_view
-from api.protocols.mlflow.schemas import SearchPage, SearchRuns
+from api.protocols.mlflow.schemas import SearchModels, SearchPage, SearchRuns
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
 from core.domain.metrics.points import TIME_LIMIT_MS
@@ -46,7 +47,6 @@ _VIEWS: Final = ("", "ACTIVE_ONLY", "DELETED_ONLY", "ALL")
 def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[str, Any]:
     """A page of runs, by default the newest first. Invisible experiments have no runs."""
     filters, orders = parse_filter(sent.filter, _RUN_KEYS), parse_order(sent.order_by, _RUN_KEYS)
-    start = page_start(sent.page_token)
     found = _runs(session, scope, sent.experiment_ids, filters)
     runs = [run for run in found if _is_in_view(run, sent.run_view_type)]
     runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
@@ -59,33 +59,29 @@ def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[st
         metrics = last_values(session, runs, metric_keys)
         runs = [run for run in runs if _holds(filters, _reader_of(run, metrics[run.id]), is_metrics=True)]
     runs = in_order(runs, orders, lambda run: _reader_of(run, metrics.get(run.id, {})))
-    page = page_of("runs", runs, start, sent.max_results)
+    page = page_of("runs", runs, sent)
     shown = last_values(session, page["runs"])
     return {**page, "runs": [run_view(run, shown[run.id]) for run in page["runs"]]}
 
 
 def search_experiments(session: Session, scope: ReadScope, sent: SearchPage) -> dict[str, Any]:
     filters, orders = parse_filter(sent.filter, _EXPERIMENT_KEYS), parse_order(sent.order_by, _EXPERIMENT_KEYS)
-    start = page_start(sent.page_token)
     query = select(Project).where(Project.id.in_(list(scope.projects)), Project.deleted_at.is_(None))
     projects = session.execute(query.order_by(Project.created_at.desc(), Project.id)).scalars().all()
     found = matching((experiment_view(project) for project in projects), filters, _attribute_reader)
-    return page_of("experiments", in_order(found, orders, _attribute_reader), start, sent.max_results)
+    return page_of("experiments", in_order(found, orders, _attribute_reader), sent)
 
 
-def page_start(token: str) -> int:
-    """Start index of a page. Raises ``InvalidRequest`` for an invalid token."""
-    if not token:
-        return 0
-    if not (token.isascii() and token.isdecimal() and len(token) < 10):
-        raise InvalidRequest("page_token is not one that this server gave; start again without it.", field="page_token")
-    return int(token)
+def page_of(key: str, found: Sequence[Any], sent: SearchRuns | SearchPage | SearchModels) -> dict[str, Any]:
+    """The requested page of ``found``, as the field ``key`` of a response. Raises ``InvalidRequest``."""
+    start = token_offset(sent.page_token)
+    end = start + sent.max_results
+    return {key: found[start:end], **next_page(end if end < len(found) else None)}
 
 
-def page_of(key: str, found: Sequence[Any], start: int, limit: int) -> dict[str, Any]:
-    """The page of ``found`` from index ``start`` on, as the field ``key`` of a response."""
-    end = start + limit
-    return {key: found[start:end], **({"next_page_token": str(end)} if end < len(found) else {})}
+def next_page(offset: int | None) -> dict[str, str]:
+    """The field of the next page's token; none on the last page."""
+    return {} if offset is None else {"next_page_token": page_token(offset)}
 
 
 def _attribute_reader(view: dict[str, Any]) -> ValueReader:

@@ -21,6 +21,7 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.paging import page_of
 from api.protocols.vertex.collections import COLLECTIONS
 from api.protocols.vertex.names import (
     ANY_LOCATION,
@@ -32,7 +33,7 @@ from api.protocols.vertex.names import (
     ParentDep,
     member_of,
 )
-from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of
+from api.protocols.vertex.paging import Keyset, ListQuery
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import deploying, endpoints, uploads
@@ -116,17 +117,16 @@ def _page(context: AppContext, caller: Caller, parent: Parent, resource: str, si
     A deployed model counts once: as its undeployment, if there is one. Raises ``NotFound`` or
     ``Forbidden``.
     """
-    after = list_position(token) if token else None
     limit = ListQuery(page_size=size).limit
     with context.read() as work:
         rows: list[ModelVersion | Deployment] = []
         for table, query in _queries(work.session, caller, parent, resource):
             newest = Keyset(table.created_at, table.id)
-            statement = newest.ordered(query if after is None else newest.after(query, *after))
+            statement = newest.ordered(newest.after_token(query, token))
             rows += work.session.scalars(statement.limit(limit + 1)).all()
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
         shown = [_view(work.session, parent, row) for row in rows[:limit]]
-        return page_of("operations", shown, newest_token(rows[limit - 1]) if len(rows) > limit else "")
+        return page_of("operations", shown, newest.token(rows[limit - 1]) if len(rows) > limit else "")
 
 
 def _queries(

@@ -1,18 +1,21 @@
-"""Lists in pages: their queries, keyset pagination, and page tokens."""
+"""Lists in pages: their queries, orders and keyset pagination."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
+from fastapi import Depends, Query
 from sqlalchemy import asc, desc, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from api.http.paging import make_cursor, read_cursor, read_position
+from api.http.paging import plain, read_time
+from api.protocols.kit.paging import bad_page_token, page_token, token_parts
+from api.protocols.vertex.proto import snake
 from core.db.engine import AnyRow, AnySelect
+from core.db.tables import UtcDateTime
 from core.domain.errors import InvalidRequest
 
 _PAGE: Final = 100
@@ -42,9 +45,24 @@ class ListQuery:
             )
 
 
+def _list_query(
+    filter: Annotated[str, Query()] = "",  # noqa: A002 (as Google names it)
+    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
+    pageToken: Annotated[str, Query(max_length=2_000)] = "",  # noqa: N803
+    orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+) -> ListQuery:
+    return ListQuery(filter, pageSize, pageToken, orderBy)
+
+
+ListQueryDep = Annotated[ListQuery, Depends(_list_query)]
+
+
 @dataclass(frozen=True, slots=True)
 class Keyset:
-    """The order of a list: by ``column``, then by ``row_id``; by default the newest first."""
+    """The order of a list: by ``column``, then by ``row_id``; by default the newest first.
+
+    Page tokens name the order, so that a token of another order is refused.
+    """
 
     column: InstrumentedAttribute[Any]
     row_id: InstrumentedAttribute[str]
@@ -54,8 +72,31 @@ class Keyset:
         direction = desc if self.is_descending else asc
         return statement.order_by(direction(self.column), direction(self.row_id))
 
-    def after(self, statement: AnySelect, value: Any, row_id: str) -> AnySelect:
-        """The rows of ``statement`` that follow the position (``value``, ``row_id``)."""
+    def token(self, last: Any) -> str:
+        """The token of the page after the row ``last``."""
+        value = getattr(last, self.column.key)
+        return page_token(self._mark, value.isoformat() if isinstance(value, datetime) else value, last.id)
+
+    def after_token(self, statement: AnySelect, token: str) -> AnySelect:
+        """The rows of ``statement`` on the token's page; all without a token. Raises ``InvalidRequest``."""
+        if not token:
+            return statement
+        mark, value, row_id = token_parts(token, (str, str, str))
+        if mark != self._mark:
+            raise InvalidRequest(
+                "page_token: it belongs to a list in another order; start again without it.", field="page_token"
+            )
+        try:
+            position = read_time(value) if isinstance(self.column.type, UtcDateTime) else plain(value)
+            return self._after(statement, position, plain(row_id))
+        except InvalidRequest as error:
+            raise bad_page_token() from error
+
+    @property
+    def _mark(self) -> str:
+        return f"{self.column.key}{' desc' if self.is_descending else ''}"
+
+    def _after(self, statement: AnySelect, value: Any, row_id: str) -> AnySelect:
         own, position = tuple_(self.column, self.row_id), tuple_(literal(value, self.column.type), literal(row_id))
         return statement.where(own < position if self.is_descending else own > position)
 
@@ -68,7 +109,28 @@ class Keyset:
             if len(rows) <= size:
                 return
             last = rows[-1][0]
-            query = self.after(ordered, getattr(last, self.column.key), last.id)
+            query = self._after(ordered, getattr(last, self.column.key), last.id)
+
+
+def read_order(text: str, fields: Iterable[str], noun: str, *, known: Sequence[str] = ()) -> tuple[str, bool]:
+    """Field and direction of an ``order_by`` such as ``create_time desc``; no field if the text is empty.
+
+    Further fields are ignored: no two rows were created in the same microsecond.
+
+    Args:
+        noun: of the listed resources.
+        known: further fields that are valid. Raises ``InvalidRequest`` for all others.
+    """
+    if not text.strip():
+        return "", False
+    terms = [(snake("".join(words[:1])), words[1:]) for words in map(str.split, text.split(","))]
+    if any(name not in (*fields, *known) or direction not in ([], ["asc"], ["desc"]) for name, direction in terms):
+        raise InvalidRequest(
+            f"order_by: {text[:100]!r} is no order of {noun}; one of {', '.join(fields)} is, with desc or without.",
+            field="order_by",
+        )
+    name, direction = terms[0]
+    return name, direction == ["desc"]
 
 
 def take_page(
@@ -97,41 +159,3 @@ def take_page(
             found.append(item)
         last = row
     return found, ""
-
-
-def page_of(collection: str, items: Sequence[Any], token: str) -> dict[str, Any]:
-    """The response. ``token``: of the next page; empty on the last one."""
-    return {**({collection: items} if items else {}), **({"nextPageToken": token} if token else {})}
-
-
-class _Created(Protocol):
-    id: Any
-    created_at: Any
-
-
-def newest_token(last: _Created) -> str:
-    """The token of the page after ``last``, in a list with the newest first."""
-    return make_cursor(last.created_at.isoformat(), last.id)
-
-
-def list_position(token: str) -> tuple[datetime, str]:
-    """The position of a :func:`newest_token`. Raises ``InvalidRequest``."""
-    with _as_page_token():
-        return read_position(token)
-
-
-def token_parts(token: str, kinds: Sequence[type]) -> list[Any]:
-    """The parts of another token, of the types ``kinds``. Raises ``InvalidRequest``."""
-    with _as_page_token():
-        return read_cursor(token, kinds)
-
-
-@contextmanager
-def _as_page_token() -> Iterator[None]:
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidRequest(
-            "page_token: not a token of this list; send `next_page_token` as it came, or leave it out.",
-            field="page_token",
-        ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
@@ -19,7 +19,7 @@ from api.protocols.vertex.collections import COLLECTIONS, Collection
 from api.protocols.vertex.metadata.routes import router as metadata
 from api.protocols.vertex.names import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
 from api.protocols.vertex.operations import router as operations
-from api.protocols.vertex.paging import ListQuery
+from api.protocols.vertex.paging import ListQuery, ListQueryDep
 from api.protocols.vertex.registry import model_updates, models
 from api.protocols.vertex.serving import deploying, endpoints, predicting, uploads
 from api.protocols.vertex.tensorboards.routes import router as tensorboards
@@ -165,15 +165,6 @@ async def raw_predict(
 # --- collections -----------------------------------------------------------------------------------------------------
 
 
-def _list_query(
-    filter: Annotated[str, Query()] = "",  # noqa: A002 (as Google names it)
-    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
-    pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
-    orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
-) -> ListQuery:
-    return ListQuery(filter, pageSize, pageToken, orderBy)
-
-
 def _add(collection: str, kind: Collection) -> None:
     """The routes of one collection."""
 
@@ -181,12 +172,7 @@ def _add(collection: str, kind: Collection) -> None:
         resource_id = kind.create(context, caller, parent, body)
         return answer(kind.get(context, caller, parent, resource_id))
 
-    def list_all(
-        parent: ParentDep,
-        caller: Reader,
-        context: AppContextDep,
-        query: Annotated[ListQuery, Depends(_list_query)],
-    ) -> Response:
+    def list_all(parent: ParentDep, caller: Reader, context: AppContextDep, query: ListQueryDep) -> Response:
         return answer(kind.page(context, caller, parent, query))
 
     def get(resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:

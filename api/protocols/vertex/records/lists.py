@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import exists
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from api.http.paging import bad_cursor, make_cursor, plain, read_cursor
 from api.protocols.vertex.filters import (
     AllOf,
     FieldReader,
@@ -26,7 +24,7 @@ from api.protocols.vertex.filters import (
     parse_filter,
     text_test,
 )
-from api.protocols.vertex.paging import Keyset, ListQuery, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, read_order, take_page
 from api.protocols.vertex.proto import snake
 from api.protocols.vertex.records.kinds import RecordKind, enum
 from api.protocols.vertex.records.principals import RecordTransaction
@@ -34,7 +32,6 @@ from api.protocols.vertex.records.service import fields_of
 from core.db.engine import AnySelect
 from core.db.repositories import vertex_records
 from core.db.tables import VertexLink, VertexRecord
-from core.domain.errors import InvalidRequest
 
 # Rows that one page may scan; the next page continues after them.
 _SCANNED: Final = 5_000
@@ -109,19 +106,17 @@ def vocabulary(kind: RecordKind) -> FilterVocabulary:
 
 def list_records(
     tx: RecordTransaction, kind: RecordKind, collection: str, query: ListQuery
-) -> tuple[list[VertexRecord], dict[str, str]]:
-    """A page, and ``nextPageToken`` if there is another one. By default the oldest first.
+) -> tuple[list[VertexRecord], str]:
+    """A page, and the token of the next one; empty on the last one. By default the oldest first.
 
     With a selective filter a page may be short, even empty, and still have a next page. Raises ``InvalidRequest``.
     """
     test = parse_filter(query.filter, vocabulary(kind))
-    order, is_descending = _order(query.order_by)
+    keyset = _order(query.order_by)
     statement = vertex_records.records_in(tx.scope, collection)
     for term in itertools.islice(_database_terms(test), _DATABASE_TERMS):
         statement = _filtered(tx, statement, term)
-    keyset = Keyset(_ORDERS[order], VertexRecord.id, is_descending)
-    if query.page_token:
-        statement = keyset.after(statement, *_read_token(query.page_token, order, is_descending))
+    statement = keyset.after_token(statement, query.page_token)
     scanned = max(MIN_SCANNED_ROWS, min(_SCANNED, COMPARISON_LIMIT // count_terms(query.filter)))
 
     def read_rows() -> Iterator[tuple[VertexRecord, _Batch]]:
@@ -129,14 +124,13 @@ def list_records(
             batch = _Batch(tx, [row for (row,) in rows])
             yield from ((row, batch) for row in batch.rows)
 
-    found, token = take_page(
+    return take_page(
         read_rows(),
         lambda pair: pair[0] if test(pair[1].read(pair[0])) else None,
-        lambda pair: _token(pair[0], order, is_descending),
+        lambda pair: keyset.token(pair[0]),
         query.limit,
         scanned=scanned,
     )
-    return found, {"nextPageToken": token} if token else {}
 
 
 class _Batch:
@@ -188,40 +182,10 @@ class _Batch:
         }
 
 
-def _token(row: VertexRecord, order: str, is_descending: bool) -> str:
-    value = getattr(row, _ORDERS[order].key)
-    text = value.isoformat() if isinstance(value, datetime) else value
-    return make_cursor(f"{order}{' desc' if is_descending else ''}", text, row.id)
-
-
-def _read_token(token: str, order: str, is_descending: bool) -> tuple[Any, str]:
-    token_order, value, row_id = read_cursor(token, (str, str, str))
-    if token_order != f"{order}{' desc' if is_descending else ''}":
-        raise InvalidRequest(
-            "page_token: it belongs to a list in another order; start again without it.", field="page_token"
-        )
-    if not order.endswith("_time"):
-        return plain(value), plain(row_id)
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError as error:
-        raise bad_cursor() from error
-    if at.tzinfo is None:
-        raise bad_cursor()
-    return at, plain(row_id)
-
-
-def _order(text: str) -> tuple[str, bool]:
-    words = text.split()
-    if not words:
-        return "create_time", False
-    name = snake(words[0])
-    if name not in _ORDERS or words[1:] not in ([], ["asc"], ["desc"]):
-        raise InvalidRequest(
-            f"order_by: {text[:100]!r} is not served; one of {', '.join(_ORDERS)} is, with desc or without.",
-            field="order_by",
-        )
-    return name, words[1:] == ["desc"]
+def _order(text: str) -> Keyset:
+    """By default the oldest first. Raises ``InvalidRequest``."""
+    field, is_descending = read_order(text, _ORDERS, "these resources")
+    return Keyset(_ORDERS[field or "create_time"], VertexRecord.id, is_descending)
 
 
 # --- filter terms ----------------------------------------------------------------------------------------------------

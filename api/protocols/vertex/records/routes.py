@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.paging import page_of
 from api.protocols.vertex.names import PARENT, TYPES, ParentDep, RawBody, deletion_view
-from api.protocols.vertex.paging import ListQuery
+from api.protocols.vertex.paging import ListQueryDep
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service
 from api.protocols.vertex.records.kinds import RecordKind, check_id
@@ -23,15 +24,6 @@ from core.domain.errors import InvalidRequest
 Show = Callable[[RecordTransaction, list[VertexRecord]], list[dict[str, Any]]]
 Make = Callable[[RecordTransaction, RecordKind, str, Message], VertexRecord]
 Change = Callable[[RecordTransaction, RecordKind, str, Message, str], VertexRecord]
-
-
-def _list_query(
-    filter: Annotated[str, Query()] = "",  # noqa: A002 (as Google names it)
-    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
-    pageToken: Annotated[str, Query(max_length=2_000)] = "",  # noqa: N803
-    orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
-) -> ListQuery:
-    return ListQuery(filter, pageSize, pageToken, orderBy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +144,15 @@ def _reading_handlers(routes: ResourceRoutes) -> tuple[Handler, Handler]:
         parent: ParentDep,
         principal: PrincipalDep,
         context: AppContextDep,
-        query: Annotated[ListQuery, Depends(_list_query)],
+        query: ListQueryDep,
     ) -> Response:
         path = record_path(request, routes.path)
         with context.read() as work:
             tx = principal.open(work, parent, "viewer", verb=routes.permission("list"))
             _demand_above(tx, routes, f"{path}/-")
-            records, more = lists.list_records(tx, kind, path, query)
+            records, token = lists.list_records(tx, kind, path, query)
             shown = routes.show(tx, records)
-        return answer({**({_listed(kind): shown} if shown else {}), **more})
+        return answer(page_of(_listed(kind), shown, token))
 
     def get(request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep) -> Response:
         with context.read() as work:

@@ -25,11 +25,11 @@ from api.models.access import ModelAccess, by_of
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
+from api.protocols.kit.paging import page_of
 from api.protocols.vertex.filters import FieldReader, field_reader, parse_filter
 from api.protocols.vertex.names import Parent, deletion_view, member_of
-from api.protocols.vertex.paging import ListQuery, page_of, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, read_order, take_page
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.registry.model_orders import read_order
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs
 from core.db.repositories import models
@@ -87,6 +87,7 @@ ABSENT: Final = {
     "checkpoints": "checkpoints of a model are (register each as a version)",
     "defaultCheckpointId": "checkpoints of a model are (register each as a version)",
 }
+_TIMES: Final = {"create_time": Model.created_at, "update_time": Model.updated_at}  # by which lists can be ordered
 _NAME: Final = 63  # characters of a model's name
 _CHANCE: Final = 3  # bytes that tell models of one display name apart
 _MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[\w-]+)(?:@[\w-]+)?")
@@ -229,11 +230,12 @@ class Models:
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
         """Models whose first version is not ready yet are not listed."""
-        test, order = parse_filter(query.filter), read_order(query.order_by)
+        test, order = parse_filter(query.filter), _order(query.order_by)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
             statement = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
-            rows = work.session.scalars(order.page(statement, query.page_token, query.limit)).all()
+            statement = order.ordered(order.after_token(statement, query.page_token))
+            rows = work.session.scalars(statement.limit(query.limit + 1)).all()
 
             def item_of(row: Model) -> dict[str, Any] | None:
                 version = _default(work.session, row)
@@ -264,6 +266,19 @@ class Models:
         if row is None or row.project_id != member.project_id or row.deleted_at is None:
             raise NotFound(f"Operation {parent.name_of(COLLECTION, resource_id)}/operations/delete is not found.")
         return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
+
+
+def _order(text: str) -> Keyset:
+    """By name, which no two models share, or by a time. Raises ``InvalidRequest``, or ``NotServed`` for display names,
+    which are not the models' names here.
+    """
+    field, is_descending = read_order(text, _TIMES, COLLECTION, known=["display_name"])
+    if field == "display_name":
+        raise NotServed(
+            f"order_by: models are not ordered by display_name by this platform; one of {', '.join(_TIMES)} is "
+            "served, or leave it out, and order them yourself."
+        )
+    return Keyset(_TIMES.get(field, Model.name), Model.id, is_descending)
 
 
 def list_versions(

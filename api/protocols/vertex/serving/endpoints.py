@@ -25,9 +25,10 @@ from api.endpoints.access import EndpointAccess
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
+from api.protocols.kit.paging import page_of
 from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, DELETION, TYPES, Parent, deletion_view, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
@@ -182,9 +183,8 @@ class Endpoints:
             if parent.location != ANY_LOCATION:
                 here = VertexEndpoint.location == parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
-            if query.page_token:
-                statement = _NEWEST.after(statement, *list_position(query.page_token))
-            rows = work.session.execute(_NEWEST.ordered(statement).limit(query.limit + 1)).all()
+            statement = _NEWEST.ordered(_NEWEST.after_token(statement, query.page_token))
+            rows = work.session.execute(statement.limit(query.limit + 1)).all()
 
             def item_of(found: AnyRow) -> dict[str, Any] | None:
                 row, about = found
@@ -192,7 +192,7 @@ class Endpoints:
                 read = field_reader(item, create_time=row.created_at, update_time=row.updated_at)
                 return item if test(read) else None
 
-            items, token = take_page(rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=query.limit)
+            items, token = take_page(rows, item_of, lambda row: _NEWEST.token(row[0]), query.limit, scanned=query.limit)
         return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:

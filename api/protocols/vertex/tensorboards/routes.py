@@ -11,9 +11,9 @@ from sqlalchemy import select
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Role
-from api.http.paging import make_cursor, read_cursor
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kit.json_values import answer
+from api.protocols.kit.paging import page_of, page_token, token_offset
 from api.protocols.vertex.names import PARENT, ParentDep, RawBody
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import service
@@ -195,14 +195,12 @@ def _export_series(tx: RecordTransaction, path: str, message: Message) -> dict[s
     )
     record = service.find(tx, SERIES, path)
     run = service.find(tx, RUN, path.rsplit("/", 2)[0])
-    token = message.text("pageToken", 500)
-    start = read_cursor(token, (int,))[0] if token else 0
+    start = token_offset(message.text("pageToken", 500))
     limit = min(message.whole("pageSize") or _EXPORTED, _EXPORTED)
-    if start < 0 or limit < 0:
+    if limit < 0:
         raise InvalidRequest("page_size: is not negative.", field="page_size")
     values, end = points.export(tx.session, run, record, start, limit)
-    more = {} if end is None else {"nextPageToken": make_cursor(end)}
-    return {**({"timeSeriesDataPoints": values} if values else {}), **more}
+    return page_of("timeSeriesDataPoints", values, "" if end is None else page_token(end))
 
 
 def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> list[VertexRecord]:

@@ -16,10 +16,11 @@ from api.forecasts.service import why_never
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
 from api.protocols.kit.json_values import timestamps
+from api.protocols.kit.paging import page_of
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.kinds import labels
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
@@ -299,8 +300,7 @@ def list_page(
     )
     if parent.location != ANY_LOCATION:
         statement = statement.where(VertexResource.location == parent.location)
-    if query.page_token:
-        statement = _NEWEST.after(statement, *list_position(query.page_token))
+    statement = _NEWEST.after_token(statement, query.page_token)
 
     def item_of(found: AnyRow) -> dict[str, Any] | None:
         row, job = found
@@ -315,7 +315,7 @@ def list_page(
         return item if test(read) else None
 
     rows = itertools.chain.from_iterable(_NEWEST.batches(work.session, statement, query.limit))
-    items, token = take_page(rows, item_of, lambda row: newest_token(row[0]), query.limit, scanned=_SCANNED)
+    items, token = take_page(rows, item_of, lambda row: _NEWEST.token(row[0]), query.limit, scanned=_SCANNED)
     return page_of(collection, items, token)
 
 

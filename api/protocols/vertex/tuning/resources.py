@@ -14,10 +14,11 @@ from api.auth import Caller, Role
 from api.jobs.service import canonical
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp, timestamps
+from api.protocols.kit.paging import page_of
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
 from api.protocols.vertex.names import ANY_LOCATION, Parent, deletion_view, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, list_position, newest_token, page_of, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
@@ -97,8 +98,7 @@ class TuningJobs:
         test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
         with context.read() as work:
             statement = _studies(work.session, caller, parent, "list")
-            if query.page_token:
-                statement = _NEWEST.after(statement, *list_position(query.page_token))
+            statement = _NEWEST.after_token(statement, query.page_token)
             trials = 0
 
             def item_of(study: Study) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ class TuningJobs:
 
             rows = (row[0] for rows in _NEWEST.batches(work.session, statement, query.limit) for row in rows)
             items, token = take_page(
-                rows, item_of, newest_token, query.limit, scanned=_SCANNED, is_full=lambda: trials >= _TRIALS
+                rows, item_of, _NEWEST.token, query.limit, scanned=_SCANNED, is_full=lambda: trials >= _TRIALS
             )
         return page_of(COLLECTION, items, token)
 
