@@ -6,7 +6,6 @@ params.model LIKE 'res%'``. Values are read through a function: (kind, key) -> v
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import re2  # type: ignore[import-untyped]
 
+from api.protocols.kit.tokens import COMPARISONS, TokenReader
 from core.domain.errors import InvalidRequest
 
 ValueReader = Callable[[str, str], Any]
@@ -43,14 +43,6 @@ _NUMBERS: Final = frozenset(
         "version_number",
     }
 )
-_ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
 _TEXT_OPERATORS: Final = frozenset({"=", "!=", "LIKE", "ILIKE", "IN", "NOT IN"})
 _TOKEN: Final = re.compile(
     r"""\s*(?:
@@ -90,7 +82,7 @@ class Comparison:
             case "NOT IN":
                 return found not in self.value
             case sign:
-                return _ORDERED[sign](found, self.value)
+                return COMPARISONS[sign](found, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +157,15 @@ class _Reader:
     """A recursive-descent parser."""
 
     def __init__(self, text: str, attributes: Collection[str], field: str) -> None:
-        self._text, self._attributes, self._field = text, attributes, field
-        self._at = 0
+        self._attributes, self._field = attributes, field
+        self._tokens = TokenReader(text, _TOKEN, lambda _rest: self.fault())
 
     @property
     def is_done(self) -> bool:
-        return not self._text[self._at :].strip()
+        return not self._tokens.rest
 
     def fault(self, why: str = "cannot be read") -> InvalidRequest:
-        rest = self._text[self._at : self._at + 40].strip()
+        rest = self._tokens.rest[:40].strip()
         where = f"at {rest!r}" if rest else "at its end"
         return InvalidRequest(
             f"{self._field} {why} {where}; write comparisons such as metrics.loss < 0.3 joined by AND.",
@@ -181,17 +173,16 @@ class _Reader:
         )
 
     def take_word(self, *words: str) -> str:
-        match = re.compile(r"\s*([A-Za-z]+)\b").match(self._text, self._at)
-        if match is None or match[1].upper() not in words:
+        token = self._tokens.take("name")
+        if token is None or token.text.upper() not in words:
             raise self.fault(f"lacks {' or '.join(words)}")
-        self._at = match.end()
-        return match[1].upper()
+        return token.text.upper()
 
     def identifier(self) -> tuple[str, str]:
-        kind, text = self._next()
-        if kind != "name":
+        token = self._tokens.take("name")
+        if token is None:
             raise self.fault("lacks a name such as params.lr")
-        head, dot, key = text.partition(".")
+        head, dot, key = token.text.partition(".")
         if not dot:
             key = _bare(head)
             key = _ALIASES.get(key, key)
@@ -215,62 +206,49 @@ class _Reader:
         if sign.startswith("IS"):
             return Comparison(kind, key, sign, None)
         is_number = kind == "metrics" or (kind == "attributes" and key in _NUMBERS)
-        if is_number and sign not in _ORDERED:
+        if is_number and sign not in COMPARISONS:
             raise self.fault(f"compares the number {key} by {sign}")
         if not is_number and sign not in _TEXT_OPERATORS:
             raise self.fault(f"compares the text {key} by {sign}")
         if sign in ("IN", "NOT IN"):
             return Comparison(kind, key, sign, frozenset(self._texts()))
-        token, text = self._next()
         if is_number:
-            if token != "number":  # noqa: S105 (a kind of token)
-                raise self.fault(f"compares the number {key} with {text!r}, which is none,")
-            return Comparison(kind, key, sign, float(text))
-        if token != "text":  # noqa: S105
-            raise self.fault(f"compares {key} with {text!r}, which is not in quotes,")
-        value: Any = _bare(text)
+            return Comparison(kind, key, sign, float(self._value("number", f"compares {key} with no number")))
+        value: Any = _bare(self._value("text", f"compares {key} with no text in quotes"))
         if sign in ("LIKE", "ILIKE"):
             value = _pattern(value, ignores_case=sign == "ILIKE")
         return Comparison(kind, key, sign, value)
 
     def _sign(self) -> str:
-        kind, text = self._next()
-        if kind == "sign" and text in _ORDERED:
-            return text
-        word = text.upper() if kind == "name" else ""
-        if word in ("LIKE", "ILIKE", "IN"):
-            return word
-        if word == "NOT":
-            return f"NOT {self.take_word('IN')}"
-        if word == "IS":
-            if self.take_word("NULL", "NOT") == "NULL":
+        if sign := self._tokens.accept(*COMPARISONS):
+            return sign
+        match word := self.take_word("LIKE", "ILIKE", "IN", "NOT", "IS", *COMPARISONS):
+            case "NOT":
+                return f"NOT {self.take_word('IN')}"
+            case "IS" if self.take_word("NULL", "NOT") == "NULL":
                 return "IS NULL"
-            self.take_word("NULL")
-            return "IS NOT NULL"
-        raise self.fault("lacks a comparison")
+            case "IS":
+                self.take_word("NULL")
+                return "IS NOT NULL"
+        return word
 
     def _texts(self) -> list[str]:
-        if self._next() != ("sign", "("):
+        if not self._tokens.accept("("):
             raise self.fault("lacks a list such as ('a', 'b')")
         found: list[str] = []
         while len(found) <= _LIST_LIMIT:
-            kind, text = self._next()
-            if kind != "text":
-                raise self.fault("has a list with something that is not in quotes")
-            found.append(_bare(text))
-            end = self._next()
-            if end == ("sign", ")"):
+            found.append(_bare(self._value("text", "has a list with something that is not in quotes")))
+            if self._tokens.accept(")"):
                 return found
-            if end != ("sign", ","):
+            if not self._tokens.accept(","):
                 raise self.fault("has a list without its end")
         raise self.fault(f"has a list with more than {_LIST_LIMIT} values")
 
-    def _next(self) -> tuple[str, str]:
-        match = _TOKEN.match(self._text, self._at)
-        if match is None or match.lastgroup is None:
-            raise self.fault()
-        self._at = match.end()
-        return match.lastgroup, match[match.lastgroup]
+    def _value(self, kind: str, fault: str) -> str:
+        token = self._tokens.take(kind)
+        if token is None:
+            raise self.fault(fault)
+        return token.text
 
 
 def _bare(text: str) -> str:

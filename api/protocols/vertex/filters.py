@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from api.protocols.kit.tokens import COMPARISONS, TokenReader
 from api.protocols.vertex.proto import camel, snake
 from core.domain.errors import InvalidRequest
 
@@ -75,107 +76,82 @@ def parse_filter(text: str, vocabulary: FilterVocabulary = DEFAULT_VOCABULARY) -
         return AllOf(())
     parser = _Parser(_tokens(text), vocabulary)
     test = parser.sequence(0)
-    if parser.rest:
-        raise bad_filter(f"nothing is expected before {parser.rest[-1].text!r}")
+    if (token := parser.tokens.peek()) is not None:
+        raise bad_filter(f"nothing is expected before {token.text!r}")
     return test
 
 
 def count_terms(text: str) -> int:
     """Cost of a valid filter per row: the number of its values and function arguments, at least 1."""
-    return max(1, sum(token.kind != "sign" for token in _tokens(text)) // 2)
+    return max(1, sum(token.kind != "sign" for token in iter(_tokens(text).take, None)) // 2)
+
+
+def _tokens(text: str) -> TokenReader:
+    return TokenReader(text, _TOKEN, lambda rest: bad_filter(f"it cannot be read from {rest[:20]!r} on"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-
-
-def _tokens(text: str) -> list[_Token]:
-    found, at = [], 0
-    text = text.rstrip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise bad_filter(f"it cannot be read from {text[at : at + 20]!r} on")
-        kind = match.lastgroup or ""
-        word = match[kind]
-        found.append(_Token(kind, re.sub(r"\\(.)", r"\1", word[1:-1]) if kind == "text" else word))
-        at = match.end()
-    return found[::-1]
-
-
 class _Parser:
-    def __init__(self, rest: list[_Token], vocabulary: FilterVocabulary) -> None:
-        """``rest``: unread tokens in reverse order."""
-        self.rest, self.vocabulary = rest, vocabulary
+    tokens: TokenReader
+    vocabulary: FilterVocabulary
 
     def sequence(self, depth: int) -> Predicate:
         tests = [self._either(depth)]
-        while self.rest and not self._is(")"):
-            if self._is("AND"):
-                self.rest.pop()
+        while (token := self.tokens.peek()) is not None and (token.kind, token.text) != ("sign", ")"):
+            self.tokens.accept("AND")
             tests.append(self._either(depth))
         return tests[0] if len(tests) == 1 else AllOf(tuple(tests))
 
     def _either(self, depth: int) -> Predicate:
         tests = [self._term(depth)]
-        while self._is("OR"):
-            self.rest.pop()
+        while self.tokens.accept("OR"):
             tests.append(self._term(depth))
         return tests[0] if len(tests) == 1 else lambda read: any(test(read) for test in tests)
 
     def _term(self, depth: int) -> Predicate:
         if depth > _DEEPEST:
             raise bad_filter("it is nested too deeply")
-        if self._is("NOT") or self._is("-"):
-            self.rest.pop()
+        if self.tokens.accept("NOT", "-"):
             test = self._term(depth + 1)
             return lambda read: not test(read)
-        if self._is("("):
-            self.rest.pop()
+        if self.tokens.accept("("):
             test = self.sequence(depth + 1)
-            if not self._is(")"):
+            if not self.tokens.accept(")"):
                 raise bad_filter("a parenthesis is not closed")
-            self.rest.pop()
             return test
         return self._restriction()
 
     def _restriction(self) -> Predicate:
-        name = self._take("a field's name")
-        if name.text in self.vocabulary.calls and self._is("("):
-            return self._call(name.text)
-        if not self.rest or self.rest[-1].kind != "sign" or self.rest[-1].text in "()":
-            raise bad_filter(f'{name.text!r} is compared with nothing; write it like display_name="x"')
-        sign = self.rest.pop().text
-        value = self._take(f"a value for {name.text}").text
-        head, _, key = name.text.partition(".")
-        first = snake(head)
-        if first == "labels":
+        name = self._value("a field's name")
+        if name in self.vocabulary.calls and self.tokens.accept("("):
+            return self._call(name)
+        sign = self.tokens.accept(*COMPARISONS, ":")
+        if not sign:
+            raise bad_filter(f'{name!r} is compared with nothing; write it like display_name="x"')
+        value = self._value(f"a value for {name}")
+        head, _, key = name.partition(".")
+        field = snake(head)
+        if field == "labels":
             return _label(key, sign, value)
-        if first in self.vocabulary.own:
-            return self.vocabulary.own[first](key, sign, value)
-        if not key and first in self.vocabulary.times:
-            return _time(first, sign, value)
-        if not key and first in self.vocabulary.texts:
-            return text_test(first, sign, value)
-        raise bad_filter(f"there is no field {name.text!r}; there are {self.vocabulary}")
+        if field in self.vocabulary.own:
+            return self.vocabulary.own[field](key, sign, value)
+        if not key and field in self.vocabulary.times:
+            return _time(field, sign, value)
+        if not key and field in self.vocabulary.texts:
+            return text_test(field, sign, value)
+        raise bad_filter(f"there is no field {name!r}; there are {self.vocabulary}")
 
     def _call(self, name: str) -> Predicate:
-        self.rest.pop()
-        argument = self._take(f"what {name} asks for").text
-        if not self._is(")"):
+        argument = self._value(f"what {name} asks for")
+        if not self.tokens.accept(")"):
             raise bad_filter(f"the parenthesis of {name} is not closed")
-        self.rest.pop()
         return self.vocabulary.calls[name](argument)
 
-    def _take(self, what: str) -> _Token:
-        if not self.rest or self.rest[-1].kind == "sign":
+    def _value(self, what: str) -> str:
+        token = self.tokens.take("word", "text")
+        if token is None:
             raise bad_filter(f"{what} is missing")
-        return self.rest.pop()
-
-    def _is(self, text: str) -> bool:
-        return bool(self.rest) and self.rest[-1].kind != "text" and self.rest[-1].text == text
+        return re.sub(r"\\(.)", r"\1", token.text[1:-1]) if token.kind == "text" else token.text
 
 
 def _label(key: str, sign: str, value: str) -> Predicate:
@@ -211,8 +187,8 @@ def choice_test(name: str, choices: Collection[str]) -> TestFactory:
             raise bad_filter(f"{name} has no part {key!r}")
         begins = value.endswith("*") and sign in ("=", "!=")
         if not any(
-            one.startswith(value[:-1]) if begins else value in ("*", one) or (sign == ":" and value in one)
-            for one in choices
+            choice.startswith(value[:-1]) if begins else value in ("*", choice) or (sign == ":" and value in choice)
+            for choice in choices
         ):
             raise bad_filter(f"{name} is one of {', '.join(choices)}, not {value[:100]!r}")
         return text_test(name, sign, value)
@@ -227,26 +203,14 @@ def _time(name: str, sign: str, value: str) -> Predicate:
         raise bad_filter(f"{value[:40]!r} is no time; write it like 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         raise bad_filter(f"{value[:40]!r} has no zone; write it like 2026-01-31T12:00:00Z")
+    if sign not in COMPARISONS:
+        raise bad_filter(f"{name} is compared by {', '.join(COMPARISONS)}, not by {sign}")
     return lambda read: compare(read(name), sign, moment)
 
 
 def compare(own: Any, sign: str, value: Any) -> bool:
-    """``None`` equals nothing. ``sign``: any operator except ``:``."""
-    if own is None:
-        return sign == "!="
-    match sign:
-        case "=":
-            return bool(own == value)
-        case "!=":
-            return bool(own != value)
-        case "<":
-            return bool(own < value)
-        case "<=":
-            return bool(own <= value)
-        case ">":
-            return bool(own > value)
-        case _:
-            return bool(own >= value)
+    """``None`` equals nothing. ``sign``: of ``COMPARISONS``."""
+    return sign == "!=" if own is None else bool(COMPARISONS[sign](own, value))
 
 
 def field_reader(item: Mapping[str, Any], **times: datetime | None) -> FieldReader:

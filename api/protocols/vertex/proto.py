@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed, refuse_unknown
+from api.protocols.kit.field_mask import mask_paths
 from api.protocols.kit.json_values import shortened
 from core.domain.errors import InvalidRequest
 
@@ -60,6 +61,11 @@ class Message:
                 field=self.at(name)[:200],
             ),
         )
+
+    @classmethod
+    def of_mask(cls, mask: str) -> Message:
+        """A message with the fields that an update mask names."""
+        return cls({".".join(path): 1 for path in mask_paths(mask)}, "update_mask")
 
     def __contains__(self, name: str) -> bool:
         """Whether the field was sent, even if empty."""

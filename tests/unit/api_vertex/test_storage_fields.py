@@ -11,9 +11,9 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from api.protocols.gcs.answers import read_selection, select
 from api.protocols.gcs.parameters import ABSENT, demand_served, refuse_unknown_parameters
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.field_mask import read_selection, select
 from core.domain.errors import InvalidRequest
 from core.settings import Settings
 from tests.unit.api_vertex.one_database import database_url  # noqa: F401 (a fixture)

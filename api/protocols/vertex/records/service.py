@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.protocols.kit.errors import AlreadyExists
+from api.protocols.kit.field_mask import mask_paths
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records.kinds import RecordKind, labels, new_name, read_fields, struct
@@ -124,14 +125,10 @@ def _masked(kind: RecordKind, mask: str) -> tuple[frozenset[str] | None, dict[st
 
     Raises ``InvalidRequest``.
     """
-    names: set[str] = set()
-    whole: set[str] = set()
+    paths = [(camel(first), keys) for first, *keys in mask_paths(mask)]
+    whole = {name for name, keys in paths if not keys}
     parts: dict[str, list[tuple[str, ...]]] = {}
-    for masked in (part.strip() for part in mask.split(",")):
-        if not masked:
-            continue
-        first, *keys = masked.split(".")
-        name = camel(first)
+    for name, keys in paths:
         if name not in kind.fields:
             raise InvalidRequest(
                 f"update_mask: there is no field {name[:100]!r}; there are {', '.join(kind.fields)}.",
@@ -139,15 +136,12 @@ def _masked(kind: RecordKind, mask: str) -> tuple[frozenset[str] | None, dict[st
             )
         if keys and (kind.fields[name] not in (labels, struct) or "" in keys):
             raise InvalidRequest(
-                f"update_mask: {masked[:100]!r} is no part of a {_title(kind)}; name the whole field.",
+                f"update_mask: {'.'.join((name, *keys))[:100]!r} is no part of a {_title(kind)}; name the whole field.",
                 field="update_mask",
             )
-        names.add(name)
-        if keys:
+        if keys and name not in whole:
             parts.setdefault(name, []).append((".".join(keys),) if kind.fields[name] is labels else tuple(keys))
-        else:
-            whole.add(name)
-    return frozenset(names) or None, {name: keys for name, keys in parts.items() if name not in whole}
+    return frozenset(name for name, _ in paths) or None, parts
 
 
 def _with_part(old: Mapping[str, Any], new: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

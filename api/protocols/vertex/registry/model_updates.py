@@ -61,10 +61,9 @@ def update(
 
 def _named(update_mask: str, *, is_version: bool) -> set[str]:
     """The fields that the mask names, in camelCase."""
-    paths = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
-    for path in paths:
-        path.refuse_unknown_fields(models.SERVED, absent=models.ABSENT)
-    named = {name for name in models.SERVED if any(name in path for path in paths)}
+    mask = Message.of_mask(update_mask)
+    mask.refuse_unknown_fields(models.SERVED, absent=models.ABSENT)
+    named = {name for name in models.SERVED if name in mask}
     if not named:
         raise InvalidRequest(
             f"update_mask: Required field is not set: name what is to change, of a model {_listed(_OF_MODEL)}, of a "

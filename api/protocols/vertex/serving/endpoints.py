@@ -111,16 +111,17 @@ def update(
     """The updated endpoint. Without a mask all sent fields are set."""
     message = Message(raw, "endpoint")
     message.refuse_unknown_fields({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
-    masked = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
-    for path in masked:
-        path.refuse_unknown_fields(set(_CHANGED), absent=_ABSENT)
-    named = [name for name in _CHANGED if any(path.has(name) for path in masked) or (not masked and message.has(name))]
+    mask = Message.of_mask(update_mask)
+    mask.refuse_unknown_fields(_CHANGED, absent=_ABSENT)
+    named = {name for name in _CHANGED if name in mask}
+    if not update_mask.strip(", "):
+        named = {name for name in _CHANGED if message.has(name)}
     with context.write() as work:
         row, about = find(work.session, caller, parent, resource_id, "member", verb="endpoints.update")
         access = access_to(caller, parent, row, "member")
         access.load(work.session, is_changing=True)
         about = about or add_metadata(work, parent, row)
-        if {"displayName", "labels"} & set(named):
+        if {"displayName", "labels"} & named:
             common = jobs.read_common(Message({"displayName": about.display_name, **raw}, "endpoint"))
             about.display_name = common.display_name if "displayName" in named else about.display_name
             about.labels = common.labels if "labels" in named else about.labels
