@@ -77,14 +77,12 @@ def try_vertex_machine(
     """The resources of one replica with `count` accelerators in the location. Submits nothing."""
     with context.read() as work:
         table = stored_table(work, context.settings)
-        machine = table.machine(machine_type, path="machine_type")
-        resources = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
+        paths = ("machine_type", "accelerator")
+        resources, own = table.resources(machine_type, accelerator, count if accelerator else 0, paths=paths)
         used = [("machines", machine_type), ("locations", location)]
         if accelerator:
-            resources["gpus"] = count
-            resources["gpu_type"] = list(table.gpu_models(accelerator, path="accelerator"))
             used.insert(1, ("accelerators", accelerator))
-        selector = {**table.node_selector(location), **machine.node_selector}
+        selector = {**table.node_selector(location), **own}
         found = [entry for section, name in used if (entry := table.find(section, name)) is not None]
         warning = _cluster_inventory(work.session).lack(resources, selector)
     return VertexMachineView(

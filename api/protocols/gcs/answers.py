@@ -62,7 +62,7 @@ class StorageRoute(ProtocolRoute):
             refuse_unknown_parameters(request.query_params, request.headers, {*self.parameters, "fields"})
         request.state.selection = read_selection(request.query_params.get("fields", ""))
 
-    def finished(self, request: Request, response: Response) -> Response:
+    def finish_response(self, request: Request, response: Response) -> Response:
         chosen: Selection = request.state.selection
         if not chosen or response.status_code != 200 or response.media_type != _JSON:
             return response

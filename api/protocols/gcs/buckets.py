@@ -7,6 +7,8 @@ output volume the first folder is a project's name; there callers may use only t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from core.storage.volumes import tree_of
 
 # https://cloud.google.com/storage/docs/buckets#naming; names of volumes are stricter.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,220}[a-z0-9]|[a-z0-9]")
+_URI: Final = re.compile(r"gs://(?P<bucket>[^/]+)(?:/(?P<path>.*))?", re.DOTALL)
 # Folder of unfinished uploads, at the bucket's root.
 UPLOADS: Final = ".uploads"
 
@@ -46,6 +49,10 @@ class Bucket:
         if self.base and self.top.is_link(self.base):
             raise LeavesVolume(f"Bucket {self.name} is a link, and is not followed.")
         return self.top.below(self.base)
+
+    def location(self, names: Sequence[str]) -> str:
+        """volume/path of what is at the path ``names`` in the bucket."""
+        return "/".join(filter(None, (self.volume, self.base, *names)))
 
     def locate(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
         """The tree that no link in ``path`` may leave, and the path inside it. ``makes``: create the tree's root if
@@ -137,6 +144,32 @@ def find_bucket(
         raise Forbidden(f"Bucket {name} is a read-only volume; choose another one to write to.")
     owners = own if meant == shared and not caller.is_admin else None
     return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, meant == shared, owners)
+
+
+def open_uri(
+    context: AppContext, caller: Caller, uri: str, where: str, *, writes: bool = False, table: Table | None = None
+) -> tuple[Bucket, list[str]]:
+    """The bucket of a ``gs://`` URI, checked as by :func:`find_bucket`, and the names in the URI's path.
+
+    ``where``: of the URI in the request. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``.
+    """
+    found = _URI.fullmatch(uri)
+    if found is None:
+        raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field=where)
+    with not_found_at(where, uri):
+        bucket = find_bucket(context, caller, found["bucket"], writes=writes, table=table)
+    return bucket, split_path(found["path"] or "", field=where)
+
+
+@contextmanager
+def not_found_at(where: str, uri: str) -> Iterator[None]:
+    """Name the place in the request in the error of a file or bucket that is not found."""
+    try:
+        yield
+    except NotFound as error:
+        if error.field == where:
+            raise
+        raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field=where) from error
 
 
 def open_bucket(context: AppContext, name: str) -> Bucket:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from core.domain.errors import Conflict, InvalidRequest
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class NotServed(InvalidRequest):
@@ -16,13 +20,28 @@ class AlreadyExists(Conflict):
     """A name that is taken. Clients that get or create rely on this error."""
 
 
+def first_mistake(error: ValidationError) -> tuple[str, str]:
+    """Path and message of the first mistake that pydantic found."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+
+
+def parse_request(model: type[Model], fields: Mapping[str, Any], where: str) -> Model:
+    """A request of our own API from a foreign one's. ``where``: the foreign message. Raises ``InvalidRequest``."""
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        path, message = first_mistake(error)
+        raise InvalidRequest(f"{where}: {path}: {message}.", field=path) from None
+
+
 def refuse_unknown(
     sent: Mapping[str, Any],
     served: Collection[str],
-    absent: Mapping[str, str],
+    absent: Mapping[str, str] | None = None,
     *,
     empty: Collection[Any] = (),
-    not_served: Callable[[str, str], NotServed],
+    not_served: Callable[[str, str], NotServed] | None = None,
     unknown: Callable[[str], InvalidRequest],
 ) -> None:
     """Refuse the first field or parameter that is not in ``served``: it would be ignored silently.
@@ -34,7 +53,7 @@ def refuse_unknown(
     for name, value in sent.items():
         if name in served:
             continue
-        if name not in absent:
+        if not_served is None or absent is None or name not in absent:
             raise unknown(name)
         if value not in empty:
             raise not_served(name, absent[name])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, TypeAlias
 
-from api.protocols.kit.tokens import TokenReader
+from api.protocols.kit.lexer import Lexer
 from core.domain.errors import InvalidRequest
 
 # Field name -> selection below it; empty: the whole field. ``*`` matches any name.
@@ -31,7 +31,7 @@ def read_selection(text: str) -> Selection:
     if len(text) > _LIMIT:
         raise InvalidRequest(f"fields has more than {_LIMIT} characters; leave it out.", field="fields")
     invalid = InvalidRequest(f"Invalid field selection {text[:100]}", field="fields")
-    tokens = TokenReader(text, _TOKEN, lambda _rest: invalid)
+    tokens = Lexer(text, _TOKEN, lambda _rest: invalid)
     if text and not (_read_fields(tokens, found, 0) and not tokens.rest):
         raise invalid
     return found
@@ -48,7 +48,7 @@ def select(value: Any, selection: Selection) -> Any:
     return {name: select(value[name], below) for name, below in chosen.items() if below is not None}
 
 
-def _read_fields(tokens: TokenReader, into: Selection, depth: int) -> bool:
+def _read_fields(tokens: Lexer, into: Selection, depth: int) -> bool:
     """Read a list of fields ``into`` a selection; false if there is none."""
     while True:
         place = into

@@ -43,7 +43,7 @@ class ProtocolRoute(StrictRoute):
     def check_parameters(self, request: Request) -> None:
         """Raises ``InvalidRequest`` for a query parameter that the route does not read."""
 
-    def finished(self, request: Request, response: Response) -> Response:
+    def finish_response(self, request: Request, response: Response) -> Response:
         """The response of the handler as it is sent."""
         del request
         return response
@@ -59,7 +59,7 @@ class ProtocolRoute(StrictRoute):
         async def translated(request: Request) -> Response:
             try:
                 self.check_parameters(request)
-                return self.finished(request, await handle(request))
+                return self.finish_response(request, await handle(request))
             except TrainmasterError as error:
                 return self.response_to(error)
             except RequestValidationError as error:

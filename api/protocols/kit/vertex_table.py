@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -140,6 +140,19 @@ class Table:
                 field=path,
             )
         return _MODELS[accelerator]
+
+    def resources(
+        self, machine_type: str, accelerator: str, count: int, *, paths: tuple[str, str]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Resources of one replica with ``count`` accelerators, as in a job spec, and the machine's node selector.
+
+        ``paths``: of the machine type and the accelerator in the request. Raises ``InvalidRequest``.
+        """
+        machine = self.machine(machine_type, path=paths[0])
+        found: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
+        if count:
+            found |= {"gpus": count, "gpu_type": list(self.gpu_models(accelerator, path=paths[1]))}
+        return found, machine.node_selector
 
     def image(self, uri: str) -> str | None:
         """The image for ``uri``, by default itself; ``None``: the platform's own."""

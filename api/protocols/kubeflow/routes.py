@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from api import VERSION
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer, authenticate
-from api.protocols.kit.errors import AlreadyExists, NotServed
+from api.protocols.kit.errors import AlreadyExists, NotServed, refuse_unknown
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.protocol_route import ProtocolRoute
 from api.protocols.kit.streams import limiter_of
@@ -71,9 +71,13 @@ _SERVED_QUERY: Final = frozenset({"labelSelector", "pretty", "resourceVersion"})
 
 def _demand_served(request: Request, *more: str) -> None:
     """Refuse query parameters that would be ignored silently."""
-    for name in request.query_params:
-        if name not in _SERVED_QUERY and name not in more:
-            raise InvalidRequest(f"{name[:100]}: this parameter is not served by this platform; leave it out.")
+    refuse_unknown(
+        request.query_params,
+        {*_SERVED_QUERY, *more},
+        unknown=lambda name: InvalidRequest(
+            f"{name[:100]}: this parameter is not served by this platform; leave it out."
+        ),
+    )
 
 
 def _items(kind: str, version: str, found: list[dict[str, Any]]) -> Response:

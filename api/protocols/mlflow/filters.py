@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import re2  # type: ignore[import-untyped]
 
-from api.protocols.kit.tokens import COMPARISONS, TokenReader
+from api.protocols.kit.lexer import COMPARISONS, Lexer
 from core.domain.errors import InvalidRequest
 
 ValueReader = Callable[[str, str], Any]
@@ -158,7 +158,7 @@ class _Reader:
 
     def __init__(self, text: str, attributes: Collection[str], field: str) -> None:
         self._attributes, self._field = attributes, field
-        self._tokens = TokenReader(text, _TOKEN, lambda _rest: self.fault())
+        self._tokens = Lexer(text, _TOKEN, lambda _rest: self.fault())
 
     @property
     def is_done(self) -> bool:

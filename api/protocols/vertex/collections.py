@@ -11,14 +11,15 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
-from api.protocols.vertex.names import DELETION, Parent, deletion_view, member_of
+from api.protocols.vertex.long_running import deletion_view, operation_not_found
+from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.paging import ListQuery
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import batch_jobs, endpoints
 from api.protocols.vertex.training import custom_jobs, jobs, pipelines
 from api.protocols.vertex.tuning import resources as tuning
 from core.db.tables import Job, VertexResource
-from core.domain.errors import Conflict, NotFound
+from core.domain.errors import Conflict
 
 
 class Collection(Protocol):
@@ -99,7 +100,7 @@ class JobCollection:
             row = work.session.execute(query).one_or_none()
         name = parent.name_of(self.name, resource_id)
         if row is None or row == (None, None):
-            raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
+            raise operation_not_found(name)
         if row[0] is not None:
             return deletion_view(name, is_done=True)
         return self.delete(context, caller, parent, resource_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from api.protocols.kit.tokens import COMPARISONS, TokenReader
+from api.protocols.kit.lexer import COMPARISONS, Lexer
 from api.protocols.vertex.proto import camel, snake
 from core.domain.errors import InvalidRequest
 
@@ -86,13 +86,13 @@ def count_terms(text: str) -> int:
     return max(1, sum(token.kind != "sign" for token in iter(_tokens(text).take, None)) // 2)
 
 
-def _tokens(text: str) -> TokenReader:
-    return TokenReader(text, _TOKEN, lambda rest: bad_filter(f"it cannot be read from {rest[:20]!r} on"))
+def _tokens(text: str) -> Lexer:
+    return Lexer(text, _TOKEN, lambda rest: bad_filter(f"it cannot be read from {rest[:20]!r} on"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Parser:
-    tokens: TokenReader
+    tokens: Lexer
     vocabulary: FilterVocabulary
 
     def sequence(self, depth: int) -> Predicate:

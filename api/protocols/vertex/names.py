@@ -16,8 +16,6 @@ from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
 _LOCATION: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|-")
 ANY_LOCATION: Final = "-"
-DELETION: Final = "delete"  # name of the operation that deletes a resource
-TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"  # prefix of messages' ``@type``
 PARENT: Final = "/v1/projects/{project}/locations/{location}"
 # The SDK polls operations here over REST: it is the first of its address rules.
 PARENT_OF_PROGRESS: Final = PARENT.replace("/v1/", "/ui/", 1)
@@ -50,12 +48,6 @@ def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, v
             f"Permission 'aiplatform.{verb}' denied on resource '//aiplatform.googleapis.com/"
             f"{parent.name_of()}' (or it may not exist).{hint}"
         ) from None
-
-
-def deletion_view(name: str, *, is_done: bool) -> dict[str, Any]:
-    """The operation that deletes the resource ``name``."""
-    done = {"done": True, "response": {"@type": "type.googleapis.com/google.protobuf.Empty"}} if is_done else {}
-    return {"name": f"{name}/operations/{DELETION}", **done}
 
 
 def _parent(

@@ -23,16 +23,8 @@ from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of
 from api.protocols.vertex.collections import COLLECTIONS
-from api.protocols.vertex.names import (
-    ANY_LOCATION,
-    DELETION,
-    PARENT,
-    PARENT_OF_PROGRESS,
-    TYPES,
-    Parent,
-    ParentDep,
-    member_of,
-)
+from api.protocols.vertex.long_running import DELETION, operation_not_found, operation_view, pack_any
+from api.protocols.vertex.names import ANY_LOCATION, PARENT, PARENT_OF_PROGRESS, Parent, ParentDep, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
@@ -42,7 +34,6 @@ from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.engine import AnySelect
 from core.db.repositories.vertex_records import RecordScope, find_record
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
-from core.domain.errors import NotFound
 from core.domain.serving.rollout import DeploymentState
 from core.registry.sources import UploadedSource
 
@@ -73,21 +64,18 @@ def _find_operation(context: AppContext, caller: Caller, parent: Parent, path: s
             return deploying.poll_deployment(context, caller, parent, resource_id, found["kind"], found["id"])
         if collection == endpoints.COLLECTION and operation == "create":
             shown = COLLECTIONS[collection].get(context, caller, parent, resource_id)
-            return _done(parent, path, {"@type": f"{TYPES}.Endpoint", **shown})
+            return operation_view(parent.name_of(path), response=pack_any("Endpoint", **shown))
     if collection in _TYPES and "/" not in resource_id and operation in ("create", "update"):
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.get")
             record = find_record(work.session, RecordScope(member.project_id, parent.location), resource)
         if record is not None:
-            kind = f"{TYPES}.{_TYPES[collection]}"
-            return _done(parent, path, {"@type": kind, "name": parent.name_of(resource)})
+            response = pack_any(_TYPES[collection], name=parent.name_of(resource))
+            return operation_view(parent.name_of(path), response=response)
     with context.read() as work:
         member_of(work.session, caller, parent, "viewer", verb="operations.get")
-    raise NotFound(f"Operation {parent.name_of(path)} is not found.")
-
-
-def _done(parent: Parent, path: str, response: dict[str, Any]) -> dict[str, Any]:
-    return {"name": parent.name_of(path), "done": True, "response": response}
+    name, _, operation = parent.name_of(path).rpartition("/operations/")
+    raise operation_not_found(name, operation)
 
 
 def _cancel(context: AppContext, caller: Caller, parent: Parent, path: str) -> None:

@@ -12,7 +12,8 @@ from api.app.unit_of_work import AppContextDep
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of
-from api.protocols.vertex.names import PARENT, TYPES, ParentDep, RawBody, deletion_view
+from api.protocols.vertex.long_running import deletion_view, operation_view, pack_any
+from api.protocols.vertex.names import PARENT, ParentDep, RawBody
 from api.protocols.vertex.paging import ListQueryDep
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import lists, service
@@ -177,8 +178,4 @@ def _listed(kind: RecordKind) -> str:
 
 def _operation(kind: RecordKind, shown: dict[str, Any], what: str) -> dict[str, Any]:
     """An operation that is done already."""
-    return {
-        "name": f"{shown['name']}/operations/{what}",
-        "done": True,
-        "response": {"@type": f"{TYPES}.{kind.message}", **shown},
-    }
+    return operation_view(f"{shown['name']}/operations/{what}", response=pack_any(kind.message, **shown))

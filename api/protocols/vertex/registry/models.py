@@ -22,12 +22,13 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
-from api.protocols.kit.errors import NotServed
+from api.protocols.kit.errors import NotServed, first_mistake
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.kit.paging import page_of
 from api.protocols.vertex.filters import FieldReader, field_reader, parse_filter
-from api.protocols.vertex.names import Parent, deletion_view, member_of
+from api.protocols.vertex.long_running import deletion_view, operation_not_found
+from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, read_order, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.serving.containers import read_container
@@ -134,8 +135,7 @@ def _valid(kind: Any, value: str, where: str) -> None:
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        words = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-        raise InvalidRequest(f"{where}: {value[:100]!r}: {words}.", field=where) from None
+        raise InvalidRequest(f"{where}: {value[:100]!r}: {first_mistake(error)[1]}.", field=where) from None
 
 
 def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
@@ -263,9 +263,10 @@ class Models:
         with context.read() as work:
             member = member_of(work.session, caller, parent, "member", verb="models.get")
             row = work.session.get(Model, resource_id.partition("@")[0])
+        name = parent.name_of(COLLECTION, resource_id)
         if row is None or row.project_id != member.project_id or row.deleted_at is None:
-            raise NotFound(f"Operation {parent.name_of(COLLECTION, resource_id)}/operations/delete is not found.")
-        return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
+            raise operation_not_found(name)
+        return deletion_view(name, is_done=True)
 
 
 def _order(text: str) -> Keyset:

@@ -5,18 +5,16 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.bat
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
 from trainmaster.wire.serving import BatchPredictRequest
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
-from api.protocols.gcs.buckets import find_bucket
-from api.protocols.kit.errors import NotServed
+from api.protocols.gcs.buckets import open_uri
+from api.protocols.kit.errors import NotServed, parse_request
 from api.protocols.kit.job_fields import own_labels, slug
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.names import Parent, member_of
@@ -25,9 +23,8 @@ from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving.containers import read_batch, read_container, server_of
 from api.protocols.vertex.training import custom_jobs, jobs
 from api.protocols.vertex.training.jobs import check_placement
-from core.domain.errors import InvalidRequest, NotFound
+from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState
-from core.storage.tree import split_path
 
 COLLECTION: Final = "batchPredictionJobs"
 _SERVED: Final = {
@@ -115,13 +112,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         "labels": own_labels(common.labels),
         **({"batch_size": tuning.whole("batchSize")} if tuning is not None and tuning.has("batchSize") else {}),
     }
-    try:
-        request = BatchPredictRequest(**fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"{message.path}: {field}: {first['msg']}.", field=field) from None
-    submission = service.check_batch(context, caller, member, request)
+    submission = service.check_batch(context, caller, member, parse_request(BatchPredictRequest, fields, message.path))
     check_placement(context, caller, submission)
     stored_fields = (
         "inputConfig",
@@ -218,11 +209,7 @@ def _format(config: Message, name: str, served: tuple[_Format, ...]) -> _Format:
 
 def _location(context: AppContext, caller: Caller, uri: str, where: str, *, writes: bool = False) -> str:
     """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
-    found = re.fullmatch(r"gs://(?P<bucket>[^/]+)/(?P<path>.+)", uri)
-    if found is None:
-        raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field=where)
-    try:
-        bucket = find_bucket(context, caller, found["bucket"], writes=writes)
-    except NotFound as error:
-        raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field=where) from error
-    return "/".join([bucket.volume, *([bucket.base] if bucket.base else []), *split_path(found["path"], field=where)])
+    bucket, names = open_uri(context, caller, uri, where, writes=writes)
+    if not names:
+        raise InvalidRequest(f"{where}: '{uri[:200]}' names a bucket alone.", field=where)
+    return bucket.location(names)

@@ -14,7 +14,7 @@ from trainmaster.wire.serving import MAX_SERVING_REPLICAS
 
 from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.training.specs import ACCELERATORS, NO_MACHINE, read_env
+from api.protocols.vertex.training.specs import read_env, read_machine
 from core.domain.errors import InvalidRequest
 
 _SERVED: Final = {
@@ -152,7 +152,7 @@ def _route(spec: Message, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaResources:
-    """``asked``: of one replica, as in a job spec."""
+    """``requested``: of one replica, as in a job spec."""
 
     requested: dict[str, Any]
     node_selector: dict[str, str]
@@ -204,19 +204,7 @@ def _demand_no_scaling(message: Message, name: str, replicas: int) -> None:
 
 
 def _machine_of(message: Message, table: Table, location: str) -> tuple[dict[str, Any], dict[str, str]]:
-    spec = message.message("machineSpec")
-    if spec is None:
+    if not message.has("machineSpec"):
         return {}, table.node_selector(location)
-    spec.refuse_unknown_fields({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
-    machine = table.machine(spec.text("machineType", 200), path=spec.at("machineType"))
-    requested: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
-    count, kind = spec.whole("acceleratorCount"), spec.enum("acceleratorType", ACCELERATORS)
-    is_none = kind == ACCELERATORS[0]
-    if bool(count) == is_none or count < 0:
-        raise InvalidRequest(
-            f"{spec.path}: accelerator_type and accelerator_count go together, each needs the other.", field=spec.path
-        )
-    if count:
-        requested["gpus"] = count
-        requested["gpu_type"] = list(table.gpu_models(kind, path=spec.at("acceleratorType")))
-    return requested, {**table.node_selector(location), **machine.node_selector}
+    requested, selector = read_machine(message).resources(table)
+    return requested, {**table.node_selector(location), **selector}

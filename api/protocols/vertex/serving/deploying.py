@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import DeployRequest
@@ -16,11 +15,19 @@ from trainmaster.wire.serving import DeployRequest
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
-from api.protocols.kit.errors import NotServed
+from api.protocols.kit.errors import NotServed, parse_request
 from api.protocols.kit.job_fields import slug
-from api.protocols.kit.json_values import timestamp
 from api.protocols.kit.vertex_table import table_of
-from api.protocols.vertex.names import TYPES, Parent, member_of
+from api.protocols.vertex.long_running import (
+    CANCELLED,
+    FAILED_PRECONDITION,
+    error_status,
+    operation_metadata,
+    operation_not_found,
+    operation_view,
+    pack_any,
+)
+from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
@@ -33,10 +40,10 @@ from api.protocols.vertex.serving.containers import (
     server_of,
 )
 from api.protocols.vertex.serving.endpoints import COLLECTION, read_split
-from api.protocols.vertex.training.jobs import CANCELLED, FAILED_PRECONDITION, check_placement
+from api.protocols.vertex.training.jobs import check_placement
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
-from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.errors import Conflict
 from core.domain.serving.rollout import DeploymentState
 
 DEPLOY: Final = "deploy"
@@ -167,40 +174,37 @@ def poll_deployment(
             or row is None
             or row.endpoint_id != resource_id
         ):
-            name = parent.name_of(COLLECTION, resource_id, "operations", f"{kind}-{deployment_id}")
-            raise NotFound(f"Operation {name} is not found.")
+            raise operation_not_found(parent.name_of(COLLECTION, resource_id), f"{kind}-{deployment_id}")
         return progress(work.session, parent, endpoint, row, kind)
 
 
 def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployment, kind: str) -> dict[str, Any]:
     """The operation that deploys or undeploys ``row``, in its current state."""
     word = "DeployModel" if kind == DEPLOY else "UndeployModel"
-    operation: dict[str, Any] = {
-        "name": parent.name_of(COLLECTION, endpoint.id, "operations", f"{kind}-{row.id}"),
-        "metadata": {
-            "@type": f"{TYPES}.{word}OperationMetadata",
-            "genericMetadata": {"createTime": timestamp(row.created_at), "updateTime": timestamp(row.updated_at)},
-        },
-    }
-    done: dict[str, Any] = {"@type": f"{TYPES}.{word}Response"}
+    return operation_view(
+        parent.name_of(COLLECTION, endpoint.id, "operations", f"{kind}-{row.id}"),
+        metadata=operation_metadata(word, row),
+        **_outcome(session, parent, endpoint, row, kind),
+    )
+
+
+def _outcome(session: Session, parent: Parent, endpoint: Endpoint, row: Deployment, kind: str) -> dict[str, Any]:
+    """``response`` or ``error`` of the operation; empty while it is running."""
     if kind == UNDEPLOY:
-        return {**operation, "done": True, "response": done} if row.ended_at is not None else operation
+        return {} if row.ended_at is None else {"response": pack_any("UndeployModelResponse")}
     first = serving.revisions_of(session, row.id, numbers=[1], limit=1)[0]
     if first.stable_at is not None:
         about = session.get(VertexEndpoint, endpoint.id)
-        done["deployedModel"] = endpoints.view_of_deployed(session, parent, row, about)
-        return {**operation, "done": True, "response": done}
+        deployed = endpoints.view_of_deployed(session, parent, row, about)
+        return {"response": pack_any("DeployModelResponse", deployedModel=deployed)}
     match DeploymentState(row.state):
         case DeploymentState.FAILED:
-            error = {
-                "code": FAILED_PRECONDITION,
-                "message": f"Model server never became ready. {first.failure_reason}",
-            }
+            message = f"Model server never became ready. {first.failure_reason}"
+            return {"error": error_status(FAILED_PRECONDITION, message)}
         case DeploymentState.UNDEPLOYING | DeploymentState.ENDED:
-            error = {"code": CANCELLED, "message": "The model was undeployed before it was ready."}
+            return {"error": error_status(CANCELLED, "The model was undeployed before it was ready.")}
         case DeploymentState.ACTIVE:
-            return operation
-    return {**operation, "done": True, "error": error}
+            return {}
 
 
 # --- what is deployed ------------------------------------------------------------------------------------------------
@@ -250,12 +254,7 @@ def _request(
         fields["image"] = server.image
         if server.container.shm_mib:
             fields["resources"]["shm"] = f"{server.container.shm_mib}Mi"
-    try:
-        return DeployRequest(**fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"deployed_model: {where}: {first['msg']}.", field=where) from None
+    return parse_request(DeployRequest, fields, "deployed_model")
 
 
 def _own(context: AppContext, endpoint: Endpoint, name: str, container: ModelContainer) -> dict[str, Any]:

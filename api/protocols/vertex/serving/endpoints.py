@@ -27,7 +27,8 @@ from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.kit.paging import page_of
 from api.protocols.vertex.filters import field_reader, parse_filter
-from api.protocols.vertex.names import ANY_LOCATION, DELETION, TYPES, Parent, deletion_view, member_of
+from api.protocols.vertex.long_running import deletion_view, operation_not_found, operation_view, pack_any
+from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
@@ -101,8 +102,7 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
         work.session.add(about)
         work.session.flush()
         shown = view(work.session, parent, row, about)
-        done = {"@type": f"{TYPES}.Endpoint", **shown}
-        return {"name": f"{shown['name']}/operations/create", "done": True, "response": done}
+        return operation_view(f"{shown['name']}/operations/create", response=pack_any("Endpoint", **shown))
 
 
 def update(
@@ -219,7 +219,7 @@ class Endpoints:
             member = member_of(work.session, caller, parent, "member", verb="endpoints.get")
             row = work.session.get(Endpoint, resource_id)
             if row is None or row.project_id != member.project_id or row.deleting_at is None:
-                raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
+                raise operation_not_found(name)
             return deletion_view(name, is_done=row.deleted_at is not None)
 
 

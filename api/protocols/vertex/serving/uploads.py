@@ -12,14 +12,21 @@ from sqlalchemy import select
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.models.access import by_of
-from api.protocols.gcs.buckets import UPLOADS, find_bucket
+from api.protocols.gcs.buckets import UPLOADS, not_found_at, open_uri
 from api.protocols.kit.errors import NotServed
-from api.protocols.kit.json_values import timestamp
-from api.protocols.vertex.names import TYPES, Parent, member_of
+from api.protocols.vertex.long_running import (
+    CANCELLED,
+    FAILED_PRECONDITION,
+    error_status,
+    operation_metadata,
+    operation_not_found,
+    operation_view,
+    pack_any,
+)
+from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
-from api.protocols.vertex.training.jobs import CANCELLED, FAILED_PRECONDITION
 from core.db.repositories import models as rows
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -27,7 +34,7 @@ from core.domain.model_versions import VersionState
 from core.registry import versions
 from core.registry.sources import UploadedSource, find_below
 from core.storage.registry import demand_room
-from core.storage.tree import Tree, split_path
+from core.storage.tree import Tree
 from core.storage.volumes import tree_of
 from core.wakeups import TOPIC_MODELS
 
@@ -93,37 +100,26 @@ def poll_upload(context: AppContext, caller: Caller, parent: Parent, model_id: s
             query = select(ModelVersion).where(ModelVersion.model_id == model.id, ModelVersion.number == number)
             found = work.session.scalars(query).one_or_none()
         if found is None or found.source["kind"] != UploadedSource.KIND:
-            name = parent.name_of(models.COLLECTION, model_id)
-            raise NotFound(f"Operation {name}/operations/{OPERATION}-{number} is not found.")
+            raise operation_not_found(parent.name_of(models.COLLECTION, model_id), f"{OPERATION}-{number}")
         return view_of(parent, found)
 
 
 def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     name = parent.name_of(models.COLLECTION, version.model_id)
-    operation: dict[str, Any] = {
-        "name": f"{name}/operations/{OPERATION}-{version.number}",
-        "metadata": {
-            "@type": f"{TYPES}.UploadModelOperationMetadata",
-            "genericMetadata": {
-                "createTime": timestamp(version.created_at),
-                "updateTime": timestamp(version.updated_at),
-            },
-        },
-    }
+    response = error = None
     if version.ready_at is not None:  # even if it was deleted since
-        done = {"@type": f"{TYPES}.UploadModelResponse", "model": name, "modelVersionId": str(version.number)}
-        return {**operation, "done": True, "response": done}
-    match version.state:
-        case VersionState.FAILED:
-            error = {"code": FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
-        case VersionState.DELETING:
-            error = {
-                "code": CANCELLED,
-                "message": "The upload was cancelled: the version was deleted before it was registered.",
-            }
-        case _:
-            return operation
-    return {**operation, "done": True, "error": error}
+        response = pack_any("UploadModelResponse", model=name, modelVersionId=str(version.number))
+    elif version.state == VersionState.FAILED:
+        error = error_status(FAILED_PRECONDITION, f"The model was not registered: {version.reason}")
+    elif version.state == VersionState.DELETING:
+        message = "The upload was cancelled: the version was deleted before it was registered."
+        error = error_status(CANCELLED, message)
+    return operation_view(
+        f"{name}/operations/{OPERATION}-{version.number}",
+        metadata=operation_metadata("UploadModel", version),
+        response=response,
+        error=error,
+    )
 
 
 def _find_files(context: AppContext, caller: Caller, model: Message) -> UploadedSource:
@@ -134,22 +130,16 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
             f"{where}: a model without files of its own is not served by this platform; name a folder of a bucket "
             "with at least one file."
         )
-    name, _, path = uri.removeprefix("gs://").partition("/")
-    if not uri.startswith("gs://") or not name:
-        raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field="artifact_uri")
-    try:
-        bucket = find_bucket(context, caller, name)
-        names = split_path(path, field="artifact_uri")
+    with not_found_at(where, uri):
+        bucket, names = open_uri(context, caller, uri, where)
         if not names or names[0] == UPLOADS:
-            raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field="artifact_uri")
+            raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field=where)
         bucket.locate("/".join(names))  # checks access
         base = bucket.base
         if bucket.is_shared:
             base, names = names[0], names[1:]
         found = UploadedSource(bucket.volume, base, "/".join(names))
         files = find_below(_top(bucket.top, base), found.path, limit_bytes=context.settings.model_limit_bytes)
-    except NotFound as error:
-        raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field="artifact_uri") from error
     room = context.volumes.find(context.settings.default_volume, context.clock())
     if room is None or room.root is None or room.is_read_only:
         raise Conflict(

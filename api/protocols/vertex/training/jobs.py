@@ -19,6 +19,14 @@ from api.protocols.kit.json_values import timestamps
 from api.protocols.kit.paging import page_of
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
+from api.protocols.vertex.long_running import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    error_status,
+)
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import Message
@@ -57,8 +65,6 @@ _NAMES: Final = (
 )
 _PIPELINE_STATES: Final = tuple(f"PIPELINE_STATE_{name}" for name in _NAMES)
 JOB_STATES: Final = tuple(f"JOB_STATE_{name}" for name in (*_NAMES, "EXPIRED", "UPDATING", "PARTIALLY_SUCCEEDED"))
-# google.rpc.Code
-CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 1, 3, 4, 8, 9, 13
 _CODES: Final = {
     ExitKind.CANCELLED: CANCELLED,
     ExitKind.USER_ERROR: INVALID_ARGUMENT,
@@ -92,7 +98,7 @@ def error_of(job: Job) -> dict[str, Any] | None:
         code = DEADLINE_EXCEEDED
     else:
         code = kinds.get(str(job_exit.get("kind")), INTERNAL)
-    return {"code": code, "message": str(job_exit.get("sentence") or f"The job is {state.value}.")}
+    return error_status(code, str(job_exit.get("sentence") or f"The job is {state.value}."))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
-from api.protocols.gcs.buckets import Bucket, find_bucket
+from api.protocols.gcs.buckets import Bucket, find_bucket, open_uri
 from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
 from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.training import tracking
 from api.protocols.vertex.training.specs import CustomJobSpec, Pool, Program
-from core.domain.errors import InvalidRequest, InvalidSpec, NotFound, TrainmasterError
-from core.storage.tree import LeavesVolume, split_path
+from core.domain.errors import InvalidRequest, InvalidSpec, TrainmasterError
+from core.storage.tree import LeavesVolume
 
 ROLES: Final = ("chief", "worker", "ps", "evaluator")
 GCS: Final = "/gcs"
@@ -69,17 +69,13 @@ def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Tab
     if spec.strategy in ("SPOT", "LOW_COST"):
         found["priority"] = _LOW
     if spec.base_output:
-        found["output"] = _output(context, caller, spec.base_output, table)
+        bucket, names = open_uri(context, caller, spec.base_output, "base_output_directory", writes=True, table=table)
+        found["output"] = bucket.location(names)
     return found
 
 
 def _role(pool: Pool, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
-    where = f"{pool.path}.machine_spec"
-    machine = table.machine(pool.machine_type, path=f"{where}.machine_type")
-    resources: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
-    if pool.accelerator_count:
-        resources["gpus"] = pool.accelerator_count
-        resources["gpu_type"] = list(table.gpu_models(pool.accelerator, path=f"{where}.accelerator_type"))
+    resources, selector = pool.machine.resources(table)
     program = pool.program
     role: dict[str, Any] = {
         "replicas": pool.replicas,
@@ -93,7 +89,7 @@ def _role(pool: Pool, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
         role["image"] = image
     if command := _command(program):
         role["command"] = command
-    return role, machine.node_selector
+    return role, selector
 
 
 def _command(program: Program) -> list[str]:
@@ -154,21 +150,6 @@ def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | N
         if owner is not None:
             bucket.top.give_folder(path, owner)
     return {"volume": bucket.volume, "path": path, "at": at, "read_only": bucket.is_read_only}
-
-
-def _output(context: AppContext, caller: Caller, uri: str, table: Table) -> str:
-    """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``."""
-    bucket_name, _, path = uri.removeprefix("gs://").partition("/")
-    if not uri.startswith("gs://") or not bucket_name:
-        raise InvalidRequest(
-            f"base_output_directory: '{uri[:200]}' is no Cloud Storage URI.", field="base_output_directory"
-        )
-    try:
-        bucket = find_bucket(context, caller, bucket_name, writes=True, table=table)
-    except NotFound as error:
-        raise NotFound(f"base_output_directory: {error.sentence} ({uri[:200]})") from error
-    parts = [bucket.volume, *([bucket.base] if bucket.base else []), *split_path(path, field="base_output_directory")]
-    return "/".join(parts)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from typing import Any, Final
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from api.protocols.kit.errors import NotServed
+from api.protocols.vertex.long_running import FAILED_PRECONDITION, error_status
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import custom_jobs, jobs, tracking
-from api.protocols.vertex.training.jobs import FAILED_PRECONDITION
 from api.protocols.vertex.training.mapping import JobOrder
 from api.protocols.vertex.training.specs import in_camel_case, read_spec
 from core.domain.jobs.states import JobState
@@ -101,7 +101,7 @@ def _model_of(found: jobs.JobResource) -> dict[str, Any]:
             name = found.parent.name_of(models.COLLECTION, version.model_id)
             return {"modelToUpload": {**registered, "name": name, "versionId": str(version.number)}}
         case VersionState.FAILED:
-            error = {"code": FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
+            error = error_status(FAILED_PRECONDITION, f"The model was not registered: {version.reason}")
             return {"modelToUpload": registered, "state": "PIPELINE_STATE_FAILED", "error": error}
         case VersionState.DELETING:
             return {"modelToUpload": registered}

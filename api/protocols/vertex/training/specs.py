@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed
+from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.proto import Message, camel
 from core.domain.errors import InvalidRequest
 
@@ -63,7 +64,7 @@ _NO_POOL: Final = {
     "nfsMounts": "NFS mounts are (register a volume, and use it as a bucket)",
     "lustreMounts": "Lustre mounts are",
 }
-NO_MACHINE: Final = {
+_NO_MACHINE: Final = {
     "tpuTopology": "TPUs are",
     "reservationAffinity": "Compute Engine's reservations are",
     "gpuPartitionSize": "gpu_partition_size is",
@@ -84,15 +85,28 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineSpec:
+    """``path``: its field path in the request."""
+
+    path: str
+    machine_type: str = ""
+    accelerator: str = ""
+    accelerator_count: int = 0
+
+    def resources(self, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
+        """Of one replica, and the machine's node selector. Raises ``InvalidRequest``."""
+        paths = f"{self.path}.machine_type", f"{self.path}.accelerator_type"
+        return table.resources(self.machine_type, self.accelerator, self.accelerator_count, paths=paths)
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """A worker pool. ``path``: its field path in the request."""
 
     path: str
     program: Program
     replicas: int
-    machine_type: str = ""
-    accelerator: str = ""
-    accelerator_count: int = 0
+    machine: MachineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +202,22 @@ def _pool(message: Message) -> Pool | None:
     if not 0 <= replicas <= _REPLICAS:
         raise message.fault("replicaCount", f"is from 1 to {_REPLICAS}, not {replicas}.")
     program = _container(container) if container is not None else _package(package)
-    machine = message.message("machineSpec")
-    if machine is None:
-        return Pool(message.path, program, replicas or 1)
-    machine.refuse_unknown_fields({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
-    kind, count = machine.enum("acceleratorType", ACCELERATORS), machine.whole("acceleratorCount")
-    if (kind != ACCELERATORS[0]) != (count > 0):
-        raise InvalidRequest(f"{machine.path}: accelerator_type and accelerator_count go together.")
-    return Pool(message.path, program, replicas or 1, machine.text("machineType", 200), kind if count else "", count)
+    return Pool(message.path, program, replicas or 1, read_machine(message))
+
+
+def read_machine(parent: Message) -> MachineSpec:
+    """``machineSpec`` of a pool or a deployed model. Raises ``InvalidRequest``, ``NotServed``."""
+    message = parent.message("machineSpec")
+    if message is None:
+        return MachineSpec(parent.at("machineSpec"))
+    message.refuse_unknown_fields({"machineType", "acceleratorType", "acceleratorCount"}, absent=_NO_MACHINE)
+    kind, count = message.enum("acceleratorType", ACCELERATORS), message.whole("acceleratorCount")
+    if (kind != ACCELERATORS[0]) != (count > 0) or count < 0:
+        raise InvalidRequest(
+            f"{message.path}: accelerator_type and accelerator_count go together, each needs the other.",
+            field=message.path,
+        )
+    return MachineSpec(message.path, message.text("machineType", 200), kind if count else "", count)
 
 
 def _check_disk(message: Message | None) -> None:

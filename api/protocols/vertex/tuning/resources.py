@@ -17,18 +17,20 @@ from api.protocols.kit.json_values import timestamp, timestamps
 from api.protocols.kit.paging import page_of
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
-from api.protocols.vertex.names import ANY_LOCATION, Parent, deletion_view, member_of
+from api.protocols.vertex.long_running import (
+    CANCELLED,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    deletion_view,
+    error_status,
+    operation_not_found,
+)
+from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from api.protocols.vertex.paging import Keyset, ListQuery, take_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
-from api.protocols.vertex.training.jobs import (
-    CANCELLED,
-    INVALID_ARGUMENT,
-    JOB_STATES,
-    RESOURCE_EXHAUSTED,
-    check_placement,
-)
+from api.protocols.vertex.training.jobs import JOB_STATES, check_placement
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
 from api.studies import service
@@ -142,10 +144,10 @@ class TuningJobs:
     def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with context.read() as work:
             statement = _studies(work.session, caller, parent, "get", is_deleted=True).where(Study.id == resource_id)
+            name = parent.name_of(COLLECTION, resource_id)
             if work.session.scalars(statement).one_or_none() is None:
-                name = parent.name_of(COLLECTION, resource_id, "operations", "delete")
-                raise NotFound(f"Operation {name} is not found.")
-        return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
+                raise operation_not_found(name)
+        return deletion_view(name, is_done=True)
 
 
 def _studies(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:
@@ -243,11 +245,11 @@ def _error_of(study: Study) -> dict[str, Any] | None:
     """Why it ended without success; while it runs, why none of its trials can ever start."""
     match StudyState(study.state):
         case StudyState.FAILED:
-            return {"code": INVALID_ARGUMENT, "message": study.reason}
+            return error_status(INVALID_ARGUMENT, study.reason)
         case StudyState.CANCELLED:
-            return {"code": CANCELLED, "message": study.reason or "The study was stopped."}
+            return error_status(CANCELLED, study.reason or "The study was stopped.")
         case StudyState.RUNNING if study.note:
-            return {"code": RESOURCE_EXHAUSTED, "message": study.note}
+            return error_status(RESOURCE_EXHAUSTED, study.note)
     return None
 
 

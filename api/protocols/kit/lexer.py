@@ -21,7 +21,7 @@ COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Lexeme:
     """``kind``: the name of its group in the pattern. ``end``: its end in the text."""
 
     kind: str
@@ -29,7 +29,7 @@ class Token:
     end: int
 
 
-class TokenReader:
+class Lexer:
     """Reads ``text`` from its beginning.
 
     Args:
@@ -45,16 +45,16 @@ class TokenReader:
     def rest(self) -> str:
         return self._text[self._at :]
 
-    def peek(self) -> Token | None:
+    def peek(self) -> Lexeme | None:
         """The next token; ``None`` at the end. Raises the error ``unreadable``."""
         if not self.rest:
             return None
         match = self._pattern.match(self._text, self._at)
         if match is None or match.lastgroup is None:
             raise self._unreadable(self.rest)
-        return Token(match.lastgroup, match[match.lastgroup], match.end())
+        return Lexeme(match.lastgroup, match[match.lastgroup], match.end())
 
-    def take(self, *kinds: str) -> Token | None:
+    def take(self, *kinds: str) -> Lexeme | None:
         """The next token, if it is of one of these kinds (none given: of any); then the reader is behind it."""
         token = self.peek()
         if token is None or (kinds and token.kind not in kinds):
