@@ -21,7 +21,8 @@ from scheduler.planning.fixpoint import plan_to_fixpoint
 from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.preemption.preemption import Preemption, PreemptionDecision
+from scheduler.planning.preemption.decision import PreemptionDecision
+from scheduler.planning.preemption.preemption import Preemption
 from scheduler.planning.queue.job_classes import JobClass, JobFamily, QueueEntry
 from scheduler.planning.queue.quota import QuotaExcess
 from scheduler.planning.queue_walk import PlanningContext, QueueWalk

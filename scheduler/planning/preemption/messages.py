@@ -105,7 +105,7 @@ class PreemptionMessages:
         at = self.now + timedelta(seconds=self.snapshot.policy.grace_s) if stopped else self.now
         return self._reason(stopped, smaller, at)
 
-    def promised(self, stopping: Sequence[RunningGang]) -> Reason:
+    def nominated(self, stopping: Sequence[RunningGang]) -> Reason:
         """The wait reason of a job for which victims have been stopping since an earlier plan."""
         ends = [gang.expected_end for gang in stopping]
         known = [end for end in ends if end is not None]

@@ -8,6 +8,7 @@ with it, and the room is free for all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from core.domain.ids import JobId
@@ -16,7 +17,7 @@ from scheduler.planning.placement.backfill import RunningUsage
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.ledger import Ledger
 from scheduler.planning.placement.partial import PartialPlacement
-from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf, NodeUse
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.quota import Quotas
 from scheduler.planning.queue.shares import Shares
@@ -30,13 +31,14 @@ class Nominations:
     """
 
     def __init__(self, snapshot: Snapshot, running_usage: RunningUsage, preemption_policy: PreemptionPolicy) -> None:
-        stopping = [(gang, uses) for gang, uses in running_usage if gang.is_stopping] if _any_stops(snapshot) else []
-        self.victims: tuple[Evictable, ...] = tuple(_piece(gang, uses) for gang, uses in stopping)
+        is_any_stopping = any(gang.is_stopping for gang in snapshot.running)
+        stopping = [(gang, uses) for gang, uses in running_usage if gang.is_stopping] if is_any_stopping else []
+        self.victims: tuple[Evictable, ...] = tuple(Evictable(gang, tuple(uses), 0.0) for gang, uses in stopping)
         self.preemptors = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
-        promised = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]
+        nominated = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]
         self._preemption_policy = preemption_policy
-        self._due = sorted(promised, key=self._order, reverse=True)
-        self.jobs = {job.job_id: job for job in promised}
+        self._due = sorted(nominated, key=self._order, reverse=True)
+        self.jobs = {job.job_id: job for job in nominated}
 
     def _order(self, job: QueuedGang) -> tuple[object, ...]:
         since: datetime = job.room_since or job.queued_at
@@ -51,8 +53,8 @@ class Nominations:
 
     def victims_of(self, job: QueuedGang) -> list[RunningGang]:
         """The victims that are stopping for ``job``."""
-        mine = [evictable.gang for evictable in self.victims if evictable.gang.stopping_for == job.job_id]
-        return sorted(mine, key=lambda gang: gang.job_id)
+        victims = [victim.gang for victim in self.victims if victim.gang.stopping_for == job.job_id]
+        return sorted(victims, key=lambda gang: gang.job_id)
 
     def place_nominated(self, job: QueuedGang, demand: Demand, ledger: Ledger) -> PartialPlacement | None:
         """Placement of ``job`` once its victims are gone; ``None`` if their room does not suffice."""
@@ -62,8 +64,8 @@ class Nominations:
             level = ledger.level(job.max_hold_s)
             what_if = EvictionWhatIf(ledger.views[level], ledger.reserved_nodes)
         # Victims of other preemptors come last: those preemptors may have been placed on what this job counted on.
-        for is_its in (lambda who: who == job.job_id, self._is_for_all, lambda _: True):
-            what_if.evict(evictable for evictable in self.victims if is_its(evictable.gang.stopping_for))
+        for is_counted in (lambda preemptor: preemptor == job.job_id, self._is_for_all, lambda _: True):
+            what_if.evict(victim for victim in self.victims if is_counted(victim.gang.stopping_for))
             draft = what_if.fits(demand)
             if draft is not None:
                 return draft
@@ -76,6 +78,19 @@ class Nominations:
             later.add(gang.project, gang.user, later.running_amounts(gang), -1)
         return Quotas(later)
 
+    def shares_after(self, shares: Shares, nominated: Mapping[JobId, PartialPlacement]) -> Shares:
+        """Amounts held once all decisions have taken effect: victims are gone, and ``nominated`` jobs in their places.
+
+        With the present amounts, a project would lose more than it borrowed while its first victim is still stopping.
+        """
+        later = shares.copy()
+        for victim in self.victims:
+            later.add(victim.gang.project, victim.gang.user, later.running_amounts(victim.gang), -1)
+        for job_id, draft in nominated.items():
+            job = self.jobs[job_id]
+            later.add(job.project, job.user, draft.quota_amounts())
+        return later
+
     def quota_to_hold(
         self, job: QueuedGang, draft: PartialPlacement, shares: Shares
     ) -> tuple[dict[str, int], dict[str, int]]:
@@ -83,22 +98,14 @@ class Nominations:
 
         It is the amount of its future placement minus what its victims still hold.
         """
-        wanted = draft.quota_amounts()
-        of_project, of_user = dict(wanted), dict(wanted)
+        of_project = draft.quota_amounts()
+        of_user = dict(of_project)
         for gang in self.victims_of(job):
-            for left in (of_project, of_user) if gang.user == job.user else (of_project,):
+            for amounts in (of_project, of_user) if gang.user == job.user else (of_project,):
                 if gang.project == job.project:
                     for key, amount in shares.running_amounts(gang).items():
-                        left[key] = max(0, left.get(key, 0) - amount)
+                        amounts[key] = max(0, amounts.get(key, 0) - amount)
         return of_project, of_user
 
     def _is_for_all(self, stopping_for: JobId | None) -> bool:
         return stopping_for is None or stopping_for not in self.jobs
-
-
-def _any_stops(snapshot: Snapshot) -> bool:
-    return any(gang.is_stopping for gang in snapshot.running)
-
-
-def _piece(gang: RunningGang, uses: list[NodeUse]) -> Evictable:
-    return Evictable(gang, tuple(uses), 0.0)

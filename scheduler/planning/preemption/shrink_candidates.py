@@ -4,7 +4,7 @@ or a guarantee.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -34,11 +34,11 @@ def elastic_indices(gang: RunningGang) -> list[tuple[int, int]]:
 
 def uses_by_index(gang: RunningGang, cluster: ClusterIndex) -> list[tuple[int, NodeUse]]:
     """What each replica of the elastic role holds on schedulable nodes, by its index."""
-    found: list[tuple[int, NodeUse]] = []
+    uses: list[tuple[int, NodeUse]] = []
     for index, at in elastic_indices(gang):
-        alone = replace(gang, nodes=gang.nodes[at : at + 1], gpu_models=gang.gpu_models[at : at + 1])
-        found += [(index, use) for use in node_uses(alone, cluster)]
-    return found
+        replica = replace(gang, nodes=gang.nodes[at : at + 1], gpu_models=gang.gpu_models[at : at + 1])
+        uses += [(index, use) for use in node_uses(replica, cluster)]
+    return uses
 
 
 # Cost of losing one replica, in GPU-seconds per GPU: next to nothing, but fewer losses are better.
@@ -54,17 +54,24 @@ def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evicta
     """The elastic replicas of a gang above its minimum, the newest the cheapest."""
     if not replicas_to_spare(gang):
         return []
-    places = dict(elastic_indices(gang))
-    newest = {index: at for at, index in enumerate(sorted(places, reverse=True))}
-    found: list[Evictable] = []
+    positions = dict(elastic_indices(gang))
+    age_rank = {index: rank for rank, index in enumerate(sorted(positions, reverse=True))}
+    replicas: list[Evictable] = []
     for index, use in uses_by_index(gang, cluster):
-        older = _FIRST_RANK if places[index] == 0 else _OLDEST * newest[index] / len(newest)
-        found.append(Evictable(gang, (use,), _COST * max(1, use[1].gpu_count) * (1 + older), index))
-    return found
+        surcharge = _FIRST_RANK if positions[index] == 0 else _OLDEST * age_rank[index] / len(age_rank)
+        replicas.append(Evictable(gang, (use,), _COST * max(1, use[1].gpu_count) * (1 + surcharge), index))
+    return replicas
+
+
+def held_amounts(evictable: Evictable, preemption_policy: PreemptionPolicy) -> Mapping[str, int]:
+    """What the unit holds, by quota keys; of a whole gang on nodes that are not schedulable, too."""
+    if evictable.index is None:
+        return preemption_policy.exchange.usage_of(evictable.gang)
+    return amounts_of(evictable)
 
 
 def amounts_of(evictable: Evictable) -> dict[str, int]:
-    """What the unit holds, by quota keys."""
+    """What the unit holds on schedulable nodes, by quota keys."""
     amounts = total_amounts((request, model, members) for _, request, model, members in evictable.uses)
     if evictable.index is not None:
         del amounts[JOBS]  # the job itself runs on
@@ -74,22 +81,26 @@ def amounts_of(evictable: Evictable) -> dict[str, int]:
 def without_redundant(evictables: Iterable[Evictable]) -> list[Evictable]:
     """Without replicas whose whole gangs are in the list as well."""
     evictables = list(evictables)
-    whole = {evictable.gang.job_id for evictable in evictables if evictable.index is None}
-    return [evictable for evictable in evictables if evictable.index is None or evictable.gang.job_id not in whole]
+    whole_gangs = {evictable.gang.job_id for evictable in evictables if evictable.index is None}
+    return [
+        evictable for evictable in evictables if evictable.index is None or evictable.gang.job_id not in whole_gangs
+    ]
 
 
-def by_gang(evictables: Iterable[Evictable]) -> dict[JobId, list[Evictable]]:
+def replicas_by_gang(evictables: Iterable[Evictable]) -> dict[JobId, list[Evictable]]:
     """The single replicas by gang, without those of gangs that go as a whole."""
-    found: dict[JobId, list[Evictable]] = {}
+    replicas: dict[JobId, list[Evictable]] = {}
     for evictable in without_redundant(evictables):
         if evictable.index is not None:
-            found.setdefault(evictable.gang.job_id, []).append(evictable)
-    return found
+            replicas.setdefault(evictable.gang.job_id, []).append(evictable)
+    return replicas
 
 
 def shrinks_too_far(evictables: Iterable[Evictable]) -> bool:
     """Whether some gang would be left with fewer replicas than its minimum."""
-    return any(len(mine) > replicas_to_spare(mine[0].gang) for mine in by_gang(evictables).values())
+    return any(
+        len(replicas) > replicas_to_spare(replicas[0].gang) for replicas in replicas_by_gang(evictables).values()
+    )
 
 
 def replicas_that_may_leave(
@@ -98,31 +109,32 @@ def replicas_that_may_leave(
     """Those ``evictables`` that may all leave together for ``job``: the newest of each gang; whole gangs are kept as
     they are.
     """
-    last: list[Evictable] = []
-    for mine in by_gang(evictable for evictable in evictables if evictable.index is not None).values():
-        present = sorted(index for index, _ in elastic_indices(mine[0].gang))
-        newest = set(present[len(present) - replicas_to_spare(mine[0].gang) :])
-        last += [
-            evictable for evictable in sorted(mine, key=lambda evictable: evictable.order) if evictable.index in newest
+    newest_replicas: list[Evictable] = []
+    for replicas in replicas_by_gang(evictable for evictable in evictables if evictable.index is not None).values():
+        gang = replicas[0].gang
+        indices = sorted(index for index, _ in elastic_indices(gang))
+        newest = set(indices[len(indices) - replicas_to_spare(gang) :])
+        newest_replicas += [
+            replica for replica in sorted(replicas, key=lambda replica: replica.order) if replica.index in newest
         ]
-    return [evictable for evictable in evictables if evictable.index is None] + unguaranteed_replicas(
-        job, last, preemption_policy
-    )
+    whole_gangs = [evictable for evictable in evictables if evictable.index is None]
+    return whole_gangs + unguaranteed_replicas(job, newest_replicas, preemption_policy)
 
 
 def unguaranteed_replicas(
-    job: QueuedGang, evictables: Iterable[Evictable], preemption_policy: PreemptionPolicy
+    job: QueuedGang, replicas: Iterable[Evictable], preemption_policy: PreemptionPolicy
 ) -> list[Evictable]:
     """Without the replicas whose loss, after those before them, would cut into another project's guarantee.
 
     The same holds for another user's guarantee in the same project, except against a larger priority.
     """
-    shares, given = preemption_policy.shares, list[Evictable]()
-    for evictable in evictables:
-        if preemption_policy.is_guaranteed_part(job, evictable.gang, amounts_of(evictable)):
+    shares = preemption_policy.shares
+    unguaranteed: list[Evictable] = []
+    for replica in replicas:
+        if preemption_policy.is_guaranteed_part(job, replica.gang, amounts_of(replica)):
             continue
-        shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable), -1)
-        given.append(evictable)
-    for evictable in given:
-        shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable))
-    return given
+        shares.add(replica.gang.project, replica.gang.user, amounts_of(replica), -1)
+        unguaranteed.append(replica)
+    for replica in unguaranteed:
+        shares.add(replica.gang.project, replica.gang.user, amounts_of(replica))
+    return unguaranteed

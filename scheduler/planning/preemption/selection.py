@@ -1,0 +1,134 @@
+"""Victim selection for one preemptor: sets of which every preemption is justified and every bound is respected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.domain.ids import JobId
+from scheduler.planning.model import QueuedGang
+from scheduler.planning.placement.demand import Demand
+from scheduler.planning.placement.eligibility import Eligibility
+from scheduler.planning.preemption.candidates import PreemptionCandidates
+from scheduler.planning.preemption.capacities import HypotheticalCapacities
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
+from scheduler.planning.preemption.node_ranking import NodeRanking
+from scheduler.planning.preemption.policy import PreemptionPolicy
+from scheduler.planning.preemption.shrink_candidates import (
+    held_amounts,
+    replicas_by_gang,
+    replicas_that_may_leave,
+    shrinks_too_far,
+    unguaranteed_replicas,
+    without_redundant,
+)
+from scheduler.planning.preemption.victims import VictimSearch, VictimSet
+from scheduler.planning.preemption.within_quota import QuotaPreemption
+
+
+class VictimSelection:
+    """Selects victims for one preemptor after the other."""
+
+    def __init__(
+        self,
+        candidates: PreemptionCandidates,
+        capacities: HypotheticalCapacities,
+        preemption_policy: PreemptionPolicy,
+        eligibility: Eligibility,
+    ) -> None:
+        self.candidates = candidates
+        self.capacities = capacities
+        self.preemption_policy = preemption_policy
+        self.eligibility = eligibility
+
+    def for_capacity(self, preemptor: QueuedGang, demand: Demand) -> VictimSet | None:
+        """The victims for ``preemptor``; empty if what is stopping already suffices."""
+        what_if = self.capacities.of(preemptor)
+        draft = what_if.fits(demand)
+        if draft is not None:
+            self.capacities.claim_freed(preemptor, draft)
+            return VictimSet((), draft)
+        replicas = self._ranking(preemptor, with_gangs=False)
+        if replicas.evictables:
+            victims = self._within_bounds(preemptor, demand, replicas, what_if)
+            if victims is not None:
+                return victims
+        barred: frozenset[JobId] = frozenset()
+        while True:
+            ranking = self._ranking(preemptor, with_gangs=True, barred=barred)
+            if not ranking.evictables:
+                return None
+            victims = self._within_bounds(preemptor, demand, ranking, what_if)
+            if victims is None:
+                return None
+            unjustified = self._first_unjustified(preemptor, victims)
+            if unjustified is None:
+                return victims
+            barred |= {unjustified}
+
+    def for_quota(self, preemptor: QueuedGang) -> VictimSet | None:
+        """Victims of its own project for a job that is over its quota, and further victims for its room."""
+        what_if = self.capacities.of(preemptor)
+        quota_preemption = QuotaPreemption(preemptor, self.eligibility, self.preemption_policy, what_if)
+        fitting = quota_preemption.victims_to_fit(
+            self.candidates.replicas_for(preemptor) + self.candidates.gangs_of_lower_priority(preemptor)
+        )
+        if fitting is None:
+            return None
+        evictables, demand = fitting
+        if quota_preemption.place_without(evictables) is None:
+            keys = {evictable.key for evictable in evictables}
+            ranking = self._ranking(preemptor, with_gangs=True)
+            others = NodeRanking(evictable for evictable in ranking.alive if evictable.key not in keys)
+            what_if.evict(evictables)
+            additional = self._within_bounds(preemptor, demand, others, what_if)
+            what_if.restore(evictables)
+            if additional is None:
+                return None
+            evictables = [*evictables, *additional.evictables]
+        victims = quota_preemption.pruned(evictables)
+        if victims is None or not self._is_within_bounds(preemptor, victims):
+            return None
+        return None if self._first_unjustified(preemptor, victims) else victims
+
+    def _ranking(
+        self, preemptor: QueuedGang, *, with_gangs: bool, barred: frozenset[JobId] = frozenset()
+    ) -> NodeRanking:
+        return self.candidates.ranking(preemptor, self.capacities.revision, with_gangs=with_gangs, barred=barred)
+
+    def _within_bounds(
+        self, preemptor: QueuedGang, demand: Demand, ranking: NodeRanking, what_if: EvictionWhatIf
+    ) -> VictimSet | None:
+        """A victim set that leaves every elastic gang its minimum of replicas (or stops it), and every other project
+        its guaranteed replicas.
+        """
+        victims = VictimSearch(demand, ranking, what_if).choose()
+        if victims is None or self._is_within_bounds(preemptor, victims):
+            return victims
+        # Retry with the replicas that may leave in any case.
+        removable = replicas_that_may_leave(preemptor, ranking.alive, self.preemption_policy)
+        victims = VictimSearch(demand, NodeRanking(removable), what_if).choose()
+        return victims if victims is not None and self._is_within_bounds(preemptor, victims) else None
+
+    def _is_within_bounds(self, preemptor: QueuedGang, victims: VictimSet) -> bool:
+        leaving = [replica for replicas in replicas_by_gang(victims.evictables).values() for replica in replicas]
+        return not shrinks_too_far(leaving) and len(
+            unguaranteed_replicas(preemptor, leaving, self.preemption_policy)
+        ) == len(leaving)
+
+    def _first_unjustified(self, preemptor: QueuedGang, victims: VictimSet) -> JobId | None:
+        """The first victim whose preemption is no longer justified once the victims before it are gone; ``None``: all
+        are.
+        """
+        policy = self.preemption_policy
+        released: list[tuple[Evictable, Mapping[str, int]]] = []
+        unjustified: JobId | None = None
+        for evictable in without_redundant(victims.evictables):
+            if evictable.index is None and policy.reason_to_preempt(preemptor, evictable.gang) is None:
+                unjustified = evictable.gang.job_id
+                break
+            amounts = held_amounts(evictable, policy)
+            policy.shares.add(evictable.gang.project, evictable.gang.user, amounts, -1)
+            released.append((evictable, amounts))
+        for evictable, amounts in released:
+            policy.shares.add(evictable.gang.project, evictable.gang.user, amounts)
+        return unjustified
