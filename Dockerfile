@@ -34,13 +34,14 @@ FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Trainmaster control plane" \
-      org.opencontainers.image.description="API, scheduler, clock and migrations of Trainmaster, a managed training platform for your own machines." \
+      org.opencontainers.image.description="API, scheduler, clock and migrations of Trainmaster" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 # 1000 is also the default user of jobs: what one of them writes, the other can read and delete.
 RUN groupadd --gid 1000 trainmaster \
-    && useradd --uid 1000 --gid 1000 --no-create-home --home-dir /var/lib/trainmaster --shell /usr/sbin/nologin trainmaster \
+    && useradd --uid 1000 --gid 1000 --no-create-home --home-dir /var/lib/trainmaster \
+       --shell /usr/sbin/nologin trainmaster \
     && install -d -o trainmaster -g trainmaster -m 0700 /var/lib/trainmaster
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/trainmaster /opt/trainmaster

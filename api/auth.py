@@ -136,7 +136,8 @@ def _demand(member: ProjectMembership, role: Role) -> ProjectMembership:
 
 
 def _find_member(session: Session, caller: Caller, condition: object) -> ProjectMembership | None:
-    query = select(Project.id, Project.name, Membership.role).where(condition, Project.deleted_at.is_(None))  # type: ignore[arg-type]
+    query = select(Project.id, Project.name, Membership.role)
+    query = query.where(condition, Project.deleted_at.is_(None))  # type: ignore[arg-type]
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
     row = session.execute(query.join(Membership, link, isouter=caller.is_admin)).one_or_none()
     if row is None:

@@ -297,7 +297,7 @@ def _prepare(settings: Settings) -> tuple[str, int]:
 
     engine = make_engine(settings.resolved_database_url)
     try:
-        link = prepare_home(make_sessions(engine), settings, datetime.now(UTC))  # noqa: TID251 (the edge of the process)
+        link = prepare_home(make_sessions(engine), settings, datetime.now(UTC))  # noqa: TID251 (the process' edge)
         return link, _ticks(settings)
     except TrainmasterError as error:
         raise CannotStart(error.sentence) from error

@@ -23,7 +23,8 @@ def _render_type(kind: str, value: Any, _context: AutogenContext) -> str | Liter
         return False
     if isinstance(value, UtcDateTime):
         return "sa.DateTime(timezone=True)"
-    variants = {name: type(variant) for name, variant in value._variant_mapping.items()}  # noqa: SLF001 (the API that alembic has for it is this)
+    # Alembic has no other API for it.
+    variants = {name: type(variant) for name, variant in value._variant_mapping.items()}  # noqa: SLF001
     if isinstance(value, type(Json)) and variants == {"postgresql": JSONB}:
         return "json_type"
     if isinstance(value, type(BigId)) and variants == {"sqlite": Integer}:

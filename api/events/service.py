@@ -36,7 +36,8 @@ _POLL_S: Final = 0.25
 
 def page_of(rows: Sequence[AnyRow], limit: int) -> Page[EventView]:
     """A page from ``limit`` + 1 rows."""
-    items = [EventView.model_construct(**row._mapping) for row in rows[:limit]]  # noqa: SLF001 (public in spite of its name)
+    # `_mapping` is public in spite of its name.
+    items = [EventView.model_construct(**row._mapping) for row in rows[:limit]]  # noqa: SLF001
     cursor = make_cursor(items[-1].id) if len(rows) > limit else None
     return Page[EventView].model_construct(items=items, next_cursor=cursor)
 

@@ -213,7 +213,7 @@ class _FolderScan:
         if "saved_model.pb" in inside:
             is_whole = self._tree.exists(self._path(f"{name}/variables/variables.index"))
             return "savedmodel", "" if is_whole else "Its variables are not there (yet)."
-        if inside & _HUGGINGFACE and any(os.path.splitext(file)[1] in _FORMATS for file in inside):  # noqa: PTH122 (no Path per file)
+        if inside & _HUGGINGFACE and any(_suffix(file) in _FORMATS for file in inside):
             is_late = name.startswith("checkpoint-") and "trainer_state.json" not in inside
             return (
                 "huggingface",
@@ -226,9 +226,9 @@ class _FolderScan:
     def _detect_file_format(self, name: str, size: int) -> tuple[str, str] | None:
         if name.startswith(".") or name.endswith(_UNFINISHED):
             bare = _bare(name)
-            form = _FORMATS.get(os.path.splitext(bare)[1])  # noqa: PTH122 (no Path per file)
+            form = _FORMATS.get(_suffix(bare))
             return (form, _BEING_WRITTEN) if form is not None and self._is_own else None
-        suffix = os.path.splitext(name)[1]  # noqa: PTH122 (no Path per file)
+        suffix = _suffix(name)
         form = _FORMATS.get(suffix)
         if form is None or not (self._is_own or suffix in _SURE):
             return None
@@ -301,8 +301,12 @@ def _form_of(inside: set[str]) -> str:
         return "shards"
     if "saved_model.pb" in inside:
         return "savedmodel"
-    forms = {_FORMATS.get(os.path.splitext(name)[1]) for name in inside if not name.endswith(".json")} - {None}  # noqa: PTH122 (no Path per file)
+    forms = {_FORMATS.get(_suffix(name)) for name in inside if not name.endswith(".json")} - {None}
     return "trainmaster" if len(forms) != 1 else str(next(iter(forms)))
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1]  # noqa: PTH122 (no Path per file)
 
 
 def _is_whole(fd: int, size: int, suffix: str) -> bool:

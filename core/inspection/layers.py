@@ -35,7 +35,8 @@ _OPTIMIZER_PARTS: Final = frozenset(
 )
 # Slots of TensorFlow 1, after the variable's name.
 _SLOT: Final = re.compile(
-    r"/(Adam|Adam_1|AdamW|Momentum|Adagrad|Adadelta|Adadelta_1|RMSProp|RMSProp_1|Ftrl|Ftrl_1|ExponentialMovingAverage)(_\d+)?$"
+    r"/(Adam|Adam_1|AdamW|Momentum|Adagrad|Adadelta|Adadelta_1|RMSProp|RMSProp_1|Ftrl|Ftrl_1|ExponentialMovingAverage)"
+    r"(_\d+)?$"
 )
 _SPLIT: Final = re.compile(r"[./]")
 

@@ -89,7 +89,7 @@ class CeleryWakeup:
                 self._app.send_task(
                     TASK_OF_TOPIC[topic], args=(key,) if key else (), queue=QUEUE_OF_TOPIC[topic], **options
                 )
-            except Exception:  # noqa: BLE001, S110 - the edge of a hint: whatever the broker says, the wake-up may be lost
+            except Exception:  # noqa: BLE001, S110 - whatever the broker says, the wake-up may be lost
                 pass
 
 

@@ -198,7 +198,8 @@ class DockerExecutor:
         except EngineError as error:
             raise ExecutorTryAgain(f"The Docker engine did not end it: {error.message}; it is tried again.") from error
 
-    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 - always is
+    # Each observation is fresh.
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002
         return newest_generations(
             self._ask(partial(self._observer.observe, summary)) for summary in self._list(attempt_id)
         )
@@ -320,7 +321,8 @@ class DockerExecutor:
                 is_being_made = isinstance(error, NameTaken) or "bridge name" in error.message
                 if not is_being_made or time.monotonic() > end:
                     raise
-                time.sleep(_LOOK_S)  # noqa: TID251 - the engine has no event for a network that another process completes
+                # The engine has no event for a network that another process completes.
+                time.sleep(_LOOK_S)  # noqa: TID251
 
     # Looking and removing
 

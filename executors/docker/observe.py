@@ -168,7 +168,7 @@ class ContainerObserver:
     def _without_record(self, container: str, found: Mapping[str, Any]) -> ReplicaExit:
         """The runtime was killed itself, or could not write."""
         state = found["State"]
-        code, at = int(state["ExitCode"]), _time(state.get("FinishedAt")) or datetime.now(UTC)  # noqa: TID251 - the edge
+        code, at = int(state["ExitCode"]), _time(state.get("FinishedAt")) or datetime.now(UTC)  # noqa: TID251 (edge)
         message = self._engine.logs(container, _LOG_TAIL_LINES)
         if code == _FOUND_DEAD:
             sentence = "The Docker engine or its machine went down and took the container with it."

@@ -117,7 +117,8 @@ class ProcessExecutor:
             # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
             ReplicaFolder(self._run_dir).write(self._api_file.name, {"url": api_url})
 
-    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:  # noqa: ARG002 - the folder is this platform's alone
+    # `database_id` is not needed: the folder is this platform's alone.
+    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:  # noqa: ARG002
         return (machine.describe_machine(self._known_gpus()),)
 
     def assign_addresses(

@@ -15,7 +15,9 @@ down_revision = "0021"
 branch_labels = None
 depends_on = None
 
-_JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), "postgresql")
+_JSON = sa.JSON(none_as_null=True).with_variant(
+    postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), "postgresql"
+)
 _TIME = sa.DateTime(timezone=True)
 
 

@@ -1,4 +1,4 @@
-"""A project has one endpoint of a name: two requests at once could make two, and neither was found by its name any more.
+"""A project has one endpoint of a name: two concurrent requests could make two, and their name led to neither.
 
 Revision ID: 0023
 Revises: 0022

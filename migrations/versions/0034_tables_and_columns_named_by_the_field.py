@@ -105,7 +105,7 @@ def _rename_event_index(old: str, new: str) -> None:
 def _copy_rows(old: str, new: str, columns: dict[str, str]) -> None:
     """``columns``: new name -> old name."""
     names, sources = ", ".join(columns), ", ".join(columns.values())
-    op.execute(sa.text(f"INSERT INTO {new} ({names}) SELECT {sources} FROM {old}"))  # noqa: S608 (constants of this file)
+    op.execute(sa.text(f"INSERT INTO {new} ({names}) SELECT {sources} FROM {old}"))  # noqa: S608 (constants)
 
 
 def _copy(old: str, new: str, columns: dict[str, str]) -> None:

@@ -23,7 +23,8 @@ _CODE: Final = "code"
 _NO_BLANKS: Final = re.compile(r"[^\s]+")
 # https://github.com/distribution/reference: a host with a port, lower-case parts, a tag, a digest.
 _REFERENCE: Final = re.compile(
-    r"([a-zA-Z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+    r"([a-zA-Z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
 _PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9]+)?(=[A-Za-z0-9.+:~-]+)?")
 _ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

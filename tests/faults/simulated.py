@@ -181,7 +181,8 @@ class Process:
         self.world = world
         self.is_dead = False
         self.dues = 0
-        executor: Executor = SteppedExecutor(world, FakeExecutor(world.engine, world.executor_faults))  # type: ignore[assignment]
+        fake = FakeExecutor(world.engine, world.executor_faults)
+        executor: Executor = SteppedExecutor(world, fake)  # type: ignore[assignment]
         self.control = ControlContext(
             sessions=world.sessions,
             executor=executor,

@@ -150,11 +150,13 @@ class Schedule:
             self.world.at(submitted, lambda case=case: self._submit(case))  # type: ignore[misc]
             if draw.random() < 0.25:
                 # Soon: while it is being started, and something may still be on its way.
-                self.world.at(submitted + draw.uniform(0, 6), lambda case=case: self._ask(case, verbs.Verb.CANCEL))  # type: ignore[misc]
+                at = submitted + draw.uniform(0, 6)
+                self.world.at(at, lambda case=case: self._ask(case, verbs.Verb.CANCEL))  # type: ignore[misc]
             if draw.random() < 0.15:
                 at = draw.uniform(1, 25)
                 self.world.at(at, lambda case=case: self._ask(case, verbs.Verb.PAUSE))  # type: ignore[misc]
-                self.world.at(at + draw.uniform(0.5, 8), lambda case=case: self._ask(case, verbs.Verb.RESUME))  # type: ignore[misc]
+                at += draw.uniform(0.5, 8)
+                self.world.at(at, lambda case=case: self._ask(case, verbs.Verb.RESUME))  # type: ignore[misc]
         if draw.random() < 0.5:
             node = draw.choice(NODES).name
             at = draw.uniform(2, 20)

@@ -27,7 +27,8 @@ def _curves(name: str = "run") -> Curves:
 
 
 def _words(path: Path) -> str:
-    return " ".join("".join(text.itertext()) for text in ET.parse(path).iter("{http://www.w3.org/2000/svg}text"))  # noqa: S314 (our own file)
+    drawing = ET.parse(path)  # noqa: S314
+    return " ".join("".join(text.itertext()) for text in drawing.iter("{http://www.w3.org/2000/svg}text"))
 
 
 def test_the_curves_of_a_run_that_can_be_worked_out_by_hand() -> None:

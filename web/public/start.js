@@ -6,8 +6,8 @@ try {
   // No storage: the system's choice holds.
 }
 
-// A part of the application that is lost on its way (the network changed, the API was just started anew) leaves an empty
-// page for ever: browsers do not ask again. Once the page is complete, what fails is told where it was wanted.
+// A part of the application that is lost on its way (the network changed, the API was just restarted) leaves an empty
+// page for ever: browsers do not ask again. Once the page is complete, failures are reported where they occur.
 const TRIES = 5;
 const WITHIN_MS = 60_000;
 let isLost = false;

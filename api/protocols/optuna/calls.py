@@ -73,6 +73,7 @@ def perform(opened: Callable[[], _CachedStorage], method: str, body: bytes) -> b
         raise Unavailable("The storage of Optuna's studies is away or busy; try again in a moment.") from error
     finally:
         if storage is not None:
-            storage._backend.remove_session()  # noqa: SLF001 the session is bound to this thread; the next call may run in another
+            # The session is bound to this thread; the next call may run in another.
+            storage._backend.remove_session()  # noqa: SLF001
     data: bytes = answer.SerializeToString()
     return data

@@ -16,7 +16,8 @@ from api.protocols.vertex.proto import camel, snake
 from core.domain.errors import InvalidRequest
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<sign><=|>=|!=|=|<|>|:|\(|\)|-(?=[A-Za-z(]))|(?P<word>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9]{2}:[0-9]{2})|[^\s"'()<>=!:]+))"""
+    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<sign><=|>=|!=|=|<|>|:|\(|\)|-(?=[A-Za-z(]))"""
+    r"""|(?P<word>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9]{2}:[0-9]{2})|[^\s"'()<>=!:]+))"""
 )
 _LONGEST: Final = 4_000
 _DEEPEST: Final = 20

@@ -253,7 +253,8 @@ def write_vertex_table(
     values = {"entries": list(entries), "generation": seen + 1, "updated_at": now, "updated_by": by}
     if seen:
         is_seen = (VertexTableRow.name == _TABLE) & (VertexTableRow.generation == seen)
-        if session.execute(update(VertexTableRow).where(is_seen).values(**values)).rowcount != 1:  # type: ignore[attr-defined]
+        result = session.execute(update(VertexTableRow).where(is_seen).values(**values))
+        if result.rowcount != 1:  # type: ignore[attr-defined]
             raise StaleWrite(_STALE)
     else:
         try:

@@ -282,7 +282,8 @@ _RULES: Final = (
 _PREFIX: Final = re.compile(r"^(?:\d{4}-\d\d-\d\dT[\d:.]+Z ?)?(?:\[rank ?\d+\]:? ?)*")
 # The last line of a Python traceback, by naming convention; the message is optional.
 _EXCEPTION: Final = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b(?::\s.*)?$"
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b"
+    r"(?::\s.*)?$"
 )
 _QUOTE_CHARS: Final = 300
 _RUNTIME: Final = "trainmaster: "  # how the runtime begins its lines in a log

@@ -17,10 +17,10 @@ import urllib3
 
 from core.domain.errors import ExecutorTryAgain
 from executors.kubernetes.api_server.access import Access, ApiConnection
-from executors.kubernetes.api_server.errors import ApiRefused as ApiRefused  # noqa: PLC0414 (the same)
+from executors.kubernetes.api_server.errors import ApiRefused as ApiRefused  # noqa: PLC0414 (re-exported)
 from executors.kubernetes.api_server.errors import Gone as Gone  # noqa: PLC0414 (the same)
 from executors.kubernetes.api_server.errors import ObjectConflict as ObjectConflict  # noqa: PLC0414 (the same)
-from executors.kubernetes.api_server.errors import ObjectExists as ObjectExists  # noqa: PLC0414 (part of this interface)
+from executors.kubernetes.api_server.errors import ObjectExists as ObjectExists  # noqa: PLC0414 (the same)
 from executors.kubernetes.api_server.errors import ObjectNotFound as ObjectNotFound  # noqa: PLC0414 (the same)
 from executors.kubernetes.api_server.errors import QuotaFull, ServerBusy, error_of, read_status
 

@@ -99,7 +99,8 @@ class ClientMethod(_Bound, Generic[P, T]):
 class IterMethod(_Bound, Generic[P, Item]):
     """A flow that emits ``Item`` values, as an iterator."""
 
-    def __init__(self, make: Callable[P, Executable[None]], of: type[Item]) -> None:  # noqa: ARG002 (for the type checker)
+    # `of` is for the type checker.
+    def __init__(self, make: Callable[P, Executable[None]], of: type[Item]) -> None:  # noqa: ARG002
         super().__init__(make)
 
     @overload

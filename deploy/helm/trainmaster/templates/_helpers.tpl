@@ -1,5 +1,6 @@
 {{- define "tm.name" -}}
-{{- if contains "trainmaster" .Release.Name -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{- else -}}{{ printf "%s-trainmaster" .Release.Name | trunc 40 | trimSuffix "-" }}{{- end -}}
+{{- $name := contains "trainmaster" .Release.Name | ternary .Release.Name (printf "%s-trainmaster" .Release.Name) -}}
+{{- $name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "tm.labels" -}}
@@ -33,7 +34,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Where a volume is: one of the three first ones, or one of storage.more. */}}
 {{- define "tm.whereIs" -}}
 {{- $storage := .root.Values.storage -}}
-{{- if has .name (list "home" "output" "data") -}}{{ toJson (index $storage .name) }}{{- else -}}{{ toJson (index $storage.more .name) }}{{- end -}}
+{{- $volumes := has .name (list "home" "output" "data") | ternary $storage $storage.more -}}
+{{- toJson (index $volumes .name) -}}
 {{- end -}}
 
 {{/* The volumes of jobs: output, data, and those of storage.more. */}}
@@ -58,7 +60,8 @@ persistentVolumeClaim: {claimName: {{ $source.claim | quote }}}
 {{- else if and $source.memory (eq .name "home") -}}
 emptyDir: {}
 {{- else -}}
-{{- fail (printf "storage%s.%s: say where it is, by hostPath, nfs or claim (see values.yaml)" (ternary "" ".more" (has .name (list "home" "output" "data"))) .name) -}}
+{{- $key := ternary "" ".more" (has .name (list "home" "output" "data")) -}}
+{{- fail (printf "storage%s.%s: say where it is, by hostPath, nfs or claim (see values.yaml)" $key .name) -}}
 {{- end -}}
 {{- end -}}
 
@@ -93,7 +96,8 @@ emptyDir: {}
 {{- if $source.hostPath -}}
 {{- $found = append $found (dict "name" $name "kind" "local" "root" $root) -}}
 {{- else if $source.nfs -}}
-{{- $found = append $found (dict "name" $name "kind" "nfs" "root" $root "config" (dict "server" $source.nfs.server "path" $source.nfs.path)) -}}
+{{- $config := dict "server" $source.nfs.server "path" $source.nfs.path -}}
+{{- $found = append $found (dict "name" $name "kind" "nfs" "root" $root "config" $config) -}}
 {{- else if $source.claim -}}
 {{- $found = append $found (dict "name" $name "kind" "pvc" "root" $root "config" (dict "claim" $source.claim)) -}}
 {{- end -}}
@@ -113,7 +117,9 @@ emptyDir: {}
 {{- define "tm.hostPaths" -}}
 {{- $found := list -}}
 {{- range $name := include "tm.volumeNames" . | fromJsonArray -}}
-{{- with (include "tm.whereIs" (dict "root" $ "name" $name) | fromJson).hostPath }}{{ $found = append $found . }}{{ end -}}
+{{- with (include "tm.whereIs" (dict "root" $ "name" $name) | fromJson).hostPath -}}
+{{- $found = append $found . -}}
+{{- end -}}
 {{- end -}}
 {{- join ":" $found -}}
 {{- end -}}
@@ -132,8 +138,11 @@ emptyDir: {}
 - {name: TRAINMASTER_HOME, value: /var/lib/trainmaster}
 - {name: TRAINMASTER_EXECUTOR, value: kubernetes}
 - {name: TRAINMASTER_INSTANCE, value: {{ include "tm.instance" . | quote }}}
-- {name: TRAINMASTER_API_URL, value: {{ .Values.url | default (printf "http://%s:%v" (include "tm.apiHost" .) .Values.api.service.port) | quote }}}
-- {name: TRAINMASTER_REPLICA_API_URL, value: {{ printf "http://%s:%v" (include "tm.apiHost" .) (ternary 8765 .Values.api.service.port .Values.api.service.headless) | quote }}}
+{{- $host := include "tm.apiHost" . }}
+{{- $port := .Values.api.service.port }}
+{{- $replicaPort := ternary 8765 $port .Values.api.service.headless }}
+- {name: TRAINMASTER_API_URL, value: {{ .Values.url | default (printf "http://%s:%v" $host $port) | quote }}}
+- {name: TRAINMASTER_REPLICA_API_URL, value: {{ printf "http://%s:%v" $host $replicaPort | quote }}}
 - {name: TRAINMASTER_RUNTIME_IMAGE, value: {{ .Values.jobs.runtimeImage | quote }}}
 - {name: TRAINMASTER_DEFAULT_IMAGE, value: {{ .Values.jobs.defaultImage | quote }}}
 - {name: TRAINMASTER_IMAGE_PULL_SECRETS, value: {{ join "," .Values.jobs.pullSecrets | quote }}}
@@ -157,7 +166,13 @@ emptyDir: {}
 {{- end -}}
 
 {{- define "tm.podSecurity" -}}
-securityContext: {runAsNonRoot: true, runAsUser: 1000, runAsGroup: 1000, fsGroup: 1000, fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+  runAsGroup: 1000
+  fsGroup: 1000
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
 {{- define "tm.containerSecurity" -}}
@@ -245,9 +260,12 @@ spec:
           ports:
             - {name: http, protocol: TCP, containerPort: {{ .port }}}
           # Live: the process answers, whatever the database does. Ready: requests can be served.
-          startupProbe: {httpGet: {path: {{ .live }}, port: http}, periodSeconds: 2, timeoutSeconds: 5, failureThreshold: 60}
-          livenessProbe: {httpGet: {path: {{ .live }}, port: http}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
-          readinessProbe: {httpGet: {path: {{ .ready }}, port: http}, periodSeconds: 3, timeoutSeconds: 5, failureThreshold: 2}
+          startupProbe:
+            {httpGet: {path: {{ .live }}, port: http}, periodSeconds: 2, timeoutSeconds: 5, failureThreshold: 60}
+          livenessProbe:
+            {httpGet: {path: {{ .live }}, port: http}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+          readinessProbe:
+            {httpGet: {path: {{ .ready }}, port: http}, periodSeconds: 3, timeoutSeconds: 5, failureThreshold: 2}
           resources: {{- toYaml $part.resources | nindent 12 }}
           volumeMounts:
             {{- if eq .part "beat" }}

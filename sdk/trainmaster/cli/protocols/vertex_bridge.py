@@ -100,7 +100,8 @@ def _made(folder: Path, names: list[str] | None) -> Tls:
     from trainmaster.vertex_bridge import certificates
 
     try:
-        is_new = certificates.ensure(folder, names or certificates.default_names(), datetime.now(UTC))  # noqa: TID251 (the edge reads the clock)
+        # The command line reads the clock.
+        is_new = certificates.ensure(folder, names or certificates.default_names(), datetime.now(UTC))  # noqa: TID251
     except ValueError as error:
         raise WrongUse(f"--name: one of {', '.join(names or ())} is neither a host's name nor an address.") from error
     except OSError as error:

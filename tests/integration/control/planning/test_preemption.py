@@ -24,7 +24,8 @@ FOREVER = Script(run_for=timedelta(hours=9))
 
 def set_policy(plane, **settings) -> None:
     with unit_of_work(plane.sessions) as session:
-        write_policy(session, settings, seen=StoredPolicy(None, {}), by="ann", now=plane.engine.now)  # type: ignore[arg-type]
+        now = plane.engine.now
+        write_policy(session, settings, seen=StoredPolicy(None, {}), by="ann", now=now)  # type: ignore[arg-type]
 
 
 def say(monkeypatch: pytest.MonkeyPatch, **more) -> None:

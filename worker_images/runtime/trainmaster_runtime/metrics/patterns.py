@@ -38,8 +38,8 @@ _TQDM = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s{0,20}(?P<done>\d{1,15})/(?P<all>\
 # `115/600 ━━━━━━━━━━━━━━━━━━━━ 3s 8ms/step - loss: 0.5`, `115/600 [====>.......] - ETA: 3s`
 _KERAS = re.compile(r"^\s{0,20}(?P<done>\d{1,15})/(?P<all>\d{1,15}) (?:[━╸╺]{3}|\[[=>.]{5,100}\])")
 _OTHERS = re.compile(
-    r"(?<![a-z])(?:val|valid|validat|eval|test|infer|predict|download|upload|load|fetch|build|sanity|shard|token|prepro|prepar"
-    r"|warm|sampl|generat|map|filter|extract|convert|compil|sav|resolv|skip|find)",
+    r"(?<![a-z])(?:val|valid|validat|eval|test|infer|predict|download|upload|load|fetch|build|sanity|shard|token|prepro"
+    r"|prepar|warm|sampl|generat|map|filter|extract|convert|compil|sav|resolv|skip|find)",
     re.IGNORECASE,
 )
 _UNIT_OF_OTHERS = re.compile(r"(?:B|examples|files?|ex|rows|tokens)/s")

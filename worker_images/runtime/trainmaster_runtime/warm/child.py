@@ -336,5 +336,5 @@ def _close_files() -> None:
         try:
             if not stream.closed and stream.writable():
                 stream.close()
-        except Exception:  # noqa: BLE001, S112 - of the user's own class, or a full disk: the teardown lets it pass, too
+        except Exception:  # noqa: BLE001, S112 - of the user's own class, or a full disk: the teardown passes it
             continue

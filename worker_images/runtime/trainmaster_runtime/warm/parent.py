@@ -66,7 +66,7 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     parent.end = end
     try:
         _preload(parent, parent_config["memory_bytes"])
-    except BaseException as error:  # noqa: BLE001 - an import's error, SystemExit too, is recorded and must not reach a job
+    except BaseException as error:  # noqa: BLE001 - an import's error, SystemExit too, is recorded and reaches no job
         pool_files.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
         os._exit(1)
     pool_files.write(

@@ -94,7 +94,7 @@ def _become_parent(parent_config: dict[str, Any], parent_folder: str, lock: int)
         os.close(opened)
     os.set_inheritable(lock, True)
     # It never comes to the module: see `interpreter_main`.
-    os.execve(parent_config["python"], [parent_config["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606 - that is the product
+    os.execve(parent_config["python"], [parent_config["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606
 
 
 if __name__ == "__main__":

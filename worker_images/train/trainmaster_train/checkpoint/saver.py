@@ -37,7 +37,8 @@ class StateSnapshot:
         """
         for target, source, _, _ in self.later:
             target.copy_(source)
-        changed = [place for _, source, version, place in self.later if source._version != version]  # noqa: SLF001 (torch's own counter of changes, as its documentation names it)
+        # `_version` is torch's own counter of changes, as its documentation names it.
+        changed = [place for _, source, version, place in self.later if source._version != version]  # noqa: SLF001
         if changed:
             raise CheckpointError(
                 f"{changed[0]} was changed before optimizer.step() while it was being copied, so this checkpoint is "

@@ -197,7 +197,8 @@ class _DdpTiming:
         # A ring sends each byte twice, except for one share (Patarasuk and Yuan, 2009).
         self._sent_bytes = int(gradients * sent_share * 2 * (world_size - 1) / world_size)
         self._is_on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-        model._set_ddp_runtime_logging_sample_rate(_READ_EVERY_ON_GPU if self._is_on_gpu else 1)  # noqa: SLF001 (torch has no other way)
+        # Torch has no other way.
+        model._set_ddp_runtime_logging_sample_rate(_READ_EVERY_ON_GPU if self._is_on_gpu else 1)  # noqa: SLF001
         self._ended: Optional[int] = None
         self._waited_s = self._hidden_s = 0.0
 

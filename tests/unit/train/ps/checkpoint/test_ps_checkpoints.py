@@ -23,7 +23,16 @@ from trainmaster_train.ps.server.server import ParameterServer  # noqa: E402
 from trainmaster_train.ps.server.sessions import WorkerRequest  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, Cluster, flip_a_bit, make_model, sgd, step, together, values_of  # noqa: E402
+from tests.unit.train.ps.loopback import (  # noqa: E402
+    WITHIN_S,
+    Cluster,
+    flip_a_bit,
+    make_model,
+    sgd,
+    step,
+    together,
+    values_of,
+)
 
 
 def adam(model: Any) -> Any:

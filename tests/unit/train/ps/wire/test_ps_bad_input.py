@@ -12,7 +12,14 @@ import trainmaster_train as tm
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import NonFiniteGradientError, Options, ParameterServerError, RefusedError, load_model, run  # noqa: E402
+from trainmaster_train.ps import (  # noqa: E402
+    NonFiniteGradientError,
+    Options,
+    ParameterServerError,
+    RefusedError,
+    load_model,
+    run,
+)
 from trainmaster_train.ps.checkpoint import shard_checkpoint  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server import shard  # noqa: E402

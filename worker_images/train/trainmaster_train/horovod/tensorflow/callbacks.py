@@ -78,7 +78,7 @@ class LearningRateScheduleCallback(KerasCallback):
         start_epoch: int = 0,
         end_epoch: Optional[int] = None,
         staircase: bool = True,
-        momentum_correction: bool = True,  # noqa: ARG002 (Horovod's signature; current optimizers store velocity separately)
+        momentum_correction: bool = True,  # noqa: ARG002 (Horovod's; optimizers store velocity separately)
         steps_per_epoch: Optional[int] = None,
     ) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
@@ -334,8 +335,7 @@ def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]
     named = list(given)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
         raise ValueError("named_parameters takes pairs of name and parameter: model.named_parameters().")
-    visited: Set[str] = set()
-    duplicates = sorted({name for name, _ in named if name in visited or visited.add(name)})  # type: ignore[func-returns-value]
+    duplicates = sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
     if duplicates:
         raise ValueError(
             f"named_parameters: {', '.join(duplicates[:5])} is named twice; each name is for one parameter."

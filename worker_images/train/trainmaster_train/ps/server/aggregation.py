@@ -146,7 +146,8 @@ class GradientAggregator:
 
 def _mean_rows(parts: Sequence[RowGradients], count: int) -> RowGradients:
     """The sum of several workers' rows divided by ``count``, each row once."""
-    indices, places = torch.cat([part[0] for part in parts]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    rows = torch.cat([part[0] for part in parts])
+    indices, places = rows.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     values = torch.cat([part[1] for part in parts])
     total = torch.zeros(len(indices), values.shape[1], dtype=values.dtype).index_add_(0, places, values)
     return indices, total.div_(count)

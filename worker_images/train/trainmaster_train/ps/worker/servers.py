@@ -240,7 +240,8 @@ class Servers:
 
         for slab in self._layout.slabs:
             for member in slab.members:
-                self._values.parameters[member.name].register_post_accumulate_grad_hook(taken(member.name))  # type: ignore[no-untyped-call]
+                parameter = self._values.parameters[member.name]
+                parameter.register_post_accumulate_grad_hook(taken(member.name))  # type: ignore[no-untyped-call]
 
     def _with_context(self, error: NonFiniteGradientError) -> NonFiniteGradientError:
         return NonFiniteGradientError(
