@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -24,12 +25,25 @@ PACKAGES = (
 )
 # Written once, and never changed afterwards.
 FROZEN = ("migrations/versions/",)
-GENERATED = (".gen.ts", "package-lock.json", "openapi.json", "requirements.lock")
+# Locks; the API's and the job spec's schemas; what `make_files.py` and `regenerate.py` of the tests write.
+GENERATED = re.compile(
+    r"\.gen\.ts$|package-lock\.json$|\.lock$|openapi\.json$|job-spec\.schema\.json$"
+    r"|tests/unit/inspection/files/(?!README)|tests/unit/contracts/golden/"
+)
+
+
+def tracked_files(*suffixes: str) -> tuple[Path, ...]:
+    """Files which git tracks or would track, relative to the root; frozen and generated files are left out."""
+    return tuple(path for path in _written_files() if path.name.endswith(suffixes) and not str(path).startswith(FROZEN))
+
+
+def text_files() -> tuple[Path, ...]:
+    """Files of any kind but images that git tracks or would track, frozen ones too; generated files are left out."""
+    return tuple(path for path in _written_files() if path.suffix != ".png")
 
 
 @cache
-def tracked_files(*suffixes: str) -> tuple[Path, ...]:
-    """Files which git tracks or would track, relative to the root; frozen and generated files are left out."""
+def _written_files() -> tuple[Path, ...]:
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -37,14 +51,7 @@ def tracked_files(*suffixes: str) -> tuple[Path, ...]:
         text=True,
         check=True,
     ).stdout.splitlines()
-    return tuple(
-        Path(name)
-        for name in sorted(set(listing))
-        if name.endswith(suffixes)
-        and not name.startswith(FROZEN)
-        and not name.endswith(GENERATED)
-        and (ROOT / name).is_file()
-    )
+    return tuple(Path(name) for name in sorted(set(listing)) if not GENERATED.search(name) and (ROOT / name).is_file())
 
 
 def source_modules() -> tuple[Path, ...]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
-from tests.architecture.source_tree import source_modules, syntax_tree, text_lines, tracked_files
+from tests.architecture.source_tree import source_modules, syntax_tree, text_files, text_lines, tracked_files
 
 MODULES_PER_FOLDER = 20
 LINES_PER_MODULE = 600
 LINES_PER_FUNCTION = 70
 LINE_LENGTH = 120
-# Words for a checker must stand on the line that they are about.
-PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore|fmt: skip).*$")
 
 
 def test_no_folder_holds_more_than_twenty_modules() -> None:
@@ -44,25 +40,13 @@ def test_no_function_has_more_than_seventy_lines_of_code() -> None:
 
 
 def test_no_line_is_longer_than_a_hundred_and_twenty_characters() -> None:
-    files = tracked_files(".py", ".ts", ".tsx", ".css", ".sh")
-    lines = [(path, number, line) for path in files for number, line in enumerate(text_lines(path), start=1)]
-    lines += [(path, number, line) for path in tracked_files(".md") for number, line in prose_of(text_lines(path))]
     long = [
         f"{path}:{number}"
-        for path, number, line in lines
-        if len(PRAGMA.sub("", line)) > LINE_LENGTH and not _is_unbreakable(line)
+        for path in text_files()
+        for number, line in enumerate(text_lines(path), start=1)
+        if len(line) > LINE_LENGTH and not _is_unbreakable(line)
     ]
     assert not long, f"{len(long)} lines over {LINE_LENGTH} characters: {long[:40]}"
-
-
-def prose_of(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Lines of a Markdown file that can be broken: no rows of tables, no quoted terminals and code."""
-    is_quoted = False
-    for number, line in enumerate(lines, start=1):
-        if line.lstrip().startswith("```"):
-            is_quoted = not is_quoted
-        elif not is_quoted and not line.startswith("|"):
-            yield number, line
 
 
 def _body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

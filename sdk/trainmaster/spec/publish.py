@@ -1,4 +1,4 @@
-"""Writes the JSON Schema file next to this module, for editors, and the field tables in the reference documentation.
+"""Writes the JSON Schema file next to this module, for editors, and the lists of fields in the reference documentation.
 
 ``python -m trainmaster.spec.publish [docs/job-spec.md]``
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,19 +16,20 @@ from typing import Any, Final
 from trainmaster.spec.schema import spec_json_schema
 from trainmaster.spec.shorthand import Shorthands
 
-_TABLE: Final = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LINES: Final = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+_FIELDS: Final = re.compile(r"(<!-- fields: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def with_tables(text: str) -> str:
-    """``text`` with every ``<!-- table: Name --> … <!-- end -->`` filled from the schema.
+def with_fields(text: str) -> str:
+    """``text`` with every ``<!-- fields: Name --> … <!-- end -->`` filled from the schema.
 
     ``Name`` is ``JobSpec``, ``Shorthands``, or a definition of the schema such as ``Resources``.
     """
     schema = spec_json_schema()
-    return _TABLE.sub(lambda found: f"{found[1]}{_table(schema, found[2])}{found[3]}", text)
+    return _FIELDS.sub(lambda found: f"{found[1]}{_list_fields(schema, found[2])}{found[3]}", text)
 
 
-def _table(schema: dict[str, Any], name: str) -> str:
+def _list_fields(schema: dict[str, Any], name: str) -> str:
     short = set(Shorthands.model_fields)
     properties: dict[str, Any] = schema["properties"]
     match name:
@@ -37,20 +39,19 @@ def _table(schema: dict[str, Any], name: str) -> str:
             owner = {"properties": {key: value for key, value in properties.items() if key in short}}
         case _:
             owner = schema["$defs"][name]
-    rows = "".join(_rows(owner))
-    return f"| field | takes | default | meaning |\n|---|---|---|---|\n{rows}"
+    return "".join(f"{_LINES.fill(item)}\n" for item in _items(owner))
 
 
-def _rows(owner: dict[str, Any]) -> Iterator[str]:
+def _items(owner: dict[str, Any]) -> Iterator[str]:
     for name, field in owner["properties"].items():
-        default = "**required**" if name in owner.get("required", ()) else _default(field)
+        default = ", **required**" if name in owner.get("required", ()) else _default(field)
         example = f" Such as `{_inline(field['examples'][0])}`." if field.get("examples") else ""
-        yield f"| `{name}` | {_takes(field)} | {default} | {field['description']}{example} |\n"
+        yield f"- `{name}` ({_takes(field)}{default}): {field['description']}{example}"
 
 
 def _default(field: dict[str, Any]) -> str:
     value = field.get("default")
-    return "" if value in (None, "", [], {}) else f"`{_inline(value)}`"
+    return "" if value in (None, "", [], {}) else f", default `{_inline(value)}`"
 
 
 def _inline(value: Any) -> str:
@@ -101,7 +102,7 @@ def main(documents: list[str]) -> None:
     path = Path(__file__).with_name("job-spec.schema.json")
     path.write_text(json.dumps(spec_json_schema(), indent=2, ensure_ascii=False) + "\n")
     for document in map(Path, documents):
-        document.write_text(with_tables(document.read_text()))
+        document.write_text(with_fields(document.read_text()))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def command_names(group: Any, prefix: str = "") -> Iterator[str]:
 def test_every_command_is_in_the_documentation() -> None:
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
     # `projects create|update` stands for `projects create` and `projects update`.
-    for group, verbs in re.findall(r"`(\w+) (\w+(?:\\\|\w+)+)`", text):
-        text += "".join(f"\n`{group} {verb}`" for verb in verbs.split("\\|"))
+    for group, verbs in re.findall(r"`(\w+) (\w+(?:\|\w+)+)`", text):
+        text += "".join(f"\n`{group} {verb}`" for verb in verbs.split("|"))
     missing = [name for name in command_names(typer.main.get_command(app)) if not re.search(rf"\b{name}\b", text)]
     assert missing == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from trainmaster.spec import SpecError, parse_spec, parse_spec_text, spec_json_schema
-from trainmaster.spec.publish import with_tables
+from trainmaster.spec.publish import with_fields
 
 from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES
 
@@ -108,8 +108,8 @@ def test_what_it_refuses_is_refused_by_the_parser(validator, written):
 def test_the_reference_says_what_the_schema_says():
     """After a change: ``python -m trainmaster.spec.publish docs/job-spec.md``."""
     text = _REFERENCE.read_text()
-    assert with_tables(text) == text
-    assert text.count("<!-- table:") == text.count("<!-- end -->") == 8
+    assert with_fields(text) == text
+    assert text.count("<!-- fields:") == text.count("<!-- end -->") == 8
 
 
 def test_the_specs_in_the_reference_are_right():
