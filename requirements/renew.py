@@ -23,11 +23,15 @@ OWN = ("sdk", "worker_images/train", "worker_images/serving", ".")
 BUILD = ("setuptools>=77",)
 # The control plane's image has the platform's and TensorBoard, which the API starts.
 EXTRAS = ("train", "test", "lint", "charts", "tensorboard")
-# What the images for jobs ask for besides their framework, in the order in which they stand on each other.
-IMAGES: Mapping[str, tuple[str, ...]] = {
-    "base": ("pyzmq", *BUILD),
-    "torch": ("numpy", "scikit-learn"),
-    "serving": ("skops", "pillow"),
+# tf_keras is Keras 2, for jobs that set TF_USE_LEGACY_KERAS=1: Keras 3 cannot `fit` over workers.
+TENSORFLOW = ("tf_keras==2.21.0", "scikit-learn")
+# Lock files of the images for jobs, with the lock file that the image's base has, and what is requested in addition.
+IMAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "base/requirements.lock": ("", ("pyzmq", *BUILD)),
+    "torch/requirements.lock": ("base/requirements.lock", ("numpy", "scikit-learn")),
+    "serving/requirements.lock": ("torch/requirements.lock", ("skops", "pillow")),
+    "tensorflow/cpu.lock": ("base/requirements.lock", ("tensorflow-cpu==2.21.0", *TENSORFLOW)),
+    "tensorflow/cuda.lock": ("base/requirements.lock", ("tensorflow[and-cuda]==2.21.0", *TENSORFLOW)),
 }
 HEADER = "# Written by `python3 dev.py lock`; do not edit.\n"
 # A package with its marker, and the digests below it.
@@ -44,11 +48,13 @@ def main() -> None:
         for extra in EXTRAS:
             wanted = part({*declared(OWN, ()), *declared((".",), (extra,))}, Path(folder), versions)
             write(HERE / f"{extra}.lock", without(wanted, platform))
-        below: set[str] = set()
-        for image, requirements in IMAGES.items():
+        installed: dict[str, set[str]] = {"": set()}
+        for lock, (base, requirements) in IMAGES.items():
             entries = part(requirements, Path(folder), versions)
-            write(HERE.parent / "worker_images" / image / "requirements.lock", without(entries, below))
-            below |= entries.keys()
+            if "tensorflow-cpu" in entries:
+                del entries["tensorflow"]  # tf_keras asks for this build, which has CUDA
+            write(ROOT / "worker_images" / lock, without(entries, installed[base]))
+            installed[lock] = installed[base] | entries.keys()
 
 
 def declared(folders: Iterable[str], extras: Iterable[str]) -> set[str]:

@@ -1,6 +1,4 @@
-"""The images for jobs name an exact version of each package that they ask for: the same commit builds the same
-again.
-"""
+"""The images for jobs install exact versions of all packages: the same commit builds the same again."""
 
 from __future__ import annotations
 
@@ -10,19 +8,31 @@ from pathlib import Path
 import pytest
 
 IMAGES = Path(__file__).parents[3] / "worker_images"
-# A package and what stands behind it: "numpy>=2", "${PACKAGE}==${TENSORFLOW_VERSION}".
-REQUEST = re.compile(r'"([\w${}-]+)((?:[=<>~!]=?)[^"]+)"')
+DOCKERFILES = sorted(path.parent.name for path in IMAGES.glob("*/Dockerfile"))
 
 
-@pytest.mark.parametrize(("image", "least"), [("torch", 1), ("tensorflow", 3)])
-def test_every_package_is_requested_at_one_version(image: str, least: int) -> None:
-    text = (IMAGES / image / "Dockerfile").read_text()
-    versions = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
-    requested = REQUEST.findall(text)
-    assert len(requested) >= least
-    for package, behind in requested:
-        names = re.findall(r"\$\{(\w+)\}", behind)
-        assert re.fullmatch(r"==(\$\{\w+\}\+?)+", behind), f"{package}{behind} is no one version"
-        stated = [versions[name] for name in names if name in versions]
-        assert stated, f"{package}: nothing states {behind}"
-        assert all(re.fullmatch(r"\d+(\.\d+)+", version) for version in stated)
+def pip_installs(image: str) -> list[str]:
+    text = (IMAGES / image / "Dockerfile").read_text().replace("\\\n", "")
+    return re.findall(r"pip install [^&;]+", text)
+
+
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_packages_are_locked_by_digests_but_torch_and_the_users_own(image: str) -> None:
+    exceptions = ("--no-build-isolation /tmp/", '"torch==${TORCH_VERSION}+${LABEL}"', "${WITH}")
+    free = [command for command in pip_installs(image) if "--require-hashes --no-deps" not in command]
+    assert [command for command in free if not any(part in command for part in exceptions)] == []
+
+
+def test_every_image_with_packages_is_checked() -> None:
+    assert {image for image in DOCKERFILES if pip_installs(image)} == {"base", "serving", "tensorflow", "torch"}
+
+
+def test_torch_is_requested_at_one_version() -> None:
+    assert re.search(r"^ARG TORCH_VERSION=\d+(\.\d+)+$", (IMAGES / "torch" / "Dockerfile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("lock", sorted(IMAGES.glob("*/*.lock")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_locked_package_has_a_version_and_digests(lock: Path) -> None:
+    entries = lock.read_text().replace("\\\n", "").splitlines()[1:]
+    assert entries
+    assert [entry for entry in entries if not re.match(r"[\w.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry)] == []
