@@ -12,7 +12,14 @@ import pytest
 from trainmaster.errors import ModelError
 
 from tests.e2e.conftest import launch  # noqa: F401 (a fixture)
-from tests.e2e.containers.test_docker import containers, docker, has_image, instance, left, runtime_image  # noqa: F401 (fixtures)
+from tests.e2e.containers.test_docker import (  # noqa: F401 (fixtures)
+    containers,
+    docker,
+    has_image,
+    instance,
+    left,
+    runtime_image,
+)
 from tests.frameworks.conftest import SCRIPTS
 
 IMAGE = "trainmaster/serving:tensorflow"
