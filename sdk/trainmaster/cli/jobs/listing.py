@@ -43,7 +43,7 @@ def list_jobs(
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="Only jobs of this name (for the number of jobs: --limit).")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
+    user: options.User = None,
     study: Annotated[str | None, typer.Option("--study", help="Only jobs of this study's trials (ID or name).")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Submitted since: 2h, 3d, or 2026-11-21T07:00.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Submitted until.")] = None,

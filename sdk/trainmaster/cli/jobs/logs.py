@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from trainmaster.wire.jobs import EventView, JobDetail
 
 _PANEL = "Jobs"
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -24,7 +23,7 @@ def register(root: typer.Typer) -> None:
 
 def show_logs(
     job: options.Job,
-    follow: Follow = False,
+    follow: options.Follow = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
     role: options.Role = None,
     index: options.Index = None,
@@ -118,7 +117,7 @@ def _why_silent(job: JobDetail, *, is_filtered: bool) -> str:
     return f"No lines{'' if job.state in TERMINAL_STATES else ' yet'}; the state of {job.name} is {job.state}."
 
 
-def show_events(job: options.Job, follow: Follow = False, json: options.Json = False) -> None:
+def show_events(job: options.Job, follow: options.Follow = False, json: options.Json = False) -> None:
     """Show a job's events. With --json: one object per line."""
     with session.client() as client:
         events = client.follow_events(job) if follow else client.list_job_events(job)

@@ -31,7 +31,7 @@ def show_metrics(
     index: options.Index = None,
     points: Annotated[int, typer.Option("--points", min=1, max=5000, help="Maximum number of points per metric.")] = 20,
     system: Annotated[bool, typer.Option("--system", help="Include the platform's own metrics.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new points until the job has ended.")] = False,
+    follow: options.Follow = False,
     json: options.Json = False,
 ) -> None:
     """Show a job's metrics: the newest values, or with --name the points. With --json and -f: one object per line."""

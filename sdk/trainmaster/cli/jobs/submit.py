@@ -56,7 +56,7 @@ def run(
     gpu_type: options.GpuType = None,
     cpu: options.Cpu = None,
     memory: options.Memory = None,
-    code: Annotated[Path, typer.Option("--code", help="The folder to pack.", rich_help_panel=_DATA)] = Path(),
+    code: options.Code = Path(),
     no_code: Annotated[bool, typer.Option("--no-code", help="Submit without code.", rich_help_panel=_DATA)] = False,
     image: options.Image = None,
     input_: Annotated[
@@ -121,7 +121,7 @@ def run(
         "max_run_time": max_run_time,
     }
     chosen: RunOptions = {key: value for key, value in given.items() if value is not None}  # type: ignore[assignment]
-    spec = spec_of_run(command, chosen, folder=code)
+    spec = spec_of_run(command, chosen, folder=code or Path())
     with session.client() as client:
         job = _submit_spec(client, spec, None if no_code else code)
         exit_code = _stay_or_leave(client, job, detach=detach, as_json=json)
@@ -142,13 +142,11 @@ def _workers(text: str | None) -> int | dict[str, int] | None:
 
 def submit(
     spec_file: Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON file; `-` is stdin.")],
-    code: Annotated[Path | None, typer.Option("--code", help="A folder to pack and upload as the job's code.")] = None,
+    code: options.Code = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Overrides the spec's name.")] = None,
     project: options.Project = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Validate and print the canonical spec; submit nothing.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow its output, like `run`.")] = False,
+    dry_run: options.DryRun = False,
+    follow: options.Follow = False,
     json: options.Json = False,
 ) -> None:
     """Submit a job spec and print the job's ID. All mistakes are reported at once."""

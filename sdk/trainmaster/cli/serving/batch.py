@@ -26,9 +26,7 @@ def batch_predict(
     to: Annotated[
         str | None, typer.Option("--output", "-o", help="volume/path; default: the job's own folder.")
     ] = None,
-    replicas: Annotated[
-        int, typer.Option("--replicas", "-n", min=1, help="Number of replicas, which share the instances.")
-    ] = 1,
+    replicas: options.Replicas = None,
     format: Annotated[str, typer.Option("--format", help="auto, jsonl or csv.")] = "auto",  # noqa: A002
     csv_rows: Annotated[
         str | None, typer.Option("--csv-rows", help="object (by the header's names; the default) or array.")
@@ -50,13 +48,11 @@ def batch_predict(
     secrets: options.Secrets = None,
     max_run_time: options.MaxRunTime = None,
     labels: options.Labels = None,
-    follow: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait for its end, and show how many instances failed.")
-    ] = False,
+    wait: options.Wait = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Submit a job that predicts for all instances of input files."""
+    """Submit a job that predicts for all instances of input files, which its replicas share."""
     fields: dict[str, Any] = {
         "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
         "framework": framework, "trust_code": trust_code, "env": options.environment_of(env),
@@ -71,7 +67,7 @@ def batch_predict(
                 model, input, project=session.project_or_default(project),
                 **{field: value for field, value in fields.items() if value not in (None, {}, [])},
             )  # fmt: skip
-        if not follow:
+        if not wait:
             _begun(job, json)
             return
         ended = client.wait_for_job(job.id)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Endpoints, at which deployed models answer requests.", invoke_without_command=True)
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")]
 Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is ready or has failed.")]
 _WATCH_S: Final = 0.5
 
 
@@ -102,9 +101,7 @@ def deploy(
     endpoint: Endpoint,
     model: options.Model,
     deployment: Deployment = "default",
-    replicas: Annotated[
-        int | None, typer.Option("--replicas", "-n", min=1, help="Number of replicas; default: unchanged, or 1.")
-    ] = None,
+    replicas: options.Replicas = None,
     traffic: Annotated[int | None, typer.Option("--traffic", min=0, max=100, help="Traffic in per cent.")] = None,
     framework: options.FrameworkName = "auto",
     trust_code: options.TrustCode = False,
@@ -151,7 +148,7 @@ def deploy(
     node_selector: options.NodeSelector = None,
     secrets: options.Secrets = None,
     reason: options.Reason = "",
-    wait: Wait = False,
+    wait: options.Wait = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
@@ -225,7 +222,7 @@ def scale(
         int, typer.Argument(min=0, metavar="REPLICAS", help="Number of replicas; 0 stops the deployment.")
     ],
     deployment: Deployment = "default",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until they are ready.")] = False,
+    wait: options.Wait = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
@@ -248,7 +245,7 @@ def rollback(
     ] = None,
     deployment: Deployment = "default",
     reason: options.Reason = "",
-    wait: Wait = False,
+    wait: options.Wait = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:

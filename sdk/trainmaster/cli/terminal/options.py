@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from datetime import datetime, time, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -94,6 +95,11 @@ ProjectName = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=co
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Reason, recorded in the history.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Refresh = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is ready, has ended, or has failed.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the job to its end.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate it and print what it would be; create nothing.")]
+User = Annotated[str | None, typer.Option("--user", "-u", help="Only those of this user.")]
 Role = Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")]
 Index = Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")]
 NewestAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only this attempt; default: the newest.")]
@@ -122,7 +128,12 @@ GpuType = Annotated[
     typer.Option("--gpu-type", help="Accepted GPU models, like H100 or A100,H100.", rich_help_panel=RESOURCES_PANEL),
 ]
 Shm = Annotated[str | None, typer.Option("--shm", help="Size of /dev/shm, like 2Gi.", rich_help_panel=RESOURCES_PANEL)]
-Image = Annotated[str | None, typer.Option("--image", help="Container image.", rich_help_panel=DATA_PANEL)]
+Code = Annotated[
+    Path | None, typer.Option("--code", help="Folder to pack and upload as the code.", rich_help_panel=DATA_PANEL)
+]
+Image = Annotated[
+    str | None, typer.Option("--image", help="Container image; default: the platform's.", rich_help_panel=DATA_PANEL)
+]
 Env = Annotated[
     list[str] | None,
     typer.Option(
@@ -171,6 +182,10 @@ Labels = Annotated[
 WaitForNodes = Annotated[
     bool,
     typer.Option("--wait-for-nodes", help="Create it even if no present node could ever run one of its trials."),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option("--replicas", "-n", min=1, help="Number of replicas; default: 1; of a deployment: as before."),
 ]
 Model = Annotated[
     str,

@@ -98,24 +98,23 @@ def automl(
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     cpu: options.Cpu = None,
     memory: options.Memory = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs per trial.")] = None,
-    image: Annotated[
-        str | None, typer.Option("--image", help="Image with trainmaster_automl; default: the platform's.")
-    ] = None,
+    gpus: options.Gpus = 0,
+    image: options.Image = None,
     project: options.Project = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Profile the data and show the plan; create nothing.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--watch", "-w", help="Wait until the best model is registered.")] = False,
+    dry_run: options.DryRun = False,
+    follow: options.Watch = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
-    """Find the best model for a table or a folder of images, test it, and register it."""
+    """Find the best model for a table or a folder of images, test it, and register it.
+
+    Resources are those of a trial. An image of your own must contain trainmaster_automl.
+    """
     if ctx.invoked_subcommand is not None:
         return
     if data is None:
         raise WrongUse("--data is missing: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
-    resources = {key: value for key, value in (("cpu", cpu), ("memory", memory), ("gpus", gpus)) if value is not None}
+    resources = options.resources_of(cpu, memory, gpus)
     more: dict[str, Any] = {"wait_for_nodes": True} if wait_for_nodes else {}  # unknown to older servers
     with session.client() as client, refused_as("AutoML"), _errors_name_options(as_is=json):
         made = client.create_automl(

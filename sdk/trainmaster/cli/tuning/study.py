@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Hyperparameter searches; each trial is a job.", invoke_without_command=True)
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="ID or name of the study.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -64,12 +62,10 @@ def study(ctx: typer.Context, json: options.Json = False) -> None:
 @app.command()
 def create(
     spec_file: Annotated[str, typer.Argument(metavar="STUDY.YAML", help="YAML or JSON file; `-` is stdin.")],
-    code: Annotated[
-        Path | None, typer.Option("--code", help="A folder to pack and upload as the trials' code.")
-    ] = None,
+    code: options.Code = None,
     project: options.Project = None,
-    dry_run: DryRun = False,
-    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end, like `study watch`.")] = False,
+    dry_run: options.DryRun = False,
+    follow: options.Watch = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
@@ -98,7 +94,7 @@ def list_studies(
     states: Annotated[
         list[str] | None, typer.Option("--state", "-s", help="Only studies in this state. Repeatable.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's studies.")] = None,
+    user: options.User = None,
     search: Annotated[str | None, typer.Option("--search", help="Text in the name, or an ID.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of studies.")] = None,
     project: options.Project = None,
@@ -249,7 +245,7 @@ def clone(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The new study's name.")] = None,
     warm_start: Annotated[bool, typer.Option("--warm-start", help="Learn from the original's trials.")] = False,
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
     wait_for_nodes: options.WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
