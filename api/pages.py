@@ -1,9 +1,8 @@
-"""The web application, as built by ``python3 dev.py web``: static files with cache headers, and one page for all of the
-application's addresses.
-"""
+"""The built web application: static files with cache headers, and one page for all of the application's addresses."""
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,10 +13,10 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from api.http.routing import new_router
 from core.domain.errors import NotFound
+from core.web_pages import BUILD, missing_pages
 
 router = new_router("pages")
 
-BUILD: Final = Path(__file__).parents[1] / "web" / "dist"
 # The first path segments of the application's pages. Other unknown addresses are answered with 404.
 PAGE_PATHS: Final = (
     "jobs", "studies", "models", "endpoints", "batch-predictions", "submit", "compare", "queue", "simulations",
@@ -41,19 +40,19 @@ _KINDS: Final = {
 _ENCODINGS: Final = (("br", ".br"), ("gzip", ".gz"))  # the better compression first
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _UNBUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Trainmaster</title>
-<h1>The web pages are not built yet</h1>
-<p>The platform runs: the command line, the SDK and the API work. To have the pages, run
-<code>python3 dev.py web</code> in the checkout, on a machine that reaches the npm registry,
-and load this page again.</p></html>
+<h1>No web pages</h1>
+<p>The platform runs: the command line, the SDK and the API work.</p>
+<p>{why}</p></html>
 """
 
 
 def page() -> Response:
     """The application's single page. It contains no data, so it needs no token; the API provides what it shows."""
-    index = BUILD / "index.html"
-    if not index.is_file():
-        return HTMLResponse(_UNBUILT, headers={**_HEADERS, "Cache-Control": "no-store"})
-    return HTMLResponse(index.read_bytes(), headers={**_HEADERS, "Cache-Control": "no-cache"})
+    why = missing_pages(BUILD)
+    if why is not None:
+        text = re.sub("`(.+?)`", r"<code>\1</code>", html.escape(why))
+        return HTMLResponse(_UNBUILT.format(why=text), headers={**_HEADERS, "Cache-Control": "no-store"})
+    return HTMLResponse((BUILD / "index.html").read_bytes(), headers={**_HEADERS, "Cache-Control": "no-cache"})
 
 
 def page_below(below: str) -> Response:  # noqa: ARG001 (the application reads the address)

@@ -21,6 +21,7 @@ import structlog
 
 from core.domain.errors import TrainmasterError
 from core.settings import FIRST_FOLDERS, BadSettings, Settings, read_settings
+from core.web_pages import missing_pages
 from core.worker_packages import RUNTIME, PackageMissing, demand_package
 from embedded.adoption import adopt, running_before
 from embedded.child import Child, rotate
@@ -104,7 +105,15 @@ class Supervisor:
             if self._stopping:
                 return
             adopted = adopt(settings, before, since=began)
-            facts = {"url": url, "pid": os.getpid(), "version": _version(), "login_url": login_url, "adopted": adopted}
+            no_pages = missing_pages()
+            facts = {
+                "url": url,
+                "pid": os.getpid(),
+                "version": _version(),
+                "login_url": login_url,
+                "adopted": adopted,
+                "warnings": [] if no_pages is None else [no_pages],
+            }
             write_up_file(self.home, facts)
             log.info("platform.ready", url=url, home=str(self.home))
             self._watch(children, url)

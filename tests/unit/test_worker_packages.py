@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from core import worker_packages
 from core.model_server_commands import own_automl, own_server
 from core.settings import BadSettings, Settings
+from core.web_pages import missing_pages
 from core.worker_packages import RUNTIME, SERVING, find_package
 from embedded.errors import CannotStart
 from embedded.supervisor import Supervisor, UpOptions
@@ -55,3 +58,27 @@ def test_a_platform_of_plain_processes_without_a_runtime_does_not_start(tmp_path
         Supervisor(UpOptions(tmp_path, "127.0.0.1", 0)).run()
     with pytest.raises(BadSettings, match=SENTENCE):
         make_executor(Settings(home=tmp_path))
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_built_web_pages_are_packaged(tmp_path: Path, is_built: bool) -> None:
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "platform"\nversion = "1"\n[tool.setuptools]\npackages = []\n'
+    )
+    (tmp_path / "web/dist/assets").mkdir(parents=True)
+    (tmp_path / "web/dist/assets/index-abc.js").touch()
+    if is_built:
+        (tmp_path / "web/dist/index.html").touch()
+    build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", "lib"]
+    subprocess.run(build, cwd=tmp_path, check=True, timeout=60)
+    pages = tmp_path / "lib/web/dist"
+    assert (pages / "assets/index-abc.js").is_file() is is_built
+    reason = missing_pages(pages)
+    assert (reason is None) is is_built
+    assert is_built or "not part of this installation" in str(reason)
+
+
+def test_a_checkout_says_how_to_build_its_pages(tmp_path: Path) -> None:
+    (tmp_path / "build.py").touch()
+    assert "`python3 dev.py web` in the checkout, on" in str(missing_pages(tmp_path / "dist"))

@@ -315,6 +315,8 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
     _print_facts(facts, home, as_json=as_json)
     if as_json:
         return
+    for warning in facts.get("warnings") or []:
+        output.note(warning, "yellow")
     adopted = facts.get("adopted") or []
     if adopted:
         output.note(f"Adopted {output.count(len(adopted), 'running job')}: {_some(adopted)}.")

@@ -181,7 +181,7 @@ def test_without_a_build_the_page_says_how_to_make_one(
     monkeypatch.setattr("api.pages.BUILD", tmp_path)
     page = stranger.get("/jobs")
     assert page.status_code == 200
-    assert "python3 dev.py web" in page.text
+    assert "<code>python3 dev.py web</code> in a clone" in page.text
     assert stranger.get("/icon.svg").status_code == 404
 
 

@@ -128,6 +128,19 @@ def test_a_second_up_tells_where_the_first_one_is_with_a_fresh_link(
     assert cli("up", "--detach", "--json").exit_code == 0
 
 
+def test_an_up_shows_what_the_platform_lacks(cli: Invoke, run_as_platform: Callable[[str], None]) -> None:
+    run_as_platform(
+        "import json, os, pathlib, sys, time\n"
+        "home = pathlib.Path(sys.argv[sys.argv.index('--home') + 1])\n"
+        "facts = {'url': 'http://127.0.0.1:1', 'pid': os.getpid(), 'warnings': ['The web pages are not built.']}\n"
+        "(home / 'up.json').write_text(json.dumps(facts))\n"
+        "time.sleep(1)"
+    )
+    done = cli("up")
+    assert done.exit_code == 0
+    assert "The web pages are not built.\n" in done.stderr
+
+
 def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
