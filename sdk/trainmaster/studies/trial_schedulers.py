@@ -5,9 +5,10 @@ with promotions) and ``population`` (PBT). Their trials resume from checkpoints 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from trainmaster.studies.mistakes import StudyMistakes
 from trainmaster.studies.model import Budget, Fidelity, Metric, Population
 
 # A parameter's name becomes an argument, `--name=value`, and a name in constraints.
@@ -18,39 +19,39 @@ _TEMPLATE_HINT: Final = "write the trials' job as template, or omit this"
 class TrialSchedulers:
     """Parses and checks successive halving (``fidelity``) and population-based training (``population``)."""
 
-    def __init__(self, model: Callable[[Any, Any, Any], Any], add: Callable[..., None]) -> None:
-        self._model = model
-        self._add = add
+    def __init__(self, mistakes: StudyMistakes) -> None:
+        self._mistakes = mistakes
+        self._add = mistakes.add
         self.fidelity: Fidelity | None = None
         self.population: Population | None = None
 
-    def read(self, written: Mapping[str, Any], metrics: tuple[Metric, ...], budget: Budget | None) -> TrialSchedulers:
-        if written.get("fidelity") is not None:
-            self.fidelity = self._model(Fidelity, written["fidelity"], ("fidelity",))
-            self._check("fidelity", written, metrics)
-        if written.get("population") is not None:
-            self.population = self._model(Population, written["population"], ("population",))
-            self._check("population", written, metrics)
-            if written.get("fidelity") is not None:
+    def read(self, document: Mapping[str, Any], metrics: tuple[Metric, ...], budget: Budget | None) -> TrialSchedulers:
+        if document.get("fidelity") is not None:
+            self.fidelity = self._mistakes.validate(Fidelity, document["fidelity"], ("fidelity",))
+            self._check("fidelity", document, metrics)
+        if document.get("population") is not None:
+            self.population = self._mistakes.validate(Population, document["population"], ("population",))
+            self._check("population", document, metrics)
+            if document.get("fidelity") is not None:
                 self._add(("population",), "cannot be combined with fidelity", "omit one of the two")
         if self.fidelity is not None:
-            self._check_fidelity(self.fidelity, written)
+            self._check_fidelity(self.fidelity, document)
         if self.population is not None and budget is not None:
             self._check_population(self.population, budget)
         return self
 
-    def _check(self, field: str, written: Mapping[str, Any], metrics: tuple[Metric, ...]) -> None:
-        if written.get("template") is None:
+    def _check(self, field: str, document: Mapping[str, Any], metrics: tuple[Metric, ...]) -> None:
+        if document.get("template") is None:
             self._add((field,), "needs jobs with checkpoints, and the study has no template", _TEMPLATE_HINT)
         if len(metrics) > 1:
             self._add((field,), "compares trials by one metric, but the study has several", "omit it")
-        if written.get("stopping") is not None:
+        if document.get("stopping") is not None:
             self._add(
                 ("stopping",), f"cannot be combined with {field}, which ends trials itself", "omit one of the two"
             )
 
-    def _check_fidelity(self, fidelity: Fidelity, written: Mapping[str, Any]) -> None:
-        parameters = written.get("parameters")
+    def _check_fidelity(self, fidelity: Fidelity, document: Mapping[str, Any]) -> None:
+        parameters = document.get("parameters")
         if not PARAMETER_NAME.fullmatch(fidelity.parameter):
             self._add(
                 ("fidelity", "parameter"),
