@@ -1,4 +1,4 @@
-# The control plane: API, scheduler, clock and migrations in one image, told apart by the command.
+# The control plane: API, scheduler, beat and migrations in one image; the command selects one.
 #
 #   docker build -t trainmaster/control:latest .
 #   docker run --rm trainmaster/control:latest help
@@ -34,7 +34,7 @@ FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Trainmaster control plane" \
-      org.opencontainers.image.description="API, scheduler, clock and migrations of Trainmaster" \
+      org.opencontainers.image.description="API, scheduler, beat and migrations of Trainmaster" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

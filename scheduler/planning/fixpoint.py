@@ -1,4 +1,4 @@
-"""Plan to a fix-point: planning again after the plan is applied yields nothing new.
+"""Plan to a fixpoint: planning again after the plan is applied yields nothing new.
 
 When victims are stopped for a job, their room is held for it from then on. That may move the reservation of another
 job, or invalidate a claim. So the plan is applied to the snapshot, as the control loop will do it, and the planner
