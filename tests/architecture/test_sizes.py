@@ -44,7 +44,7 @@ def test_no_line_is_longer_than_a_hundred_and_twenty_characters() -> None:
         f"{path}:{number}"
         for path in text_files()
         for number, line in enumerate(text_lines(path), start=1)
-        if len(line) > LINE_LENGTH and not _is_unbreakable(line)
+        if len(line) > LINE_LENGTH
     ]
     assert not long, f"{len(long)} lines over {LINE_LENGTH} characters: {long[:40]}"
 
@@ -53,8 +53,3 @@ def _body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines from the first statement behind the docstring to the end."""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     return (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def _is_unbreakable(line: str) -> bool:
-    """An address or a digest has no place where a line could be broken."""
-    return max((len(word) for word in line.split()), default=0) > LINE_LENGTH - 20
