@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from core.domain.errors import StaleWrite, Unavailable
+from core.domain.errors import Unavailable
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
@@ -24,15 +24,15 @@ class LeasedLoop:
     """Reconciles objects of one kind, each by passes under its lease. One per process and kind; thread-safe.
 
     Args:
-        kind: names the leases (``study:<id>``) and the log events.
-        topic: of the wake-up for an object that was requested again while it was in flight.
+        kind: names the leases (``study:<id>``).
+        topic: of the wake-up for an object that was requested again while it was in flight; ``None``: none is sent, as
+            the objects are polled.
         max_passes: after so many passes in a row other objects get their turn.
     """
 
-    def __init__(self, control: ControlContext, *, kind: str, topic: str, max_passes: int) -> None:
+    def __init__(self, control: ControlContext, *, kind: str, topic: str | None, max_passes: int) -> None:
         self._control = control
         self._kind = kind
-        self._stale_event = f"{kind}.stale"
         self._topic = topic
         self._max_passes = max_passes
         self._inflight: InFlight[str] = InFlight()
@@ -51,33 +51,21 @@ class LeasedLoop:
         if not self._inflight.start(object_id):
             return
         try:
-            self._run_passes(object_id, run_pass)
+            self._run_passes(f"{self._kind}:{object_id}", run_pass)
         finally:
-            if self._inflight.finish(object_id):
+            if self._inflight.finish(object_id) and self._topic is not None:
                 self._control.wakeup.notify(self._topic, object_id)
 
-    def _run_passes(self, object_id: str, run_pass: Callable[[RenewedLease], bool]) -> None:
-        lease: RenewedLease | None = None
-        for _ in range(self._max_passes):
-            try:
-                if lease is None:
-                    # Acquired before the object is loaded: what another process wrote under the lease is seen whole,
-                    # and reading a long history delays no writer.
-                    acquired = fence.acquire(self._control, f"{self._kind}:{object_id}")
-                    if acquired is None:
-                        return
-                    lease = RenewedLease(self._control, acquired)
-                else:
+    def _run_passes(self, lease_name: str, run_pass: Callable[[RenewedLease], bool]) -> None:
+        passes = iter(range(self._max_passes))
+        for _ in passes:
+            # Acquired before the object is loaded: what another process wrote under the lease is seen whole, and
+            # reading a long history delays no writer.
+            with fence.leased(self._control, lease_name) as lease:
+                while lease is not None and run_pass(lease) and next(passes, None) is not None:
                     lease.renew()  # a pass may take seconds
-                goes_on = run_pass(lease)
-            except StaleWrite as stale:
-                log.debug(self._stale_event, id=object_id, why=str(stale))
-                lease = None
-                continue
-            if not goes_on:
-                break
-        if lease is not None:
-            lease.release()
+                return
+            # Only a stale write leads here.
 
 
 class PollingWorker:

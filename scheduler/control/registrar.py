@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -20,9 +22,7 @@ from sqlalchemy.orm import Session
 from trainmaster.studies import Goal, StudySpec
 from trainmaster.wire.models import ModelLineage
 
-from core.db import leases
 from core.db.engine import unit_of_work
-from core.db.leases import HeldLease
 from core.db.repositories import models
 from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelFile, ModelHold, ModelVersion, Study, Trial, Volume
 from core.domain.errors import Conflict, NotFound, StaleWrite, TrainmasterError, Unavailable
@@ -38,8 +38,7 @@ from core.storage.volumes import job_output, tree_of
 from scheduler.control.attempts.backoff import copy_delay
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
-from scheduler.control.leased_loop import PollingWorker
-from scheduler.messaging.work_queue import InFlight
+from scheduler.control.leased_loop import LeasedLoop, PollingWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,28 +136,28 @@ class _TrialResult(NamedTuple):
     value: float
 
 
-def why_better(session: Session, there: ModelVersion, new: ModelVersion) -> str:
-    """Why version ``there`` is better than ``new``, without a full stop; empty where it is not, or they do not compare.
+def why_better(session: Session, current: ModelVersion, new: ModelVersion) -> str:
+    """Why version ``current`` is better than ``new``, without a full stop; empty where it is not, or they do not
+    compare.
 
     They compare where both come from trials of studies with the same metric and goal, by the trials' results.
     """
-    old, own = _result_of(session, there), _result_of(session, new)
-    if old is None or own is None or (old.metric, old.goal) != (own.metric, own.goal):
+    old, fresh = _result_of(session, current), _result_of(session, new)
+    if old is None or fresh is None or (old.metric, old.goal) != (fresh.metric, fresh.goal):
         return ""
-    is_better = old.value < own.value if own.goal is Goal.MINIMIZE else old.value > own.value
+    is_better = old.value < fresh.value if fresh.goal is Goal.MINIMIZE else old.value > fresh.value
     if not is_better:
         return ""
-    return (
-        f"its {old.metric} of {old.value:.6g} (study {old.study}) is better than {own.value:.6g} of study {own.study}"
-    )
+    better = f"its {old.metric} of {old.value:.6g} (study {old.study})"
+    return f"{better} is better than {fresh.value:.6g} of study {fresh.study}"
 
 
 def _result_of(session: Session, version: ModelVersion) -> _TrialResult | None:
     """The result of the trial that the version's job ran, or ran once more."""
     job = None if version.job_id is None else session.get(Job, version.job_id)
-    about = None if job is None else job.trial
-    study = None if not about else session.get(Study, about["study_id"])
-    trial = None if not about else session.get(Trial, (about["study_id"], about["number"]))
+    trial_of = None if job is None else job.trial
+    study = None if not trial_of else session.get(Study, trial_of["study_id"])
+    trial = None if not trial_of else session.get(Trial, (trial_of["study_id"], trial_of["number"]))
     if study is None or trial is None:
         return None
     spec = StudySpec.model_validate(study.spec)
@@ -196,7 +195,7 @@ class Registrar:
         self._control = control
         self.limit_bytes = limit_bytes
         self._step = step
-        self._inflight: InFlight[str] = InFlight()
+        self._loop = LeasedLoop(control, kind="version", topic=None, max_passes=1)
         # By version and state: deleting a version does not wait for the back-off of its registration.
         self._backoffs = BackoffTracker(control.clock)
         self._worker = PollingWorker("version", "registrar", self.work, threads=_THREADS, every_s=_POLL_S)
@@ -220,83 +219,69 @@ class Registrar:
         for version_id, state in due:
             if self._worker.is_stopping:
                 return
-            if not self._backoffs.is_due((version_id, state)):
-                continue
-            if not self._inflight.start(version_id):
-                continue
-            try:
-                self._work_on(version_id)
-            finally:
-                self._inflight.finish(version_id)
+            if self._backoffs.is_due((version_id, state)):
+                self._loop.reconcile(version_id, partial(self._run_pass, version_id))
 
-    def _work_on(self, version_id: str) -> None:
-        control = self._control
-        with unit_of_work(control.sessions) as session:
+    def _run_pass(self, version_id: str, lease: RenewedLease) -> bool:
+        """False: what is next of it, the next poll shows."""
+        with lease.fenced() as session:
             facts = load_facts(session, version_id)
             if facts is None or facts.version.state in _SETTLED:
-                return
-            lease = leases.acquire(
-                session, f"version:{version_id}", holder=control.holder, now=control.clock(), ttl=control.lease_ttl
-            )
-            if lease is None:
-                return
+                return False
             tries = facts.version.copy_attempts + 1
             session.execute(update(ModelVersion).where(ModelVersion.id == version_id).values(copy_attempts=tries))
-        leased = _LeasedVersion(control, lease, tries)
-        try:
-            self._advance(leased, facts)
-        except StaleWrite as stale:
-            self._backoffs.forget((version_id, facts.version.state))
-            log.debug("version.stale", version=version_id, why=str(stale))
-            return  # another process has taken it over or deleted it: the next poll shows which
-        except ProcessStopping:
-            pass
-        leased.release()
+        task = _VersionTask(lease, facts, tries)
+        with suppress(ProcessStopping):
+            try:
+                self._advance(task)
+            except StaleWrite:  # another process has taken it over or deleted it
+                self._backoffs.forget(task.key)
+                raise
+        return False
 
-    def _advance(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
-        key = facts.version.id, facts.version.state
+    def _advance(self, task: _VersionTask) -> None:
         try:
-            match VersionState(facts.version.state):
+            match VersionState(task.version.state):
                 case VersionState.WAITING:
-                    self._begin(leased, facts)
+                    self._begin(task)
                 case VersionState.REGISTERING:
-                    _Registration(self, leased, facts).run()
+                    _Registration(self, self._control, task).run()
                 case VersionState.DELETING:
-                    self._remove(leased, facts)
+                    self._remove(task)
                 case _:
                     pass
         except (StaleWrite, ProcessStopping):
             raise
         except Unavailable as away:
-            self._retry_later(leased, facts, away.sentence)
+            self._retry_later(task, away.sentence)
         except TrainmasterError as error:
-            self._fail(leased, facts, error.sentence)
+            self._fail(task, error.sentence)
         except Exception:
-            log.exception("version.failed", version=facts.version.id)
-            if leased.tries >= _MAX_TRIES:
-                self._fail(leased, facts, _BUG)
+            log.exception("version.failed", version=task.version.id)
+            if task.tries >= _MAX_TRIES:
+                self._fail(task, _BUG)
             else:
-                self._backoffs.note_failure(key)
+                self._backoffs.note_failure(task.key)
         else:
-            self._backoffs.forget(key)
+            self._backoffs.forget(task.key)
 
-    def _begin(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
+    def _begin(self, task: _VersionTask) -> None:
         """Start to register the version of a job that has ended."""
-        job = facts.job
+        job = task.facts.job
         state = JobState.SUCCEEDED if job is None else JobState(job.state)
         if job is not None and state is not JobState.SUCCEEDED:
-            self._fail(leased, facts, f"Job {job.name!r} has not succeeded: it is {state.value}.")
+            self._fail(task, f"Job {job.name!r} has not succeeded: it is {state.value}.")
             return
         self.step("begin")
-        with leased.fenced() as session:
+        with task.lease.fenced() as session:
             now = self._control.clock()
             models.move_version(
-                session, facts.version.id, VersionState.WAITING, VersionEvent.BEGIN, now, reason="", copy_attempts=0
+                session, task.version.id, VersionState.WAITING, VersionEvent.BEGIN, now, reason="", copy_attempts=0
             )
         self._worker.wake()
 
-    def _remove(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
-        version = facts.version
+    def _remove(self, task: _VersionTask) -> None:
+        version = task.version
         with unit_of_work(self._control.sessions, read_only=True) as session:
             try:
                 volume: Tree | None = registry_volume(session, version.volume)
@@ -304,52 +289,54 @@ class Registrar:
                 volume = None  # an administrator removed it, and its files are not ours any more
         if volume is not None:
             self.step("remove")
-            VersionDraft(volume, version.path, leased.lease.token).remove()
+            VersionDraft(volume, version.path, task.lease.token).remove()
         self.step("forget")
-        with leased.fenced() as session:
+        with task.lease.fenced() as session:
             for table in (ModelAlias, ModelHold, ModelFile):
                 session.execute(delete(table).where(table.version_id == version.id))
             session.execute(
                 update(ModelVersion).where(ModelVersion.id == version.id).values(deleted_at=self._control.clock())
             )
 
-    def _fail(self, leased: _LeasedVersion, facts: VersionFacts, reason: str) -> None:
-        state = VersionState(facts.version.state)
+    def _fail(self, task: _VersionTask, reason: str) -> None:
+        state = VersionState(task.version.state)
         if state is VersionState.DELETING:
-            self._retry_later(leased, facts, reason)
+            self._retry_later(task, reason)
             return
-        self._backoffs.forget((facts.version.id, state.value))
-        with leased.fenced() as session:
+        self._backoffs.forget(task.key)
+        with task.lease.fenced() as session:
             now = self._control.clock()
-            models.move_version(session, facts.version.id, state, VersionEvent.FAIL, now, reason=reason)
-            session.execute(delete(ModelFile).where(ModelFile.version_id == facts.version.id))
-            by = Author(facts.version.user_id, facts.version.registration.get("user", ""), "scheduler")
-            record_change(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
-        log.info("version.failed", version=facts.version.id, why=reason)
+            models.move_version(session, task.version.id, state, VersionEvent.FAIL, now, reason=reason)
+            session.execute(delete(ModelFile).where(ModelFile.version_id == task.version.id))
+            by = Author(task.version.user_id, task.version.registration.get("user", ""), "scheduler")
+            record_change(
+                session, now, task.facts.model, by, "version.failed", version=task.version.number, reason=reason
+            )
+        log.info("version.failed", version=task.version.id, why=reason)
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            volume = registry_volume(session, facts.version.volume)
+            volume = registry_volume(session, task.version.volume)
         # Frees the space; what a kill leaves here is removed when the version is deleted.
-        VersionDraft(volume, facts.version.path, leased.lease.token).remove()
+        VersionDraft(volume, task.version.path, task.lease.token).remove()
 
-    def _retry_later(self, leased: _LeasedVersion, facts: VersionFacts, reason: str) -> None:
+    def _retry_later(self, task: _VersionTask, reason: str) -> None:
         """The failure is not the version's: it is not counted as a try, and retried less and less often."""
-        version = facts.version
-        count, wait = self._backoffs.note_failure((version.id, version.state))
+        version = task.version
+        count, wait = self._backoffs.note_failure(task.key)
         log.warning("version.postponed", version=version.id, why=reason, times=count, wait_s=wait.total_seconds())
         often = "It is tried again" if count == 1 else f"It was tried {count} times and is tried again"
-        with leased.fenced() as session:
+        with task.lease.fenced() as session:
             session.execute(
                 update(ModelVersion)
                 .where(ModelVersion.id == version.id)
                 .values(
-                    reason=f"{reason} {often} in {wait.total_seconds():.0f} s.", copy_attempts=max(0, leased.tries - 1)
+                    reason=f"{reason} {often} in {wait.total_seconds():.0f} s.", copy_attempts=max(0, task.tries - 1)
                 )
             )
 
-    def note_progress(self, leased: _LeasedVersion, version: ModelVersion) -> None:
+    def note_progress(self, task: _VersionTask) -> None:
         """A file is complete: failures are counted from zero again."""
-        leased.tries = 0
-        self._backoffs.forget((version.id, version.state))
+        task.tries = 0
+        self._backoffs.forget(task.key)
 
     def step(self, name: str) -> None:
         """Before each step. Raises ``ProcessStopping`` when the process is stopping."""
@@ -358,48 +345,57 @@ class Registrar:
             raise ProcessStopping
 
 
-class _LeasedVersion(RenewedLease):
-    """The lease of a version. ``tries``: as the version's."""
+@dataclass(slots=True)
+class _VersionTask:
+    """What is due for a version, under its lease. ``tries``: as the version's."""
 
-    def __init__(self, control: ControlContext, lease: HeldLease, tries: int) -> None:
-        super().__init__(control, lease)
-        self.tries = tries
+    lease: RenewedLease
+    facts: VersionFacts
+    tries: int
+
+    @property
+    def version(self) -> ModelVersion:
+        return self.facts.version
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Of its back-off: its id and its state."""
+        return self.version.id, self.version.state
 
 
 class _Registration:
     """The registration of one version, from wherever an earlier one was stopped."""
 
-    def __init__(self, registrar: Registrar, leased: _LeasedVersion, facts: VersionFacts) -> None:
+    def __init__(self, registrar: Registrar, control: ControlContext, task: _VersionTask) -> None:
         self._registrar = registrar
-        self._control = leased.control
-        self._leased = leased
-        self._facts = facts
-        self._version = facts.version
-        self._done = dict(facts.known)
+        self._control = control
+        self._task = task
+        self._lease, self._facts, self._version = task.lease, task.facts, task.version
+        self._copied = dict(task.facts.known)
         self._unwritten: list[KnownFile] = []
-        self._done_bytes = 0
-        self._noted_s = time.monotonic()
+        self._copied_bytes = 0
+        self._written_s = time.monotonic()
 
     def run(self) -> None:
         with unit_of_work(self._control.sessions, read_only=True) as session:
             output = source_tree(session, self._facts)
             volume = registry_volume(session, self._version.volume)
         planned = self._facts.planned or self._plan(output)
-        draft = VersionDraft(volume, self._version.path, self._leased.lease.token)
+        draft = VersionDraft(volume, self._version.path, self._lease.token)
         self._registrar.step("take over")
         draft.take_over()
-        self._done = {path: file for path, file in self._done.items() if draft.has(file)}
-        self._done_bytes = sum(file.size_bytes for file in self._done.values())
-        left = [file for file in planned if file.path not in self._done]
+        self._copied = {path: file for path, file in self._copied.items() if draft.has(file)}
+        self._copied_bytes = sum(file.size_bytes for file in self._copied.values())
+        left = [file for file in planned if file.path not in self._copied]
         draft.demand_room(sum(file.size_bytes for file in left))
         for file in left:
             self._registrar.step("copy")
             sha256 = draft.copy(output, file, self._on_piece)
             self._unwritten.append(KnownFile(file.path, file.size_bytes, sha256))
-            if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._noted_s > NOTE_EVERY_S:
+            if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._written_s > NOTE_EVERY_S:
                 self._write_down()
         self._write_down()
-        files = list(self._done.values())
+        files = list(self._copied.values())
         self._registrar.step("publish")
         draft.publish(files)
         self._registrar.step("finish")
@@ -407,23 +403,25 @@ class _Registration:
 
     def _plan(self, output: Tree) -> list[PlannedFile]:
         source = self._version.source
-        found = self._find(output)
+        source_files = self._find(output)
         self._registrar.step("plan")
-        with self._leased.fenced() as session:
+        with self._lease.fenced() as session:
             now = self._control.clock()
-            lineage = self._lineage(session, found)
-            self._set(session, now, source={**source, "path": found.path}, format=found.format,
-                      lineage=lineage.model_dump(mode="json"), size_bytes=found.size_bytes, file_count=len(found.files),
-                      reason="")  # fmt: skip
+            lineage = self._lineage(session, source_files)
+            self._set(
+                session, now, source={**source, "path": source_files.path}, format=source_files.format,
+                lineage=lineage.model_dump(mode="json"), size_bytes=source_files.size_bytes,
+                file_count=len(source_files.files), reason="",
+            )  # fmt: skip
             session.execute(delete(ModelFile).where(ModelFile.version_id == self._version.id))
             session.add_all(
                 ModelFile(
                     version_id=self._version.id, path=file.path, source=file.source, size_bytes=file.size_bytes,
                     mtime_ns=file.mtime_ns,
                 )
-                for file in found.files
+                for file in source_files.files
             )  # fmt: skip
-        return found.files
+        return source_files.files
 
     def _find(self, output: Tree) -> PlannedSource:
         source, limit = self._version.source, self._registrar.limit_bytes
@@ -440,32 +438,32 @@ class _Registration:
             limit_bytes=limit,
         )
 
-    def _lineage(self, session: Session, found: PlannedSource) -> ModelLineage:
+    def _lineage(self, session: Session, source_files: PlannedSource) -> ModelLineage:
         source, user = self._version.source, self._version.registration.get("user", "")
         if self._facts.job is None:
             return lineage_of_upload(UploadedSource.of_json(source).location, user=user)
         return lineage_of(
             session,
             session.get(Job, self._facts.job.id) or self._facts.job,
-            checkpoint=found.path if source["kind"] == "checkpoint" else None,
-            step=found.step,
+            checkpoint=source_files.path if source["kind"] == "checkpoint" else None,
+            step=source_files.step,
             user=user,
         )
 
     def _on_piece(self, size: int) -> None:
         """Called after each copied piece, with its size in bytes."""
-        self._done_bytes += size
-        self._leased.renew_if_due()
+        self._copied_bytes += size
+        self._lease.renew_if_due()
         self._registrar.step("piece")
-        if time.monotonic() - self._noted_s > NOTE_EVERY_S:
+        if time.monotonic() - self._written_s > NOTE_EVERY_S:
             self._write_down()
 
     def _write_down(self) -> None:
         self._registrar.step("write down")
-        with self._leased.fenced() as session:
+        with self._lease.fenced() as session:
             # Pieces of a file are no progress until the file is complete: only then are tries reset.
             whole = {"copy_attempts": 0} if self._unwritten else {}
-            self._set(session, self._control.clock(), done_bytes=self._done_bytes, **whole)
+            self._set(session, self._control.clock(), done_bytes=self._copied_bytes, **whole)
             if self._unwritten:
                 session.execute(
                     update(ModelFile),
@@ -475,21 +473,21 @@ class _Registration:
                     ],
                 )
         if self._unwritten:
-            self._registrar.note_progress(self._leased, self._version)
-        self._done |= {file.path: file for file in self._unwritten}
+            self._registrar.note_progress(self._task)
+        self._copied |= {file.path: file for file in self._unwritten}
         self._unwritten = []
-        self._noted_s = time.monotonic()
+        self._written_s = time.monotonic()
 
     def _finish(self, files: list[KnownFile]) -> None:
         version = self._version
-        with self._leased.fenced() as session:
+        with self._lease.fenced() as session:
             now = self._control.clock()
             model = models.lock_model(session, version.model_id)
             if model is None:
                 raise StaleWrite("the model was deleted")
             models.move_version(
                 session, version.id, VersionState.REGISTERING, VersionEvent.FINISH, now,
-                digest=digest_of(files), done_bytes=self._done_bytes, ready_at=now, reason="",
+                digest=digest_of(files), done_bytes=self._copied_bytes, ready_at=now, reason="",
             )  # fmt: skip
             row = session.get(ModelVersion, version.id, populate_existing=True)
             assert row is not None  # noqa: S101 (moved in this transaction)
@@ -497,29 +495,32 @@ class _Registration:
             by_scheduler = Author(version.user_id, user, "scheduler")
             record_change(session, now, model, by_scheduler, "version.ready", version=version.number)
             by = Author(version.user_id, user, f"user:{user}")
-            unmoved = []
+            sentences = []
             for alias in version.registration.get("aliases", ()):
-                there = (
-                    models.find_alias(session, model.id, alias) if version.registration.get("keeps_better") else None
-                )
-                why = "" if there is None else why_better(session, there, version)
-                if there is not None and why:
-                    unmoved.append(f"Alias {alias} stays at version {there.number}: {why}.")
-                    record_change(session, now, model, by, "alias.kept", version=version.number, name=alias,
-                         before=there.number, after=there.number, reason=why)  # fmt: skip
+                keeps_better = version.registration.get("keeps_better")
+                current = models.find_alias(session, model.id, alias) if keeps_better else None
+                why = "" if current is None else why_better(session, current, version)
+                if current is not None and why:
+                    sentences.append(f"Alias {alias} stays at version {current.number}: {why}.")
+                    record_change(
+                        session, now, model, by, "alias.kept", version=version.number, name=alias,
+                        before=current.number, after=current.number, reason=why,
+                    )  # fmt: skip
                     continue
-                before = models.point_alias(session, model, alias, row, now)
-                record_change(session, now, model, by, "alias.moved", version=version.number, name=alias, before=before,
-                     after=version.number)  # fmt: skip
-            row.reason = " ".join(unmoved)
+                previous = models.point_alias(session, model, alias, row, now)
+                record_change(
+                    session, now, model, by, "alias.moved", version=version.number, name=alias, before=previous,
+                    after=version.number,
+                )  # fmt: skip
+            row.reason = " ".join(sentences)
         log.info("version.ready", version=version.id, model=model.name, number=version.number)
 
     def _set(self, session: Session, now: datetime, **values: object) -> None:
         """Raises ``StaleWrite``: it is no longer being registered."""
-        hit = session.execute(
+        result = session.execute(
             update(ModelVersion)
             .where(ModelVersion.id == self._version.id, ModelVersion.state == VersionState.REGISTERING.value)
             .values(**values, updated_at=now)
         )
-        if hit.rowcount != 1:  # type: ignore[attr-defined]
+        if result.rowcount != 1:  # type: ignore[attr-defined]
             raise StaleWrite("the version was deleted while it was registered")

@@ -119,27 +119,20 @@ def expire_waiting(control: ControlContext) -> int:
     late = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
     if not late:
         return 0
-    lease = fence.acquire(control, leases.TICK)
-    if lease is None:
-        return 0
     expired = 0
-    for row in late:
-        sentence = f"It waited longer than max_wait ({row.max_wait:g} s) for its start; raise it, or ask for less."
-        try:
-            with fence.fenced(control, lease) as session:
-                move_queued(
-                    session,
-                    JobId(row.id),
-                    JobEvent.EXPIRE,
-                    sentence,
-                    control.clock(),
-                    exit_={"kind": ExitKind.DEADLINE.value, "sentence": sentence},
-                )
-        except StaleWrite:
-            continue  # it starts at this moment
-        expired += 1
-        log.info("job.expired", job=row.id)
-    fence.release(control, lease)
+    with fence.leased(control, leases.TICK) as lease:
+        if lease is None:
+            return 0
+        for row in late:
+            sentence = f"It waited longer than max_wait ({row.max_wait:g} s) for its start; raise it, or ask for less."
+            exit_ = {"kind": ExitKind.DEADLINE.value, "sentence": sentence}
+            try:
+                with lease.fenced() as session:
+                    move_queued(session, JobId(row.id), JobEvent.EXPIRE, sentence, control.clock(), exit_=exit_)
+            except StaleWrite:
+                continue  # it starts at this moment
+            expired += 1
+            log.info("job.expired", job=row.id)
     if expired:
         control.wakeup.notify(TOPIC_TICK)
     return expired

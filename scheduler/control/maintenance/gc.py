@@ -324,26 +324,28 @@ def gc_node_failures(control: ControlContext) -> int:
 
 def collect_garbage(control: ControlContext, settings: Settings) -> None:
     """Every slow step; a failure is logged and does not affect the others."""
-    lease = fence.acquire(control, GC_LEASE)
-    if lease is None:
-        return
+    with fence.leased(control, GC_LEASE) as lease:
+        if lease is None:
+            return
+        for name, step in _steps(control, settings).items():
+            try:
+                step()
+            except Exception:
+                log.exception("sweep.failed", step=name)
+
+
+def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable[[], object]]:
     store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
-    steps: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("ttl", lambda: gc_jobs(control)),
-        ("events", lambda: gc_events(control, timedelta(days=settings.event_retention_days))),
-        ("plans", lambda: gc_plan_records(control, settings)),
-        ("failures", lambda: gc_node_failures(control)),
-        ("metrics", lambda: gc_metrics(control)),
-        ("runs", lambda: gc_runs(control)),
-        ("records", lambda: gc_records(control)),
-        ("optuna", lambda: gc_tables(control.sessions, settings)),
-        ("expired", lambda: gc_expired(control)),
-        ("checkpoints", lambda: apply_retention(control)),
-        ("archives", lambda: gc_archives(control.sessions, store, now=control.clock())),
-    )
-    for name, step in steps:
-        try:
-            step()
-        except Exception:
-            log.exception("sweep.failed", step=name)
-    fence.release(control, lease)
+    return {
+        "ttl": lambda: gc_jobs(control),
+        "events": lambda: gc_events(control, timedelta(days=settings.event_retention_days)),
+        "plans": lambda: gc_plan_records(control, settings),
+        "failures": lambda: gc_node_failures(control),
+        "metrics": lambda: gc_metrics(control),
+        "runs": lambda: gc_runs(control),
+        "records": lambda: gc_records(control),
+        "optuna": lambda: gc_tables(control.sessions, settings),
+        "expired": lambda: gc_expired(control),
+        "checkpoints": lambda: apply_retention(control),
+        "archives": lambda: gc_archives(control.sessions, store, now=control.clock()),
+    }

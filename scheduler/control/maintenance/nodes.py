@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from core.db.bootstrap import ensure_database_id
 from core.db.repositories.events import append_event
 from core.db.tables import Node
-from core.domain.errors import StaleWrite
 from core.domain.sharing.gpus import normal_model
 from core.domain.sharing.resources import Amounts
 from core.wakeups import TOPIC_TICK
@@ -37,18 +36,13 @@ def sync_nodes(control: ControlContext) -> int:
         ExecutorTryAgain: the engine is away; nothing is concluded from that.
         Unavailable: the database is away.
     """
-    lease = fence.acquire(control, NODES_LEASE)
-    if lease is None:
-        return 0
-    infos = control.executor.nodes(database_id=ensure_database_id(control.sessions))
-    try:
-        with fence.fenced(control, lease) as session:
-            changes = _write(session, infos, control.executor.name, control.clock())
-    except StaleWrite as stale:
-        # Another process has begun since, as when two start at once: what it writes is as new.
-        log.debug("nodes.stale", why=str(stale))
-        return 0
-    fence.release(control, lease)
+    changes = 0
+    # Where another process has begun since, as when two start at once, what it writes is as new.
+    with fence.leased(control, NODES_LEASE) as lease:
+        if lease is not None:
+            infos = control.executor.nodes(database_id=ensure_database_id(control.sessions))
+            with lease.fenced() as session:
+                changes = _write(session, infos, control.executor.name, control.clock())
     if changes:
         control.wakeup.notify(TOPIC_TICK)
     return changes

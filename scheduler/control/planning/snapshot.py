@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
+from core.db.engine import AnyRow
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.repositories.planning import UsageKey, user_shape_key
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
@@ -18,7 +19,7 @@ from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import DecayedUsage
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
-from scheduler.control.planning.node_cache import NodeCache, raw_nodes, usage_of
+from scheduler.control.planning.node_cache import NodeCache, RawNode, raw_nodes, usage_of
 from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
 from scheduler.control.planning.quarantine_updates import failures_seen, next_change
 from scheduler.control.planning.running import (
@@ -41,7 +42,9 @@ _LEAST_TURN: Final = timedelta(seconds=1)
 
 # Built once: they are executed many times a second.
 _jobs, _attempts, _replicas = (cast("Table", table.__table__) for table in (Job, Attempt, Replica))
-_QUEUE: Final = select(func.count(), func.max(_jobs.c.queued_at)).where(_jobs.c.state == JobState.QUEUED.value)
+_QUEUE: Final = select(func.count().label("length"), func.max(_jobs.c.queued_at)).where(
+    _jobs.c.state == JobState.QUEUED.value
+)
 _LIVE: Final = select(
     func.count(), func.max(_attempts.c.id), func.sum(_attempts.c.world), func.count(_attempts.c.stop),
     func.count(_attempts.c.started_at),
@@ -109,21 +112,28 @@ class SnapshotCache:
     node_cache: NodeCache = field(default_factory=NodeCache)
 
 
-def fingerprint(session: Session) -> tuple[Any, ...]:
-    """A few cheap numbers that change whenever a plan could: queue, holders, nodes.
+class InputsFingerprint(NamedTuple):
+    """A few cheap numbers that change whenever a plan could. ``queue`` and the two after it: sums of rows."""
 
-    The queue's are read from an index alone. A new job has a later time than all others, unless it is requeued, and
-    then its attempt ends; a job that only becomes due is covered by ``PlannerInputs.next_due``.
+    queue: AnyRow
+    live_attempts: AnyRow
+    holding_replicas: AnyRow
+    nodes: Sequence[RawNode]
+    settings: tuple[Any, ...]
+    failures: tuple[Any, ...]
+
+    @property
+    def is_queue_empty(self) -> bool:
+        return not self.queue.length
+
+
+def fingerprint(session: Session) -> InputsFingerprint:
+    """The queue's numbers are read from an index alone. A new job has a later time than all others, unless it is
+    requeued, and then its attempt ends; a job that only becomes due is covered by ``PlannerInputs.next_due``.
     """
-    connection = session.connection()
-    queue, attempts, holders = (connection.execute(statement).one() for statement in (_QUEUE, _LIVE, _HOLDING))
-    return (
-        tuple(queue),
-        tuple(attempts),
-        tuple(holders),
-        raw_nodes(session),
-        settings_fingerprint(session),
-        failures_seen(session),
+    queue, attempts, replicas = (session.connection().execute(query).one() for query in (_QUEUE, _LIVE, _HOLDING))
+    return InputsFingerprint(
+        queue, attempts, replicas, raw_nodes(session), settings_fingerprint(session), failures_seen(session)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from sqlalchemy.exc import IntegrityError
@@ -13,7 +13,7 @@ from core.db.engine import unit_of_work
 from core.db.repositories.planning import ForecastEntry, write_start_forecasts
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
-from scheduler.control.planning.snapshot import SnapshotCache, fingerprint, load_snapshot
+from scheduler.control.planning.snapshot import InputsFingerprint, SnapshotCache, fingerprint, load_snapshot
 from scheduler.planning.forecast.start_times import QueueForecast, StartCode, forecast_starts
 from scheduler.planning.planner import plan
 
@@ -32,8 +32,8 @@ class StartForecastWriter:
         self._control = control
         self._cache = SnapshotCache()
         self._poison_filter = PoisonJobFilter()
-        self._seen: tuple[Any, ...] | None = None
-        self._at: datetime | None = None
+        self._inputs: InputsFingerprint | None = None
+        self._written_at: datetime | None = None
 
     def write(self) -> None:
         """Forecast and write, if anything has changed or the last forecast is old.
@@ -44,17 +44,17 @@ class StartForecastWriter:
         control = self._control
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             now = control.clock()
-            if self._at is not None and now - self._at < _AT_MOST:
+            if self._written_at is not None and now - self._written_at < _AT_MOST:
                 return
-            seen = fingerprint(session)
-            if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
+            inputs = fingerprint(session)
+            if inputs == self._inputs and self._written_at is not None and now - self._written_at < _AGAIN:
                 return
             loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
         try:
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
             rows = start_forecast_rows(forecast_starts(planned.snapshot, planned.plan))
         except Exception:
-            self._seen, self._at = seen, now  # it would fail again
+            self._inputs, self._written_at = inputs, now  # it would fail again
             raise
         for _ in range(_TRIES):
             with suppress(IntegrityError), unit_of_work(control.sessions) as session:
@@ -64,10 +64,10 @@ class StartForecastWriter:
         else:
             log.info("start_forecasts.conflict")
         # A forecast costs seconds: it is not repeated at once, whichever process has written.
-        self._seen, self._at = seen, now
+        self._inputs, self._written_at = inputs, now
 
 
-def start_forecast_rows(found: QueueForecast) -> list[ForecastEntry]:
+def start_forecast_rows(forecasts: QueueForecast) -> list[ForecastEntry]:
     """The forecasts of jobs that do not start with this plan."""
     return [
         ForecastEntry(
@@ -80,6 +80,6 @@ def start_forecast_rows(found: QueueForecast) -> list[ForecastEntry]:
             forecast.sentence,
             forecast.nodes,
         )
-        for forecast in found.starts
+        for forecast in forecasts.starts
         if forecast.position is not None and forecast.code is not StartCode.NOW
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from sqlalchemy import select
@@ -29,7 +29,13 @@ from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
 from scheduler.control.planning.preempting import claims_of, preempt_for
 from scheduler.control.planning.reason_changes import changed_reasons, write_own, write_shapes
-from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, fingerprint, load_snapshot
+from scheduler.control.planning.snapshot import (
+    InputsFingerprint,
+    PlannerInputs,
+    SnapshotCache,
+    fingerprint,
+    load_snapshot,
+)
 from scheduler.control.transitions import move_queued
 from scheduler.planning import plan_to_apply as plan
 from scheduler.planning.model import Plan
@@ -67,7 +73,7 @@ class Ticker:
         self._plan_log = PlanLogWriter()
         self._poison_filter = PoisonJobFilter()
         self._quarantine_schedule = quarantine_updates.QuarantineSchedule()
-        self._idle_fingerprint: tuple[Any, ...] | None = None  # after a tick that left nothing to start
+        self._idle_inputs: InputsFingerprint | None = None  # after a tick that left nothing to start
         self._busy_ticks = 0  # consecutive ticks that started or stopped a job
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
@@ -80,40 +86,32 @@ class Ticker:
             Unavailable: the database is away.
         """
         control = self.control
-        now, seen = control.clock(), None
+        now, inputs = control.clock(), None
         if self._busy_ticks < _BUSY_TICKS:
             with unit_of_work(control.sessions, read_only=True) as session:
-                seen = fingerprint(session)
-        if seen is not None and self._is_unchanged(seen, now):
+                inputs = fingerprint(session)
+        if inputs is not None and self._is_unchanged(inputs, now):
             if now - self._marked_at >= _REFRESH:
                 with unit_of_work(control.sessions) as session:
                     self._mark_done(session)
             return TickReport(recheck_at=self._next_due, is_skipped=True)
-        lease = fence.acquire(control, leases.TICK)
-        if lease is None:
+        report = None
+        with fence.leased(control, leases.TICK, on_release=self._mark_done) as lease:
+            if lease is not None:
+                report = self._tick(lease)
+        if report is None:
             return TickReport(is_skipped=True)
-        tick_lease = RenewedLease(control, lease)
-        try:
-            report = self._tick(tick_lease)
-        except StaleWrite as stale:
-            log.debug("tick.stale", why=str(stale))
-            return TickReport(is_skipped=True)
-        # Other processes need not wait for the lease to expire then; a failed tick is retried by its own process.
-        with unit_of_work(control.sessions) as session:
-            leases.release(session, tick_lease.lease, now=control.clock())
-            self._mark_done(session)
         self._ticked_at, self._next_due = now, report.recheck_at
         # A start changes the queue and the nodes: tick once more.
         self._busy_ticks = self._busy_ticks + 1 if report.started or report.preempted else 0
-        self._idle_fingerprint = None if self._busy_ticks else seen
+        self._idle_inputs = None if self._busy_ticks else inputs
         return report
 
-    def _is_unchanged(self, seen: tuple[Any, ...], now: datetime) -> bool:
-        (queued, *_), *_ = seen
+    def _is_unchanged(self, inputs: InputsFingerprint, now: datetime) -> bool:
         return (
-            seen == self._idle_fingerprint
+            inputs == self._idle_inputs
             and self._ticked_at is not None
-            and (not queued or now - self._ticked_at < _REFRESH)
+            and (inputs.is_queue_empty or now - self._ticked_at < _REFRESH)
             and (self._next_due is None or now < self._next_due)
         )
 
@@ -121,37 +119,37 @@ class Ticker:
         self._marked_at = self.control.clock()
         leases.mark(session, leases.TICK_DONE, holder=self.control.holder, now=self._marked_at)
 
-    def _tick(self, tick_lease: RenewedLease) -> TickReport:
+    def _tick(self, lease: RenewedLease) -> TickReport:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
             user_requests = _unmet_user_requests(session)
             is_due = self._quarantine_schedule.is_due(session, control.clock())
         if is_due:  # before anything is placed on a broken node
-            with tick_lease.write() as session:
+            with lease.write() as session:
                 quarantine_updates.update_quarantines(session, control.clock())
             self._quarantine_schedule.note_done()
         for job_id, event in user_requests:
-            self._apply_user_request(tick_lease, job_id, event)
+            self._apply_user_request(lease, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             can_grow = control.can_change_worlds
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
         planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
         made = planned.plan
-        started = self._apply_starts(tick_lease, loaded, made)
-        preempted = self._apply_claims(tick_lease, loaded, made)
-        started += self._apply_grows(tick_lease, loaded, made)
-        self._apply_waits(tick_lease, loaded, made)
-        self._write_plan_log(tick_lease, loaded, planned)
+        started = self._apply_starts(lease, loaded, made)
+        preempted = self._apply_claims(lease, loaded, made)
+        started += self._apply_grows(lease, loaded, made)
+        self._apply_waits(lease, loaded, made)
+        self._write_plan_log(lease, loaded, planned)
         if started or loaded.snapshot.queued:
             log.info(
                 "tick.applied", started=started, preempted=preempted, planned=len(made.starts), waiting=len(made.waits)
             )
         return TickReport(started, len(made.waits), loaded.next_due, preempted=preempted)
 
-    def _write_plan_log(self, tick_lease: RenewedLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
+    def _write_plan_log(self, lease: RenewedLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
         """Write the plan log, and the shares that have changed."""
         try:
-            with tick_lease.write() as session:
+            with lease.write() as session:
                 if loaded.usage:
                     write_usage(session, loaded.usage, known=loaded.known_usage)
                 self._plan_log.record(session, planned.snapshot, planned.plan)
@@ -159,28 +157,28 @@ class Ticker:
             self._plan_log.forget()
             raise
 
-    def _apply_user_request(self, tick_lease: RenewedLease, job_id: JobId, event: JobEvent) -> None:
+    def _apply_user_request(self, lease: RenewedLease, job_id: JobId, event: JobEvent) -> None:
         try:
-            with tick_lease.write() as session:
+            with lease.write() as session:
                 move_queued(
                     session, job_id, event, "Requested while the job was between two states.", self.control.clock()
                 )
         except StaleWrite:
             pass  # it has moved by itself
 
-    def _apply_starts(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_starts(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
         orders = [StartOrder(start, loaded.generations[start.job_id], gangs[start.job_id]) for start in made.starts]
         return sum(
-            self._start(tick_lease, orders[begin : begin + STARTS_PER_WRITE])
+            self._start(lease, orders[begin : begin + STARTS_PER_WRITE])
             for begin in range(0, len(orders), STARTS_PER_WRITE)
         )
 
-    def _start(self, tick_lease: RenewedLease, orders: Sequence[StartOrder]) -> int:
+    def _start(self, lease: RenewedLease, orders: Sequence[StartOrder]) -> int:
         """Start them in one transaction; how many did. Where it fails, each is started alone."""
         control = self.control
         try:
-            with tick_lease.write() as session:
+            with lease.write() as session:
                 outcomes = place_all(
                     session,
                     orders,
@@ -195,7 +193,7 @@ class Ticker:
             return 0
         except Exception:
             if len(orders) > 1:
-                return sum(self._start(tick_lease, [order]) for order in orders)
+                return sum(self._start(lease, [order]) for order in orders)
             log.exception("job.place_failed", job=orders[0].start.job_id)
             return 0
         started = 0
@@ -208,14 +206,14 @@ class Ticker:
             control.wakeup.notify(TOPIC_RECONCILE, attempt)
         return started
 
-    def _apply_claims(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_claims(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         """Write the preemptions; how many attempts got one now, and not in an earlier tick."""
         control = self.control
         grace = timedelta(seconds=loaded.snapshot.policy.grace_s)
         preempted = 0
         for claim in claims_of(made):
             try:
-                with tick_lease.write() as session:
+                with lease.write() as session:
                     attempt_ids = preempt_for(
                         session,
                         claim,
@@ -238,13 +236,13 @@ class Ticker:
                 control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return preempted
 
-    def _apply_grows(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_grows(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         control = self.control
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
         grown = 0
         for more in made.grows:
             try:
-                with tick_lease.write() as session:
+                with lease.write() as session:
                     gang = gangs[more.job_id]
                     attempt_id = grow(session, more, gang=gang, now=control.clock(), make_id=control.make_id)
             except (StaleWrite, RowsLocked) as stale:
@@ -260,14 +258,14 @@ class Ticker:
             control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return grown
 
-    def _apply_waits(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> None:
+    def _apply_waits(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> None:
         """Write the wait reasons that have changed."""
         news = changed_reasons(loaded, made)
         if news.shapes or news.gone:
-            with tick_lease.write() as session:
+            with lease.write() as session:
                 write_shapes(session, news, loaded, self.control.clock())
         for part in news.parts():
-            with tick_lease.write() as session:
+            with lease.write() as session:
                 write_own(session, part)
 
 

@@ -19,6 +19,7 @@ from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout
 from executors.fake import FakeExecutor, InjectedFault, Script
+from scheduler.control import fence
 from scheduler.control.attempts.launching.replica_orders import AddressCache, addresses_of
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome
 from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempts
@@ -200,17 +201,29 @@ def test_a_place_is_free_only_when_nothing_can_come_to_it_any_more(plane):
     assert (plane.state(job), plane.state(other)) == ("cancelled", "running")
 
 
-def test_a_stale_process_writes_nothing(plane):
-    from scheduler.control import fence
+def test_a_process_that_has_lost_its_lease_writes_nothing_and_stops(plane):
+    other, reached = replace(plane.control, holder="other"), []
+    with fence.leased(plane.control, "job") as lease:
+        plane.engine.advance(timedelta(seconds=16))
+        with fence.leased(other, "job") as taken_over:
+            assert taken_over is not None
+        with pytest.raises(StaleWrite):
+            lease.renew()
+        with lease.fenced():
+            reached.append("behind the fence")
+        reached.append("after the fence")
+    assert reached == []
 
-    lease = fence.acquire(plane.control, "attempt:att-1")
-    plane.engine.advance(timedelta(seconds=16))
-    other = replace(plane.control, holder="other")
-    assert fence.acquire(other, "attempt:att-1") is not None
-    with pytest.raises(StaleWrite), fence.fenced(plane.control, lease):
-        raise AssertionError("the fence let it in")
-    with pytest.raises(StaleWrite):
-        fence.renew(plane.control, lease)
+
+def test_the_lease_of_a_block_that_failed_is_not_released(plane):
+    with pytest.raises(ZeroDivisionError), fence.leased(plane.control, "job"):
+        _ = 1 // 0
+    with fence.leased(replace(plane.control, holder="other"), "job") as refused:
+        assert refused is None
+    with fence.leased(plane.control, "job") as again:
+        assert again is not None
+    with fence.leased(replace(plane.control, holder="other"), "job") as released:
+        assert released is not None
 
 
 @pytest.mark.parametrize("moved", [{"generation": 2}, {"state": "lost"}])
