@@ -25,7 +25,9 @@ TICK_DONE: Final = "tick.done"
 
 # Built once: every reconcile pass begins and ends with them.
 _leases: Final = cast("Table", Lease.__table__)
-_CHANGE: Final = update(_leases).where(_leases.c.name == bindparam("is_name"), _leases.c.token == bindparam("is_token"))
+_CHANGE: Final = update(_leases).where(
+    _leases.c.name == bindparam("lease_name"), _leases.c.token == bindparam("expected_token")
+)
 
 
 def _or_take_over(fresh: Any) -> Any:
@@ -33,12 +35,12 @@ def _or_take_over(fresh: Any) -> Any:
     return fresh.on_conflict_do_update(
         index_elements=[_leases.c.name],
         set_={"holder": fresh.excluded.holder, "token": _leases.c.token + 1, "expires_at": fresh.excluded.expires_at},
-        where=or_(_leases.c.expires_at <= bindparam("is_now"), _leases.c.holder == fresh.excluded.holder),
+        where=or_(_leases.c.expires_at <= bindparam("now"), _leases.c.holder == fresh.excluded.holder),
     )
 
 
 def _acquire(insert: Callable[[Table], Any]) -> Any:
-    values = {"name": bindparam("is_name"), "holder": bindparam("new_holder"), "token": 1}
+    values = {"name": bindparam("lease_name"), "holder": bindparam("new_holder"), "token": 1}
     fresh = insert(_leases).values(**values, expires_at=bindparam("new_end"))
     return _or_take_over(fresh).returning(_leases.c.token)
 
@@ -83,7 +85,7 @@ def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: tim
         session.connection()
         .execute(
             _ACQUIRE[session.get_bind().dialect.name],
-            {"is_name": name, "new_holder": holder, "new_end": now + ttl, "is_now": now},
+            {"lease_name": name, "new_holder": holder, "new_end": now + ttl, "now": now},
         )
         .scalar_one_or_none()
     )
@@ -104,7 +106,7 @@ def acquire_all(
             "names": orjson.dumps(wanted).decode() if dialect == "sqlite" else wanted,
             "new_holder": holder,
             "new_end": now + ttl,
-            "is_now": now,
+            "now": now,
         },
     )
     return {row.name: HeldLease(row.name, holder, row.token) for row in rows}
@@ -131,14 +133,14 @@ def check(session: Session, lease: HeldLease) -> None:
         StaleWrite: another process has taken the lease over.
     """
     # An update, not a select: it locks the row on PostgreSQL and takes the write lock on SQLite.
-    mine = {"is_name": lease.name, "is_token": lease.token, "holder": lease.holder}
-    if session.connection().execute(_CHANGE, mine).rowcount != 1:
+    expected = {"lease_name": lease.name, "expected_token": lease.token, "holder": lease.holder}
+    if session.connection().execute(_CHANGE, expected).rowcount != 1:
         raise StaleWrite(f"lease {lease.name} has been taken over")
 
 
 def release(session: Session, lease: HeldLease, *, now: datetime) -> None:
     """Give the lease back early. Harmless if it is no longer ours."""
-    session.connection().execute(_CHANGE, {"is_name": lease.name, "is_token": lease.token, "expires_at": now})
+    session.connection().execute(_CHANGE, {"lease_name": lease.name, "expected_token": lease.token, "expires_at": now})
 
 
 def mark(session: Session, name: str, *, holder: str, now: datetime) -> None:

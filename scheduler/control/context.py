@@ -22,8 +22,8 @@ class ControlContext:
     tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
     ``create_at_once``: replicas of one gang that are created in parallel. ``default_volume``: the volume with the
     projects' own folders. ``region``: the region that jobs are told. ``output_owner``: (uid, gid) of output folders,
-    where jobs run as another user than the control plane. ``make_id``: makes the ids of attempts, replicas and trials'
-    jobs. ``make_pool``: makes the thread pools of parallel passes and creations, with the arguments of
+    where jobs run as another user than the control plane. ``make_id``: makes the ids of all rows that the control loop
+    adds. ``make_pool``: makes the thread pools of parallel passes and creations, with the arguments of
     ``ThreadPoolExecutor``. ``can_change_worlds``: whether the executor can; determined once, as every reconcile pass
     needs it.
     """

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from math import inf
-from typing import Any, Final
+from typing import Any
+
+from trainmaster.wire.jobs import INFEASIBLE_CODES
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.policy import Policy
@@ -216,12 +218,6 @@ class WaitReasonCode(StrEnum):
     GPU_HEADROOM = "kept_for_gpus"
     BOOKED = "booked"  # would fit, but an administrator reserved the nodes for another project
     PREEMPTING = "preempting"  # victims are being stopped for it
-
-
-# Codes of jobs that cannot start, whatever other jobs end. The SDK and the pages have copies of their own.
-INFEASIBLE_CODES: Final = frozenset(
-    {WaitReasonCode.NEVER_FITS, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.TOO_LARGE}
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, cast
 from core.db.engine import unit_of_work
 from core.db.repositories.questions import ERROR
 from core.db.tables import Job
+from core.ids import new_id
 from core.wakeups import NoWakeup
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogWriter
@@ -44,7 +45,7 @@ def answering(stage: Stage) -> Iterator[None]:
         for ended in ENDED:
             _ended(session, stage.now, *ended)
         seen = load_snapshot(session, SnapshotCache(), stage.now - timedelta(minutes=5)).snapshot
-        PlanLogWriter().record(session, seen, plan(seen))
+        PlanLogWriter(new_id).record(session, seen, plan(seen))
     executor = cast("Any", object())  # nothing is started
     control = ControlContext(stage.sessions, executor, NoWakeup(), lambda: datetime.now(UTC), "stage", b"k" * 40)
     forecaster, simulations = QuestionAnswerer(control), SimulationRunner(control, partial(_in_this_thread, stage))

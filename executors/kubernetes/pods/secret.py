@@ -81,11 +81,6 @@ def bundle(orders: Sequence[ReplicaOrder], options: KubernetesOptions, namespace
     return [Bundle(_render(group, options, namespace), tuple(order for order, _ in group)) for group in groups]
 
 
-def render_secret(order: ReplicaOrder, options: KubernetesOptions, namespace: str) -> Json:
-    """The Secret of one replica alone; raises like :func:`files_of`."""
-    return _render([(order, files_of(order, options))], options, namespace)
-
-
 def files_of(order: ReplicaOrder, options: KubernetesOptions) -> Mapping[str, bytes]:
     """All that is secret of the replica, by key.
 

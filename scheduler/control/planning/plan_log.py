@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import PlanRecord
 from core.domain.sharing.policy import Policy
-from core.ids import new_id
 from scheduler.planning.json_codec import from_json, plan_from_json, plan_to_json, to_json
 from scheduler.planning.model import (
     Account,
@@ -76,6 +75,7 @@ class _Chain:
 class PlanLogWriter:
     """Writes records; for the ticking process. ``chain``: ``None`` where the next record has to be a whole one."""
 
+    make_id: Callable[[str], str]
     chain: _Chain | None = field(default=None)
 
     def record(self, session: Session, snapshot: Snapshot, made: Plan) -> bool:
@@ -103,7 +103,7 @@ class PlanLogWriter:
             "plan": _compact(plan_to_json(made), numbers),
         }
         packed = zlib.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), _LEVEL)
-        record_id = new_id("pln")
+        record_id = self.make_id("pln")
         base_id = record_id if chain is None else chain.base_id
         session.execute(
             insert(PlanRecord).values(

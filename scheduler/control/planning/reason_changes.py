@@ -23,11 +23,11 @@ from scheduler.planning.model import Plan, Reason
 _ROWS_PER_WRITE: Final = 500
 
 _jobs, _reasons = cast("Table", Job.__table__), cast("Table", WaitReason.__table__)
-_CHANGE: Final = update(_reasons).where(_reasons.c.shape == bindparam("is_shape"))
+_CHANGE: Final = update(_reasons).where(_reasons.c.shape == bindparam("row_shape"))
 _ADD: Final = insert(_reasons)
 _DROP: Final = delete(_reasons).where(_reasons.c.shape.in_(bindparam("shapes", expanding=True)))
 _CHANGE_OWN: Final = update(_jobs).where(
-    _jobs.c.id == bindparam("is_id"), _jobs.c.state == JobState.QUEUED.value
+    _jobs.c.id == bindparam("row_id"), _jobs.c.state == JobState.QUEUED.value
 )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, n
     for key, reason in news.shapes.items():
         values = {**reason_to_json(reason), "updated_at": now}
         if key in loaded.shape_reasons:
-            changed.append({"is_shape": key, **values})
+            changed.append({"row_shape": key, **values})
         else:
             fresh.append({"shape": key, **values})
     if changed:
@@ -127,7 +127,7 @@ def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, n
 def write_own(session: Session, news: Mapping[JobId, Reason | None]) -> None:
     """Of jobs that still wait; in the order of their ids, as always when many jobs are locked."""
     rows = [
-        {"is_id": job_id, "wait_reason": None if reason is None else reason_to_json(reason)}
+        {"row_id": job_id, "wait_reason": None if reason is None else reason_to_json(reason)}
         for job_id, reason in sorted(news.items(), key=lambda item: item[0])
     ]
     session.connection().execute(_CHANGE_OWN, rows)

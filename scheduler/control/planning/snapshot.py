@@ -52,7 +52,7 @@ _LIVE: Final = select(
 _WAITING: Final = select(_jobs.c.id, _jobs.c.generation, _jobs.c.wait_reason).where(
     _jobs.c.state == JobState.QUEUED.value,
     _jobs.c.desired_state == DesiredState.RUN.value,
-    or_(_jobs.c.not_before.is_(None), _jobs.c.not_before <= bindparam("is_now")),
+    or_(_jobs.c.not_before.is_(None), _jobs.c.not_before <= bindparam("now")),
 )
 _HOLDING: Final = select(func.count(), func.max(_replicas.c.id), func.count(_replicas.c.removal)).where(is_holding())
 
@@ -214,7 +214,7 @@ def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobI
     Returns:
         Reasons of single jobs.
     """
-    rows = session.connection().execute(_WAITING, {"is_now": now}).all()
+    rows = session.connection().execute(_WAITING, {"now": now}).all()
     own_reasons: dict[JobId, Reason] = {}
     jobs: dict[JobId, _Waiting] = {}
     fresh: list[str] = []

@@ -70,7 +70,7 @@ class Ticker:
     def __init__(self, control: ControlContext) -> None:
         self.control = control
         self._cache = SnapshotCache()
-        self._plan_log = PlanLogWriter()
+        self._plan_log = PlanLogWriter(control.make_id)
         self._poison_filter = PoisonJobFilter()
         self._quarantine_schedule = quarantine_updates.QuarantineSchedule()
         self._idle_inputs: InputsFingerprint | None = None  # after a tick that left nothing to start

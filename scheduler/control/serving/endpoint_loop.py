@@ -32,7 +32,6 @@ from core.domain.serving.rollout import (
     ServingState,
     plan,
 )
-from core.ids import new_id
 from core.registry.versions import release
 from core.wakeups import TOPIC_ENDPOINT, TOPIC_TICK
 from scheduler.control.context import ControlContext
@@ -202,7 +201,7 @@ class EndpointPass:
                 "name."
             )
         for _ in range(min(steps.start, _MAX_STARTS)):
-            job_id = new_id("job")
+            job_id = self.control.make_id("job")
             # Distinct names: messages about a job, such as those of jobs that wait for its place, contain its name.
             spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('-')}-{job_id[-_TAIL:]}"})
             order = JobSubmission(
@@ -212,7 +211,7 @@ class EndpointPass:
             write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)
             session.add(
                 ServingReplica(
-                    id=new_id("serving"), deployment_id=facts.id, revision=number, job_id=order.id,
+                    id=self.control.make_id("serving"), deployment_id=facts.id, revision=number, job_id=order.id,
                     state=ServingState.STARTING.value, address="", failed_probes=0,
                     message="Its job waits for a place.", created_at=now,
                 )
@@ -292,9 +291,9 @@ class EndpointLoop:
                 facts = load_endpoint(session, endpoint_id, self._control.clock())
             if facts is None:
                 return False
-            this = EndpointPass(self._control, lease, facts, self._probe, self._own_server)
-            goes_on = this.run(probes_ready=endpoint_id == key and self._may_probe_ready(endpoint_id))
-            recheck_at = this.recheck_at
+            endpoint_pass = EndpointPass(self._control, lease, facts, self._probe, self._own_server)
+            goes_on = endpoint_pass.run(probes_ready=endpoint_id == key and self._may_probe_ready(endpoint_id))
+            recheck_at = endpoint_pass.recheck_at
             self._note_due(facts, goes_on=goes_on)
             return goes_on
 

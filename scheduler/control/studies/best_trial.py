@@ -14,7 +14,6 @@ from core.domain.model_versions import VersionState
 from core.domain.studies.results import TrialResult, best, values_of
 from core.domain.studies.states import TrialState
 from core.domain.studies.trials import winner_spec
-from core.ids import new_id
 from core.registry.sources import SourceRequest
 from core.registry.versions import Author, VersionMetadata, register_from_job
 from scheduler.control.context import ControlContext
@@ -43,18 +42,18 @@ def register_best_trial(
         return None
     trial = session.get_one(Trial, (facts.id, number))
     job = session.get(Job, trial.job_id)
-    again = bool(spec.winner.arguments)
-    if job is None or (job.deleted_at is not None and not again):
+    runs_again = bool(spec.winner.arguments)
+    if job is None or (job.deleted_at is not None and not runs_again):
         return None  # deleted meanwhile
-    if again:
-        job = _run_again(session, facts, trial, now)
+    if runs_again:
+        job = _run_again(session, control, facts, trial, now)
     user = session.get(User, facts.user_id)
     by = Author(facts.user_id, user.name if user is not None else "", SCHEDULER)
     labels = {"study": facts.name, "trial": str(number)}
     description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
     version = register_from_job(
         session, now, job, spec.winner.model, by, SourceRequest(spec.winner.path),
-        volume=control.default_volume, when_done=again,
+        volume=control.default_volume, when_done=runs_again,
         metadata=VersionMetadata(description, labels, spec.winner.aliases, keeps_better=True),
     )  # fmt: skip
     return {"trial": number, "job": job.id, "version": version.id}
@@ -68,28 +67,30 @@ def _best_of(session: Session, facts: StudyFacts) -> int | None:
         )
     )
     results = ((row.number, values_of(row.result, names)) for row in rows)
-    found = best([TrialResult(number, values) for number, values in results if values is not None], facts.spec.goals)
-    return None if found is None else found.number
+    best_result = best(
+        [TrialResult(number, values) for number, values in results if values is not None], facts.spec.goals
+    )
+    return None if best_result is None else best_result.number
 
 
 def _is_registered(session: Session, facts: StudyFacts, number: int) -> bool:
     """Whether an earlier end of the study, before it was extended, has registered this trial."""
-    before = facts.winner
-    if before is None or before["trial"] != number:
+    registered = facts.winner
+    if registered is None or registered["trial"] != number:
         return False
-    version = session.get(ModelVersion, before["version"])
+    version = session.get(ModelVersion, registered["version"])
     return version is not None and version.state not in (VersionState.FAILED, VersionState.DELETING)
 
 
-def _run_again(session: Session, facts: StudyFacts, trial: Trial, now: datetime) -> Job:
-    about = {
+def _run_again(session: Session, control: ControlContext, facts: StudyFacts, trial: Trial, now: datetime) -> Job:
+    trial_of = {
         "study_id": facts.id, "study": facts.name, "number": trial.number, "parameters": dict(trial.parameters),
     }  # fmt: skip
     order = JobSubmission(
-        id=new_id("job"), spec=winner_spec(facts.spec, trial.number, trial.parameters),
+        id=control.make_id("job"), spec=winner_spec(facts.spec, trial.number, trial.parameters),
         project_id=facts.project_id, project=facts.project, user_id=facts.user_id, output_volume=facts.output_volume,
         output_path=None if facts.output_path is None else f"{facts.output_path}/{trial.number}-best".lstrip("/"),
-        trial=about,
+        trial=trial_of,
     )  # fmt: skip
     reason = f"Trial {trial.number}, the best of study {facts.name}, is run once more."
     write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)

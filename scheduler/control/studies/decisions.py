@@ -18,7 +18,7 @@ from core.domain.studies.trials import text_of
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.reported_metrics import ReportedMetrics
 from scheduler.tuning import choose_algorithm, chosen_algorithm
-from scheduler.tuning.propose import gp_is_there, key_of
+from scheduler.tuning.propose import key_of
 from scheduler.tuning.proposers import INSTEAD_OF
 
 # The last report of a replica that did not list its metric sources may still be on its way when the end is noticed.
@@ -204,14 +204,14 @@ def auto_choice(spec: StudySpec) -> dict[str, str] | None:
     """Which algorithm ``auto`` is, and why; ``None``: the user has chosen. A larger budget may change it."""
     if spec.algorithm is not Algorithm.AUTO:
         return None
-    found = choose_algorithm(Space.of(spec), spec.algorithm, spec.goals, spec.budget.trials)
-    return {"algorithm": found.algorithm.value, "reason": found.reason}
+    choice = choose_algorithm(Space.of(spec), spec.algorithm, spec.goals, spec.budget.trials)
+    return {"algorithm": choice.algorithm.value, "reason": choice.reason}
 
 
-def note_on_points(facts: StudyFacts) -> str:
+def note_on_points(facts: StudyFacts, *, has_torch: bool) -> str:
     """A sentence where another algorithm had to draw points. It stays in the note, though the trials concerned end."""
     spec = facts.spec
-    if spec.algorithm is Algorithm.GP and len(spec.metrics) > 1 and not gp_is_there():
+    if spec.algorithm is Algorithm.GP and len(spec.metrics) > 1 and not has_torch:
         return _NO_GP
     memos = [*(trial.memo for trial in facts.running), *(point["memo"] for point in facts.prepared)]
     failed = _GP_FAILED

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import select
+from trainmaster.wire.jobs import INFEASIBLE_CODES
 
 from core.db.engine import unit_of_work
 from core.db.repositories import studies
@@ -46,7 +47,7 @@ from scheduler.control.studies.reported_metrics import (
 )
 from scheduler.control.studies.trial_starts import TrialStarter
 from scheduler.control.studies.trial_stops import cancel_trials, expire_trials, stop_early
-from scheduler.planning.model import INFEASIBLE_CODES
+from scheduler.tuning.propose import gp_is_there
 from scheduler.tuning.proposers import Proposers
 
 _MAX_PASSES: Final = 12
@@ -164,11 +165,12 @@ class StudyPass:
             shapes |= {user_shape_key(shape, facts.project_id, facts.user_id) for shape in shapes}
             with unit_of_work(context.control.sessions, read_only=True) as session:
                 query = select(WaitReason.sentence).where(
-                    WaitReason.shape.in_(shapes), WaitReason.code.in_([code.value for code in INFEASIBLE_CODES])
+                    WaitReason.shape.in_(shapes), WaitReason.code.in_(INFEASIBLE_CODES)
                 )
-                found = session.scalars(query.limit(1)).first()
-            note = f"Its trials cannot start: {found}" if found else ""
-        note = " ".join(sentence for sentence in (note, note_on_points(facts), self._note_on_results()) if sentence)
+                sentence = session.scalars(query.limit(1)).first()
+            note = f"Its trials cannot start: {sentence}" if sentence else ""
+        notes = (note, note_on_points(facts, has_torch=gp_is_there()), self._note_on_results())
+        note = " ".join(sentence for sentence in notes if sentence)
         chosen = auto_choice(facts.spec)
         if note != facts.note or chosen != facts.chosen:
             with context.lease.fenced() as session:
@@ -255,8 +257,7 @@ class StudyLoop:
 
     def _history(self, study_id: str) -> StudyHistory:
         with self._lock:
-            found = self._histories.pop(study_id, None) or StudyHistory()
-            self._histories[study_id] = found
+            history = self._histories[study_id] = self._histories.pop(study_id, None) or StudyHistory()
             while len(self._histories) > _CACHED_HISTORIES:
                 del self._histories[next(iter(self._histories))]
-        return found
+        return history

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from trainmaster.spec import JobSpec
 from trainmaster.wire.base import WireModel, WireRequest
@@ -14,8 +14,7 @@ JobState = Literal[
     "queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"
 ]
 TERMINAL_STATES: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "expired"})
-
-
+# Codes of jobs that cannot start, whatever other jobs end.
 INFEASIBLE_CODES: Final = frozenset({"never_fits", "no_matching_node", "too_large"})
 
 
@@ -26,6 +25,7 @@ class WaitReasonView(WireModel):
     sentence: str
     numbers: dict[str, Any] = Field(default_factory=dict)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def is_infeasible(self) -> bool:
         """Whether the job can never start without other nodes, settings or spec, whatever other jobs end."""

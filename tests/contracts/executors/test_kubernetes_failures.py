@@ -20,7 +20,7 @@ from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.observe import Patience
-from executors.kubernetes.pods.secret import render_secret
+from executors.kubernetes.pods.secret import bundle
 from tests.contracts.executors.conftest import remove
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
@@ -91,7 +91,8 @@ def test_kubelets_refusal_is_reported_and_placed_again(bench):
     pod = render.render_pod(order, options, bench.namespace)
     pod["spec"]["nodeName"] = order.node
     bench.executor.create(bench.order(command=("true",)))  # for the namespace
-    bench.engine.post(url("secrets", bench.namespace), render_secret(order, options, bench.namespace))
+    (part,) = bundle([order], options, bench.namespace)
+    bench.engine.post(url("secrets", bench.namespace), part.secret)
     bench.engine.post(url("pods", bench.namespace), pod)
     observation = bench.ended(order)
     assert observation.exit.cause is ExitCause.ENGINE_REFUSED

@@ -141,7 +141,7 @@ def test_locked_rows_of_one_attempt_do_not_stop_writes_of_others(plane, placed, 
 
     def flush(session, all_writes):
         for one in all_writes:
-            if any((line.row or {}).get("is_id") == placed[1] for line in one.lines):
+            if any((line.row or {}).get("row_id") == placed[1] for line in one.lines):
                 raise RowsLocked("The database is away or busy; try again in a moment.")
         real(session, all_writes)
 

@@ -6,6 +6,7 @@ import base64
 import json
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.kubernetes.nodes import NodeRules
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods.render import check, owned, render_pod, render_service, render_tombstone
-from executors.kubernetes.pods.secret import render_secret
+from executors.kubernetes.pods.secret import bundle
 
 OPTIONS = KubernetesOptions("tm", "jobs", "runtime:1", "default:1", host_paths=("/srv",))
 OUTPUT = VolumeSource("output", "local", {"path": "/srv/output"}, "alice/job-1")
@@ -43,6 +44,11 @@ LABELS = {
     "trainmaster/project": "vision",
 }
 OF_REPLICA = {**LABELS, "trainmaster/role": "worker", "trainmaster/index": "2", "trainmaster/generation": "3"}
+
+
+def secret_of(order: ReplicaOrder, options: KubernetesOptions = OPTIONS) -> dict[str, Any]:
+    (part,) = bundle([order], options, "jobs")
+    return part.secret
 
 
 def test_the_service_names_replicas_before_they_are_ready():
@@ -156,7 +162,7 @@ def test_a_pod_is_all_this():
 
 
 def test_what_is_secret_is_in_the_secret_alone():
-    secret = render_secret(ORDER, OPTIONS, "jobs")
+    secret = secret_of(ORDER)
     files = {name: base64.b64decode(content) for name, content in secret.pop("data").items()}
     assert secret == {
         "apiVersion": "v1",
@@ -174,7 +180,7 @@ def test_what_is_secret_is_in_the_secret_alone():
 
 
 def test_the_limit_of_a_log_reaches_the_runtime():
-    secret = render_secret(ORDER, replace(OPTIONS, log_limit_bytes=2**20), "jobs")
+    secret = secret_of(ORDER, replace(OPTIONS, log_limit_bytes=2**20))
     assert json.loads(base64.b64decode(secret["data"]["order.json"]))["log_limit_bytes"] == 2**20
 
 
@@ -242,7 +248,7 @@ def test_with_code_the_work_folder_is_empty_at_first():
 
 def test_an_images_own_command_gets_its_environment_out_of_the_secret():
     order = replace(ORDER, command=None)
-    secret = render_secret(order, OPTIONS, "jobs")
+    secret = secret_of(order)
     assert {name: base64.b64decode(content).decode() for name, content in secret["data"].items()} == {
         "SECRET": "hunter2",
         "RANK": "2",
@@ -279,7 +285,7 @@ def test_what_cannot_run_is_refused_with_the_field(changes, options, sentence):
 
 def test_an_environment_larger_than_a_secret_is_refused():
     with pytest.raises(ExecutorRefused, match="at most 1 MiB"):
-        render_secret(replace(ORDER, env={"BIG": "x" * 2**20}), OPTIONS, "jobs")
+        secret_of(replace(ORDER, env={"BIG": "x" * 2**20}))
 
 
 def test_owners_are_named_by_their_uid():

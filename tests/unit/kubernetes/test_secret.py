@@ -10,8 +10,8 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from executors.kubernetes.pods.render import render_pod
-from executors.kubernetes.pods.secret import SECRET_LIMIT_BYTES, bundle, own, render_secret
-from tests.unit.kubernetes.test_render import LABELS, OPTIONS, ORDER
+from executors.kubernetes.pods.secret import SECRET_LIMIT_BYTES, bundle, own
+from tests.unit.kubernetes.test_render import LABELS, OF_REPLICA, OPTIONS, ORDER, secret_of
 
 
 def orders(count: int, **fields: object) -> list:
@@ -40,7 +40,7 @@ def test_a_gang_shares_one_secret_and_each_pod_mounts_its_own_files():
 
 
 def test_the_runtime_counts_processes_itself():
-    reported = json.loads(base64.b64decode(render_secret(ORDER, OPTIONS, "jobs")["data"]["order.json"]))
+    reported = json.loads(base64.b64decode(secret_of(ORDER)["data"]["order.json"]))
     assert reported["enforced"] == ["cpu", "memory"]
 
 
@@ -57,7 +57,7 @@ def test_the_same_replicas_meet_the_same_secret_and_others_another_one():
 
 def test_one_replica_has_a_secret_like_its_pod():
     (entry_,) = bundle([ORDER], OPTIONS, "jobs")
-    assert entry_.secret == render_secret(ORDER, OPTIONS, "jobs")
+    assert entry_.secret["metadata"]["labels"] == OF_REPLICA
     assert entry_.location(ORDER) == own(ORDER)
 
 

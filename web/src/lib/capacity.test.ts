@@ -1,9 +1,12 @@
 import { describe, expect, it } from "vitest";
-import { free, isInfeasible, isSchedulable } from "./capacity";
+import { free, infeasibleHeadline, isSchedulable } from "./capacity";
 
 describe("capacity of nodes", () => {
-  it("is infeasible for some jobs", () => {
-    expect(["never_fits", "no_room", "reserved"].map((code) => isInfeasible({ code }))).toEqual([true, false, false]);
+  it("is not what a quota refuses", () => {
+    expect(["never_fits", "quota"].map((code) => infeasibleHeadline({ code }))).toEqual([
+      "It cannot run on these nodes",
+      "It can never start",
+    ]);
   });
 
   const node = (name: string, gpus: number, used: number) => ({

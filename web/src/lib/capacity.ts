@@ -19,10 +19,9 @@ export const used = (node: Node): Amounts => amounts(node.used);
 export const isSchedulable = (node: Node): boolean => node.is_ready && !node.is_cordoned && !node.quarantine;
 export const gpuCount = (of: Amounts): number => Object.values(of.gpus).reduce((sum, count) => sum + count, 0);
 
-const INFEASIBLE_CODES = ["never_fits", "no_matching_node", "too_large"];
-
-/** Whether a job could not run on these nodes even if they were empty: then its queue position is irrelevant. */
-export const isInfeasible = (reason: { code: string }): boolean => INFEASIBLE_CODES.includes(reason.code);
+/** The headline of a job that cannot start, whatever other jobs end. */
+export const infeasibleHeadline = (reason: { code: string }): string =>
+  reason.code === "quota" ? "It can never start" : "It cannot run on these nodes";
 
 /** The GPU models that the nodes have, each once. */
 export const gpuModels = (nodes: readonly Node[]): string[] => [

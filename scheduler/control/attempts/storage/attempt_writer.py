@@ -35,17 +35,17 @@ _attempts, _jobs, _replicas = (cast("Table", table.__table__) for table in (Atte
 _ADD_FAILURE: Final = insert(cast("Table", NodeFailure.__table__)).inline()
 _CHANGE_ATTEMPT: Final = (
     update(_attempts)
-    .where(_attempts.c.id == bindparam("is_id"), _attempts.c.generation == bindparam("is_generation"))
+    .where(_attempts.c.id == bindparam("row_id"), _attempts.c.generation == bindparam("expected_generation"))
     .values(generation=_attempts.c.generation + 1)
 )
 _CHANGE_REPLICA: Final = update(_replicas).where(
-    _replicas.c.id == bindparam("is_id"),
-    _replicas.c.generation == bindparam("is_generation"),
-    _replicas.c.state == bindparam("is_state"),
+    _replicas.c.id == bindparam("row_id"),
+    _replicas.c.generation == bindparam("expected_generation"),
+    _replicas.c.state == bindparam("expected_state"),
 )
-_NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("is_id"))
+_NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("row_id"))
 _NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
-_TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("is_id"))
+_TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("row_id"))
 _START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
 _RANK_AFTER_WORLD: Final = (
     update(_replicas)
@@ -59,8 +59,10 @@ _COUNT_SERVICE: Final = _TOUCH_JOB.values(
     attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("service"), run_s=_jobs.c.run_s + bindparam("ran")
 )
 _COUNT_PREEMPTION: Final = _TOUCH_JOB.values(preempt_count=_jobs.c.preempt_count + 1)
-_CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("is_state")).values(generation=_jobs.c.generation + 1)
-_CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("is_generation"))
+_CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("expected_state")).values(
+    generation=_jobs.c.generation + 1
+)
+_CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("expected_generation"))
 
 
 class AttemptWriter:
@@ -121,7 +123,7 @@ class AttemptWriter:
         self._count_service([*decision.releases, *again], is_whole=False)
         for member in decision.releases:
             # Its resources are free from here on; the row keeps its history.
-            self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
+            self.writes.add(_NOTE_REPLICA, {"row_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
         if decision.is_running:
             self._job(JobEvent.RUN, "All replicas run." if len(self.rows.members) > 1 else "The command runs.")
         if decision.stop is not None:
@@ -136,7 +138,7 @@ class AttemptWriter:
         created = {m.id: advance(m.state, ReplicaEvent.CREATE).state.value for m in members}
         self._replicas((member, {"state": created[member.id], "detail": ""}) for member in members)
         for key, detail in details.items():
-            self.writes.add(_NOTE_PENDING, {"is_id": key, "detail": detail[:_DETAIL_CHARS]})
+            self.writes.add(_NOTE_PENDING, {"row_id": key, "detail": detail[:_DETAIL_CHARS]})
         if members:
             nodes = sorted({member.node for member in members})
             where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
@@ -179,7 +181,7 @@ class AttemptWriter:
 
     def _world(self, change: WorldChange) -> None:
         for rank, member in enumerate(change.members):
-            self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "rank": rank})
+            self.writes.add(_NOTE_REPLICA, {"row_id": member.id, "rank": rank})
         # Joining and lost replicas rank after the members of the world.
         inside = [member.id for member in change.members]
         after = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
@@ -212,18 +214,18 @@ class AttemptWriter:
             values["exit"] = end.to_json()
         if event is JobEvent.REQUEUE and end is not None:
             values |= self._requeue(end)
-        seen: dict[str, Any] = {"is_id": self.job.id, "is_state": self.job_state.value}
+        key: dict[str, Any] = {"row_id": self.job.id, "expected_state": self.job_state.value}
         statement = _CHANGE_JOB
         if self.job_state is self.job.state:
-            statement, seen = _CHANGE_SAME_JOB, seen | {"is_generation": self.job.generation}
-        self.writes.add(statement, seen | values, stale_message="the job has moved since it was read")
+            statement, key = _CHANGE_SAME_JOB, key | {"expected_generation": self.job.generation}
+        self.writes.add(statement, key | values, stale_message="the job has moved since it was read")
         self.is_touched = True
         if Effect.STAMP_STARTED in move.effects:
-            self.writes.add(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
+            self.writes.add(_START_JOB, {"row_id": self.job.id, "started_at": self.now})
         if end is not None and event is JobEvent.REQUEUE and end.is_counted:
             self._count_restarts(1)
         if end is not None and event is JobEvent.REQUEUE and self._preemption is not None:
-            self.writes.add(_COUNT_PREEMPTION, {"is_id": self.job.id})
+            self.writes.add(_COUNT_PREEMPTION, {"row_id": self.job.id})
         self.job_state = move.state
         self._add_event(move.kind, reason, data={"attempt": self.attempt.number})
         return move.effects
@@ -264,12 +266,12 @@ class AttemptWriter:
             ended = [m.ended_at for m in self.rows.members if m.ended_at is not None]
             ran_s = max(0.0, (max(ended, default=self.now) - self.attempt.started_at).total_seconds())
         if service or ran_s:
-            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "service": service, "ran": ran_s})
+            self.writes.add(_COUNT_SERVICE, {"row_id": self.job.id, "service": service, "ran": ran_s})
 
     def _attempt(self, **values: Any) -> None:
         """Change the attempt; even without values its row is locked and its generation compared."""
-        seen = {"is_id": self.attempt.id, "is_generation": self.attempt.generation}
-        self.writes.add(_CHANGE_ATTEMPT, seen | values, stale_message="the attempt has moved since it was read")
+        key = {"row_id": self.attempt.id, "expected_generation": self.attempt.generation}
+        self.writes.add(_CHANGE_ATTEMPT, key | values, stale_message="the attempt has moved since it was read")
 
     def _moves(self, moves: Iterable[ReplicaMove]) -> None:
         by_event: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
@@ -338,14 +340,14 @@ class AttemptWriter:
         for group in same_columns.values():
             moved = f"{short_names(m for m, _ in group)}: one has moved since it was read"
             for m, values in group:
-                seen = {"is_id": m.id, "is_generation": m.generation, "is_state": m.state.value}
-                self.writes.add(_CHANGE_REPLICA, {**seen, **values}, stale_message=moved)
+                key = {"row_id": m.id, "expected_generation": m.generation, "expected_state": m.state.value}
+                self.writes.add(_CHANGE_REPLICA, {**key, **values}, stale_message=moved)
 
     def _notes(self, notes: Iterable[ReplicaNote]) -> None:
         plain: list[dict[str, Any]] = []
         with_facts: list[dict[str, Any]] = []
         for note in notes:
-            values = {"is_id": note.member.id, "detail": note.detail[:_DETAIL_CHARS]}
+            values = {"row_id": note.member.id, "detail": note.detail[:_DETAIL_CHARS]}
             if note.facts:
                 with_facts.append(values | {"facts": note.facts})
             else:
@@ -376,10 +378,10 @@ class AttemptWriter:
     def _touch_job(self) -> None:
         """Clients that cache the job by its time of change must read it again."""
         if not self.is_touched:
-            self.writes.add(_TOUCH_JOB, {"is_id": self.job.id, "updated_at": self.now})
+            self.writes.add(_TOUCH_JOB, {"row_id": self.job.id, "updated_at": self.now})
 
     def _count_restarts(self, more: int) -> None:
-        self.writes.add(_COUNT_RESTARTS, {"is_id": self.job.id, "more": more})
+        self.writes.add(_COUNT_RESTARTS, {"row_id": self.job.id, "more": more})
 
 
 _EVENT_PHRASES: Final = {

@@ -5,7 +5,7 @@ import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
 import { Failure, Sentence } from "~/components/parts";
 import { Placements } from "~/components/placements";
 import { bytes, counted, withFullStop } from "~/lib/format";
-import { free, gpuCount, isInfeasible, isSchedulable } from "~/lib/capacity";
+import { free, gpuCount, infeasibleHeadline, isSchedulable } from "~/lib/capacity";
 import { WhatIfDialog } from "~/pages/whatIf/panel";
 
 interface PlacementProps {
@@ -65,8 +65,8 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
       <>
         <Hourglass size={16} aria-hidden="true" className="tone-amber lead" />
         <span className={isOld ? "dim" : ""}>
-          {isInfeasible(found.wait_reason) ? (
-            <b className="tone-red">It cannot run on these nodes.</b>
+          {found.wait_reason.is_infeasible ? (
+            <b className="tone-red">{infeasibleHeadline(found.wait_reason)}.</b>
           ) : (
             <>
               <b className="tone-amber">It would wait</b>

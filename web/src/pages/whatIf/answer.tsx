@@ -8,7 +8,7 @@ import { Placements } from "~/components/placements";
 import { ExpectedStartText } from "~/components/expectedStart";
 import { duration, withFullStop } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { isInfeasible } from "~/lib/capacity";
+import { infeasibleHeadline } from "~/lib/capacity";
 import { UNCHANGED, toChanges, questionText, type Question, soonerBy } from "./question";
 
 interface AnswerProps {
@@ -54,7 +54,7 @@ function AnswerDetails({ found, base }: { found: Forecast; base: Forecast | unde
       <Difference found={found} base={base} />
       {reason ? (
         <>
-          {found.start && !isInfeasible(reason) && found.start.code !== "never" && (
+          {found.start && !reason.is_infeasible && found.start.code !== "never" && (
             <ExpectedStartText start={found.start} />
           )}
           <p className="dim">
@@ -95,10 +95,10 @@ function Outcome({ found }: { found: Forecast }) {
       </p>
     );
   }
-  if (isInfeasible(reason)) {
+  if (reason.is_infeasible) {
     return (
       <p className="state tone-red">
-        <CircleX size={15} aria-hidden="true" /> It cannot run on these nodes
+        <CircleX size={15} aria-hidden="true" /> {infeasibleHeadline(reason)}
       </p>
     );
   }

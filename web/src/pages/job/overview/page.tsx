@@ -7,7 +7,6 @@ import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
 import { counted, duration, withFullStop, formatFigure, formatGang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { isInfeasible } from "~/lib/capacity";
 import { newestValues, headlineMetrics } from "~/lib/headlineMetrics";
 import { Alternatives } from "./alternatives";
 import { Gang } from "./gang";
@@ -89,7 +88,7 @@ function StatusNote({ job }: { job: JobDetail }) {
         <div className="stack tight grow">
           <div>
             <Sentence text={withFullStop(job.wait_reason.sentence)} />
-            {job.queue_position && !isInfeasible(job.wait_reason) ? ` Queue position: ${job.queue_position}.` : ""}
+            {job.queue_position && !job.wait_reason.is_infeasible ? ` Queue position: ${job.queue_position}.` : ""}
           </div>
           {numbers.length > 0 && (
             <div className="row wrapping">
