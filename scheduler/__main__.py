@@ -27,12 +27,11 @@ from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
 from core.wakeups import WakeupSocket, wakeup_socket_path
-from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.beat import Beat, FallbackBeat, LeaderElection, LocalTaskPool
+from scheduler.messaging.beat import Beat, LeaderElection
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
+from scheduler.messaging.fallback import Fallback
 from scheduler.messaging.tasks import Tasks, register_tasks
 from scheduler.messaging.wakeups import AppWakeup, WakeupListener
-from scheduler.messaging.work_queue import MessageDeduplicator
 from scheduler.process import SchedulerProcess, new_holder, utc_now
 from scheduler.process_metrics import ProcessMetrics, ProcessProbe, serve_probe
 
@@ -113,31 +112,23 @@ class _BeatSender:
 
 
 def _worker(settings: Settings, concurrency: int) -> int:
-    deduplicator = MessageDeduplicator(is_local=settings.is_embedded_broker)
-    app, every, metrics, task_pool = (
-        make_app(settings),
-        schedule(settings),
-        ProcessMetrics(),
-        LocalTaskPool(concurrency),
-    )
-    wakeup = AppWakeup(
-        app,
-        deduplicator,
-        None
-        if settings.is_embedded_broker
-        else lambda topic, key: task_pool.submit(topic, key, lambda: tasks.run(TASK_OF_TOPIC[topic], key)),
-    )
+    app, every, metrics = make_app(settings), schedule(settings), ProcessMetrics()
+
+    def run_task(task: str, key: str) -> None:
+        tasks.run(task, key)  # they need the wake-up, which needs the fallback
+
+    fallback = Fallback(every, run_task, workers=concurrency)
+    wakeup = AppWakeup(app, None if settings.is_embedded_broker else fallback.submit)
     process = SchedulerProcess(settings, wakeup)
     tasks = Tasks(process, metrics)
-    fallback_beat = FallbackBeat(every, lambda name: task_pool.submit(name, "", lambda: tasks.run(name)))
-    register_tasks(app, tasks, deduplicator, fallback_beat.note_message)
+    register_tasks(app, tasks, wakeup, fallback)
     metrics.add_gauge("watched_attempts", "Attempts that this process watches.", lambda: process.watch.count)
     metrics.add_gauge(
-        "beat_missed", "Whether no beat is alive and this process runs its own.", lambda: fallback_beat.is_active
+        "beat_missed", "Whether no beat is alive and this process runs its own.", lambda: fallback.is_active
     )
     _watch_servers(metrics, process.engine, wakeup)
     probe = ProcessProbe(
-        lambda: _stuck(fallback_beat.last_turn_s),
+        lambda: _stuck(fallback.last_turn_s),
         lambda: "the database does not answer" if is_away(process.engine) else "",
         metrics.registry,
     )
@@ -150,11 +141,11 @@ def _worker(settings: Settings, concurrency: int) -> int:
     # Until the worker installs its own handlers: a stop while the database is away must neither hang nor be forgotten.
     signal.signal(signal.SIGTERM, stop_early)
     with _probed(settings, probe):
-        fallback_beat.start()
+        fallback.start()
         process.wait_for_database(is_stopping)
         if is_stopping.is_set():
             return 0
-        stops = [fallback_beat.stop, task_pool.stop, process.close]
+        stops = [fallback.stop, process.close]
         process.watch.start()
         if settings.is_embedded_broker:
             listener = WakeupListener(WakeupSocket(wakeup_socket_path(settings.run_dir)), wakeup)

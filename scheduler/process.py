@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -20,6 +21,7 @@ from core.model_server_commands import own_server
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import TOPIC_RECONCILE, Wakeup
+from core.work_queue import WorkQueue
 from scheduler.attempt_watch import AttemptWatch
 from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
@@ -39,7 +41,6 @@ from scheduler.control.transitions import expire_waiting
 from scheduler.executor_factory import make_executor, refused_volumes
 from scheduler.messaging.celery_app import RECONCILE
 from scheduler.messaging.wakeups import Timers
-from scheduler.messaging.work_queue import BatchQueue, SingleFlight
 from scheduler.tick_runner import TickRunner
 from scheduler.tuning.proposers import Proposers
 
@@ -55,6 +56,8 @@ _CREATE_AT_ONCE: Final = 4
 # reconciled in one batch. An engine answers slowly, and a thread is free again with the slowest attempt of its batch.
 _RECONCILE_WORKERS: Final = 3
 _RECONCILE_BATCH: Final = 32
+# Seconds. An engine that takes longer may never answer.
+_STUCK_AFTER_S: Final = 60.0
 
 # Seconds until a wake-up for an attempt counts as lost.
 _NOTIFY_AGAIN_S: Final = 5.0
@@ -106,30 +109,31 @@ class SchedulerProcess:
         self.watch = AttemptWatch(
             setup.executor, setup.watch_every, lambda attempt_id: wakeup.notify(TOPIC_RECONCILE, attempt_id), utc_now
         )
-        self._reconcile_queue = BatchQueue(
-            self._reconcile_batch, workers=_RECONCILE_WORKERS, batch_size=_RECONCILE_BATCH
+        self._reconciles = WorkQueue(
+            self._reconcile_batch, workers=_RECONCILE_WORKERS, batch_size=_RECONCILE_BATCH, stuck_after_s=_STUCK_AFTER_S
         )
-        self._tick_flight = SingleFlight()
-        self._tick_runner = TickRunner(self.ticker.tick, wakeup.notify, utc_now)
-        self._question_flight = SingleFlight()
-        self._start_forecast_flight = SingleFlight()
+        tick_runner = TickRunner(self.ticker.tick, partial(self.timers.set, max_ahead=None), utc_now)
+        # Single flights: a tick may take longer than a minute, and none of these runs twice at once.
+        self._ticks = WorkQueue[None](lambda _: tick_runner.run())
+        self._answers = WorkQueue[None](lambda _: self._answer())
+        self._start_forecasts = WorkQueue[None](lambda _: self.start_forecasts.write())
         self._notified_at_s: dict[AttemptId, float] = {}
 
     def tick(self) -> None:
         """Plan, and start the jobs that can start."""
-        self._tick_flight.run(self._tick_runner.run)
+        self._ticks.run(None)
 
     def answer_questions(self) -> None:
         """Answer the questions about what would become of a job, and start the simulations."""
-        self._question_flight.run(self._answer)
+        self._answers.run(None)
 
     def write_start_forecasts(self) -> None:
         """Write the expected starts of the waiting jobs."""
-        self._start_forecast_flight.run(self.start_forecasts.write)
+        self._start_forecasts.run(None)
 
     def reconcile(self, attempt_id: str) -> None:
         """Reconcile one attempt; many side by side where they arrive faster than they are reconciled."""
-        self._reconcile_queue.run(attempt_id)
+        self._reconciles.run(attempt_id)
 
     def _reconcile_batch(self, attempt_ids: Sequence[str]) -> None:
         """Reconcile them, and log each failure with its own key: the key may have come with another message.
@@ -164,7 +168,7 @@ class SchedulerProcess:
         """Resync: wake up every live attempt that is due, or that has drifted, in case its wake-up was lost."""
         with unit_of_work(self.control.sessions, read_only=True) as session:
             due = due_attempts(session, utc_now(), steady=SAFETY_RESYNC)
-        due += [found for found in find_drifted(self.control, every=STEADY_RESYNC) if found not in due]
+        due = list(dict.fromkeys([*due, *find_drifted(self.control, every=STEADY_RESYNC)]))
         for attempt_id in self._not_notified_recently(due):
             self.control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
 

@@ -2,89 +2,81 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from datetime import datetime
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Final
 
 from core.wakeups import TOPIC_TICK
 from scheduler.control.planning.tick import TickReport
-from scheduler.messaging.work_queue import DutyCycle
 
-_MAX_TIMERS = 100
+# Seconds. Shorter runs delay nothing else.
+_MIN_RUN_S: Final = 0.05
+# Seconds. However long a run took, a user may wait for the next one.
+_MAX_REST_S: Final = 1.0
+
+
+class DutyCycle:
+    """After a long run the next one is due once as much time has passed again, but a second at most.
+
+    Ticks in immediate succession each start the few jobs for which room has become free meanwhile. With a rest between
+    them, the threads that start and end jobs get the interpreter: of a long queue of short jobs twice as many have
+    ended by the next tick, and half as many ticks are made.
+
+    For one thread. ``clock_s``: seconds that never go back.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._due_s = 0.0
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds until the next run is due; 0: it is due."""
+        return max(0.0, self._due_s - self._clock_s())
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Around a run, whether it fails or not."""
+        began_s = self._clock_s()
+        try:
+            yield
+        finally:
+            ended_s = self._clock_s()
+            took_s = ended_s - began_s
+            self._due_s = ended_s + min(took_s, _MAX_REST_S) if took_s >= _MIN_RUN_S else 0.0
 
 
 class TickRunner:
-    """:meth:`run` is for one thread; timers notify in threads of their own.
+    """For one thread.
 
     Args:
         tick: plans, and starts the jobs that can start.
-        notify: sends a wake-up; called with the topic of the tick.
+        set_timer: sends a wake-up at a time; called with the topic of the tick, an empty key and the time.
         duty_cycle: decides how long ticks rest.
-        make_timer: as ``threading.Timer``.
     """
 
     def __init__(
         self,
         tick: Callable[[], TickReport],
-        notify: Callable[[str], None],
+        set_timer: Callable[[str, str, datetime], None],
         clock: Callable[[], datetime],
         *,
         duty_cycle: DutyCycle | None = None,
-        make_timer: Callable[[float, Callable[[datetime | None], None], tuple[datetime | None]], threading.Timer] = (
-            threading.Timer
-        ),
     ) -> None:
         self._tick = tick
-        self._notify = notify
+        self._set_timer = set_timer
         self._clock = clock
         self._duty_cycle = duty_cycle or DutyCycle()
-        self._make_timer = make_timer
-        self._timers: set[datetime] = set()
-        self._is_resting = False
-        self._timer_lock = threading.Lock()
 
     def run(self) -> None:
-        """Tick, or wake the tick up after its rest."""
-        left_s = self._duty_cycle.rest_s
-        if left_s > 0:
-            self._notify_after_rest(left_s)
+        """Tick, or wake the tick up after its rest, once for all wake-ups that came meanwhile."""
+        rest_s = self._duty_cycle.rest_s
+        if rest_s > 0:
+            self._set_timer(TOPIC_TICK, "", self._clock() + timedelta(seconds=rest_s))
             return
         with self._duty_cycle.run():
             report = self._tick()
-        if report.recheck_at is not None:
-            self._notify_at(report.recheck_at)
-
-    def _notify_at(self, at: datetime) -> None:
-        """Wake the tick up when a back-off ends, instead of up to an interval later."""
-        with self._timer_lock:
-            if at in self._timers or len(self._timers) > _MAX_TIMERS:
-                return
-            self._timers.add(at)
-        self._start_timer(max(0.0, (at - self._clock()).total_seconds()), at)
-
-    def _notify_after_rest(self, left_s: float) -> None:
-        """Wake the tick up after its rest, once for all wake-ups that came meanwhile."""
-        with self._timer_lock:
-            if self._is_resting:
-                return
-            self._is_resting = True
-        self._start_timer(left_s, None)
-
-    def _start_timer(self, left_s: float, at: datetime | None) -> None:
-        timer = self._make_timer(left_s, self._end_timer, (at,))
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:
-            self._forget_timer(at)  # no thread could be started: the beat's next message does the same
-
-    def _end_timer(self, at: datetime | None) -> None:
-        self._forget_timer(at)
-        self._notify(TOPIC_TICK)
-
-    def _forget_timer(self, at: datetime | None) -> None:
-        with self._timer_lock:
-            if at is None:
-                self._is_resting = False
-            else:
-                self._timers.discard(at)
+        if report.recheck_at is not None:  # a back-off ends, instead of up to an interval later
+            self._set_timer(TOPIC_TICK, "", report.recheck_at)

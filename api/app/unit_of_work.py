@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
@@ -30,6 +31,7 @@ from core.settings import Settings
 from core.storage.tree import Tree
 from core.storage.volumes import tree_of
 from core.wakeups import Wakeup
+from core.work_queue import Worker, WorkQueue
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -45,7 +47,7 @@ _PROBE_THREADS: Final = 2
 
 
 @dataclass(eq=False, slots=True)
-class _Pending:
+class _Request:
     item: Any
     conflict_keys: Collection[Hashable]
     answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -59,8 +61,8 @@ class RequestCoalescer:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[Hashable, list[_Pending]] = {}
-        self._workers: set[asyncio.Task[None]] = set()
+        self._queues: dict[Hashable, WorkQueue[_Request]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(
         self,
@@ -81,24 +83,25 @@ class RequestCoalescer:
         Raises:
             Exception: what ``handle_batch`` raised; every request of that batch gets it.
         """
-        request = _Pending(item, conflict_keys)
+        request = _Request(item, conflict_keys)
         queue = self._queues.get(group)
-        if queue is not None:
-            queue.append(request)
-        else:
-            self._queues[group] = [request]
-            worker = asyncio.create_task(self._serve(group, handle_batch))
-            self._workers.add(worker)  # the event loop keeps only a weak reference
-            worker.add_done_callback(self._workers.discard)
+        if queue is None:
+            queue = WorkQueue(batch_size=_BATCH_LIMIT, conflict_keys=attrgetter("conflict_keys"))
+            self._queues[group] = queue
+        worker = queue.add(request)
+        if worker is not None:
+            task = asyncio.create_task(self._serve(group, worker, handle_batch))
+            self._tasks.add(task)  # the event loop keeps only a weak reference
+            task.add_done_callback(self._tasks.discard)
         return cast("Answer", await request.answer)
 
-    async def _serve(self, group: Hashable, handle_batch: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> None:
+    async def _serve(
+        self, group: Hashable, worker: Worker, handle_batch: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+    ) -> None:
         queue = self._queues[group]
-        batch: list[_Pending] = []
+        batch: list[_Request] = []
         try:
-            while queue:
-                batch = _next_batch(queue)
-                queue[:] = [request for request in queue if request not in batch]
+            while batch := queue.take(worker):
                 try:
                     answers = await handle_batch([request.item for request in batch])
                 except Exception as error:  # noqa: BLE001 (raised to each requester)
@@ -111,18 +114,8 @@ class RequestCoalescer:
                         request.answer.set_result(answer)
         finally:
             del self._queues[group]
-            for request in (*batch, *queue):  # requests are left only where the server ends
+            for request in (*batch, *queue.drop_pending()):  # requests are left only where the server ends
                 request.answer.cancel()
-
-
-def _next_batch(queue: Sequence[_Pending]) -> list[_Pending]:
-    batch: list[_Pending] = []
-    taken: set[Hashable] = set()
-    for request in queue:
-        if len(batch) < _BATCH_LIMIT and taken.isdisjoint(request.conflict_keys):
-            batch.append(request)
-        taken.update(request.conflict_keys)  # also of requests left for later: none may overtake them
-    return batch
 
 
 @dataclass(slots=True)

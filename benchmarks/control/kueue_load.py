@@ -49,7 +49,7 @@ from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import ControlContext
 from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.planning.tick import Ticker
-from scheduler.messaging.work_queue import DutyCycle
+from scheduler.tick_runner import DutyCycle
 
 GIB = 2**30
 PRIORITIES = {50: 25, 100: 50, 200: 100}  # ours go to 100

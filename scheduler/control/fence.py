@@ -92,11 +92,11 @@ def leased(
         on_release: called in the transaction that releases the lease.
     """
     with unit_of_work(control.sessions) as session:
-        held = leases.acquire(session, name, holder=control.holder, now=control.clock(), ttl=control.lease_ttl)
-    if held is None:
+        acquired = leases.acquire(session, name, holder=control.holder, now=control.clock(), ttl=control.lease_ttl)
+    if acquired is None:
         yield None
         return
-    lease = RenewedLease(control, held)
+    lease = RenewedLease(control, acquired)
     try:
         yield lease
     except StaleWrite as stale:

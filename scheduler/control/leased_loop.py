@@ -10,10 +10,10 @@ from collections.abc import Callable
 import structlog
 
 from core.domain.errors import Unavailable
+from core.work_queue import InFlight
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
-from scheduler.messaging.work_queue import InFlight
 
 log = structlog.get_logger(__name__)
 

@@ -41,13 +41,13 @@ def cancel_job(session: Session, job_id: str, code: str, sentence: str, now: dat
     Raises:
         StaleWrite: the job has moved at the same moment.
     """
-    found = session.execute(
+    job = session.execute(
         select(Job.state, Job.desired_state, Job.generation, Job.project_id).where(Job.id == job_id)
     ).one_or_none()
-    if found is None or JobState(found.state).is_terminal or found.desired_state == DesiredState.CANCEL:
+    if job is None or JobState(job.state).is_terminal or job.desired_state == DesiredState.CANCEL:
         return []
-    state = JobState(found.state)
-    values = {"desired_state": DesiredState.CANCEL.value, "generation": found.generation + 1, "updated_at": now}
+    state = JobState(job.state)
+    values = {"desired_state": DesiredState.CANCEL.value, "generation": job.generation + 1, "updated_at": now}
     kind = "job.cancel_requested"
     if state in (JobState.QUEUED, JobState.PAUSED):
         move = advance(state, JobEvent.CANCEL)
@@ -59,17 +59,17 @@ def cancel_job(session: Session, job_id: str, code: str, sentence: str, now: dat
             "not_before": None,
             "exit": {"kind": "cancelled", "sentence": sentence},
         }
-    hit = session.execute(
+    result = session.execute(
         update(Job)
-        .where(Job.id == job_id, Job.generation == found.generation)
+        .where(Job.id == job_id, Job.generation == job.generation)
         .values(**values)
         .execution_options(synchronize_session=False)
     )
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
+    if result.rowcount != 1:  # type: ignore[attr-defined]
         raise StaleWrite("the trial's job has moved since it was read")
-    Journal(session, found.project_id, job_id).add(kind, sentence, at=now, data={"code": code})
-    live = live_attempt_id(session, job_id)
-    return [(TOPIC_RECONCILE, live)] if live is not None else [(TOPIC_TICK, "")]
+    Journal(session, job.project_id, job_id).add(kind, sentence, at=now, data={"code": code})
+    attempt_id = live_attempt_id(session, job_id)
+    return [(TOPIC_RECONCILE, attempt_id)] if attempt_id is not None else [(TOPIC_TICK, "")]
 
 
 def move_queued(
@@ -94,13 +94,13 @@ def move_queued(
         values |= {"wait_reason": null(), "not_before": None}
     if move.state.is_terminal:
         values["exit"] = dict(exit_) if exit_ is not None else {"kind": "cancelled", "sentence": reason}
-    hit = session.execute(
+    result = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.state == JobState.QUEUED.value)
         .values(**values)
         .execution_options(synchronize_session=False)
     )
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
+    if result.rowcount != 1:  # type: ignore[attr-defined]
         raise StaleWrite("the job does not wait any more")
     project_id = session.execute(select(Job.project_id).where(Job.id == job_id)).scalar_one()
     Journal(session, project_id, job_id).add(move.kind, reason, at=now)

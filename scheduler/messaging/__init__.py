@@ -1,1 +1,1 @@
-"""Celery application, beat, wake-ups, work queue and their fallbacks."""
+"""Celery application, beat, wake-ups and the fallback."""

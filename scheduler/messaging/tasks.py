@@ -11,7 +11,8 @@ from celery import Celery
 from core.domain.errors import IllegalTransition, Unavailable
 from core.wakeups.celery import TASK_OF_TOPIC
 from scheduler.messaging import celery_app
-from scheduler.messaging.work_queue import MessageDeduplicator
+from scheduler.messaging.fallback import Fallback
+from scheduler.messaging.wakeups import AppWakeup
 from scheduler.process import AlreadyReported, SchedulerProcess
 from scheduler.process_metrics import ProcessMetrics
 
@@ -65,15 +66,13 @@ class Tasks:
         self._metrics.tasks.labels(task, outcome).inc()
 
 
-def register_tasks(
-    app: Celery, tasks: Tasks, deduplicator: MessageDeduplicator, on_message: Callable[[str], None]
-) -> None:
-    """Give ``app`` its tasks. ``on_message`` is called with the name of each task that a message brings."""
+def register_tasks(app: Celery, tasks: Tasks, wakeup: AppWakeup, fallback: Fallback) -> None:
+    """Give ``app`` its tasks."""
 
     def keyed(name: str, topic: str) -> Callable[..., None]:
         def run(key: str = "") -> None:
-            deduplicator.discard(topic, key)
-            on_message(name)
+            wakeup.note_message(topic, key)
+            fallback.note_message(name)
             tasks.run(name, key)
 
         return run

@@ -15,7 +15,7 @@ from celery import Celery
 
 from core.wakeups import Wakeup, WakeupSocket
 from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.work_queue import MessageDeduplicator
+from core.work_queue import InFlight
 
 log = structlog.get_logger(__name__)
 
@@ -23,25 +23,26 @@ _AWAY_S: Final = 2.0
 # Each timer is a sleeping thread; beyond this number the beat's next message does the same a little later.
 _MAX_TIMERS: Final = 200
 # What is further away is set again before then.
-_MAX_AHEAD: Final = timedelta(seconds=10)
+MAX_AHEAD: Final = timedelta(seconds=10)
 
 
 class AppWakeup:
-    """Sends wake-ups through the process's own Celery application. Equal pending ones are sent once.
+    """Sends wake-ups through the process's own Celery application.
 
-    ``run_locally``: runs the task in this process while the broker accepts no message; it must not block.
+    ``run_locally``: runs the task with this key in this process while the broker accepts no message; it must not block.
+    ``None``: the broker is this process's own, so that a message equal to a pending one is not sent. With a shared
+    broker another process may consume the message without this one learning of it: then every message is sent.
     """
 
     def __init__(
         self,
         app: Celery,
-        deduplicator: MessageDeduplicator,
         run_locally: Callable[[str, str], None] | None = None,
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
-        self._deduplicator = deduplicator
+        self._pending: InFlight[tuple[str, str]] = InFlight()
         self._run_locally = run_locally
         self._clock_s = clock_s
         self._away_until_s = 0.0
@@ -49,11 +50,11 @@ class AppWakeup:
 
     def notify(self, topic: str, key: str = "") -> None:
         task = TASK_OF_TOPIC.get(topic)
-        if task is None or not self._deduplicator.add(topic, key):
+        if task is None or (self._run_locally is None and not self._pending.start((topic, key))):
             return
         # Only one attempt in a while finds out whether the broker is back: each one blocks its thread for a while.
         if self._clock_s() < self._away_until_s:
-            self._fall_back(topic, key)
+            self._fall_back(topic, task, key)
             return
         try:
             self._app.send_task(task, args=(key,) if key else (), retry=False, ignore_result=True)
@@ -62,16 +63,22 @@ class AppWakeup:
                 log.warning("broker.away", why=str(error))
             self.is_broker_away = True
             self._away_until_s = self._clock_s() + _AWAY_S
-            self._fall_back(topic, key)
+            self._fall_back(topic, task, key)
         else:
             if self.is_broker_away:
                 log.info("broker.back")
             self.is_broker_away = False
 
-    def _fall_back(self, topic: str, key: str) -> None:
-        self._deduplicator.discard(topic, key)
+    def note_message(self, topic: str, key: str) -> None:
+        """The message is consumed. Called before the work: a message sent during the work may carry newer
+        information.
+        """
+        self._pending.finish((topic, key))
+
+    def _fall_back(self, topic: str, task: str, key: str) -> None:
+        self.note_message(topic, key)
         if self._run_locally is not None:
-            self._run_locally(topic, key)
+            self._run_locally(task, key)
 
 
 class WakeupListener:
@@ -93,9 +100,9 @@ class WakeupListener:
 
     def _run(self) -> None:
         while not self._is_stopping.is_set():
-            received = self._source.receive(0.5)
-            if received is not None:
-                self._wakeup.notify(*received)
+            topic_and_key = self._source.receive(0.5)
+            if topic_and_key is not None:
+                self._wakeup.notify(*topic_and_key)
 
 
 class Timers:
@@ -114,19 +121,19 @@ class Timers:
         self._set: dict[tuple[str, str], tuple[datetime, threading.Timer]] = {}
         self._is_closed = False
 
-    def set(self, topic: str, key: str, at: datetime) -> None:
-        """Notify at ``at``, or at once where that is past. A time more than ten seconds ahead is ignored."""
+    def set(self, topic: str, key: str, at: datetime, *, max_ahead: timedelta | None = MAX_AHEAD) -> None:
+        """Notify at ``at``, or at once where that is past. A time further ahead than ``max_ahead`` is ignored."""
         name = topic, key
         left = at - self._clock()
-        if left > _MAX_AHEAD:
+        if max_ahead is not None and left > max_ahead:
             return
         with self._lock:
             if self._is_closed:
                 return
-            known = self._set.get(name)
-            if known is None and len(self._set) >= _MAX_TIMERS:
+            pending = self._set.get(name)
+            if pending is None and len(self._set) >= _MAX_TIMERS:
                 return
-            if known is not None and known[0] <= at:
+            if pending is not None and pending[0] <= at:
                 return
             timer = threading.Timer(max(0.0, left.total_seconds()), self._fire, (name, at))
             timer.daemon = True
@@ -134,8 +141,8 @@ class Timers:
                 timer.start()
             except RuntimeError:
                 return  # no thread could be started: the beat's next message does the same
-            if known is not None:
-                known[1].cancel()
+            if pending is not None:
+                pending[1].cancel()
             self._set[name] = at, timer
 
     def close(self) -> None:
@@ -148,8 +155,8 @@ class Timers:
 
     def _fire(self, name: tuple[str, str], at: datetime) -> None:
         with self._lock:
-            known = self._set.get(name)
-            if known is None or known[0] != at:
+            pending = self._set.get(name)
+            if pending is None or pending[0] != at:
                 return  # an earlier timer has replaced it at this moment
             del self._set[name]
         self._notify(*name)

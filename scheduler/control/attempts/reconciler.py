@@ -20,6 +20,7 @@ from core.db.tables import Attempt
 from core.domain.errors import IllegalTransition, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
 from core.wakeups import TOPIC_RECONCILE
+from core.work_queue import InFlight
 from scheduler.control.attempts.launching.commands import log_unkilled
 from scheduler.control.attempts.launching.replica_orders import AddressCache
 from scheduler.control.attempts.reconcile_pass import ReconcilePass
@@ -28,7 +29,6 @@ from scheduler.control.attempts.storage.attempt_loader import SpecCache
 from scheduler.control.attempts.storage.effects import Effects, LeaseTaken, LoadAttempt
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError, TransactionBatcher
 from scheduler.control.context import ControlContext
-from scheduler.messaging.work_queue import InFlight
 
 log = structlog.get_logger(__name__)
 

@@ -50,10 +50,10 @@ def sync_nodes(control: ControlContext) -> int:
 
 def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: datetime) -> int:
     # Those of another executor, too: who changes the executor may have the same machine again, and leaves the others.
-    known = {node.name: node for node in session.scalars(select(Node))}
+    unlisted_nodes = {node.name: node for node in session.scalars(select(Node))}
     changes = 0
     for info in infos:
-        node = known.pop(info.name, None)
+        node = unlisted_nodes.pop(info.name, None)
         if node is None:
             node = Node(name=info.name, executor=executor, seen_at=now, is_cordoned=False, cordon_reason="")
             session.add(node)
@@ -66,7 +66,7 @@ def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: date
         changes += _update(node, info)
         if was_ready is not info.is_ready:
             _add_event(session, node, now)
-    for node in known.values():
+    for node in unlisted_nodes.values():
         if node.is_ready:
             node.is_ready, node.condition, node.seen_at = False, "The executor does not list it any more.", now
             _add_event(session, node, now)

@@ -78,14 +78,14 @@ class PlanLogWriter:
     make_id: Callable[[str], str]
     chain: _Chain | None = field(default=None)
 
-    def record(self, session: Session, snapshot: Snapshot, made: Plan) -> bool:
+    def record(self, session: Session, snapshot: Snapshot, new_plan: Plan) -> bool:
         """Write this tick's input and plan, unless nothing but the time has changed; whether it was written.
 
         The caller calls :meth:`forget` if the transaction fails.
         """
         chain = self.chain
         parts = {name: _named(getattr(snapshot, name), key) for name, (_, key) in _PARTS.items()}
-        if chain and _says_the_same(chain.plan, made) and not _has_changed(chain, parts, snapshot.policy):
+        if chain and _says_the_same(chain.plan, new_plan) and not _has_changed(chain, parts, snapshot.policy):
             return False
         if chain is not None and chain.length >= LONGEST_CHAIN:
             chain = None  # this record is a whole one
@@ -100,7 +100,7 @@ class PlanLogWriter:
             "policy": to_json(snapshot.policy),
             "put": put,
             "gone": gone,
-            "plan": _compact(plan_to_json(made), numbers),
+            "plan": _compact(plan_to_json(new_plan), numbers),
         }
         packed = zlib.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), _LEVEL)
         record_id = self.make_id("pln")
@@ -116,7 +116,7 @@ class PlanLogWriter:
             )
         )
         length = 1 if chain is None else chain.length + 1
-        self.chain = _Chain(base_id, record_id, length, parts, snapshot.policy, numbers, made)
+        self.chain = _Chain(base_id, record_id, length, parts, snapshot.policy, numbers, new_plan)
         return True
 
     def forget(self) -> None:
@@ -126,20 +126,20 @@ class PlanLogWriter:
 
 def entry_at(session: Session, at: datetime) -> PlanLogEntry | None:
     """The last record at ``at`` or before; ``None``: there is none so old."""
-    found = session.execute(
+    newest = session.execute(
         select(PlanRecord.id, PlanRecord.base_id)
         .where(PlanRecord.at <= at)
         .order_by(PlanRecord.at.desc(), PlanRecord.id.desc())
         .limit(1)
     ).one_or_none()
-    if found is None:
+    if newest is None:
         return None
     rows = session.execute(
-        select(PlanRecord.id, PlanRecord.previous_id, PlanRecord.data).where(PlanRecord.base_id == found.base_id)
+        select(PlanRecord.id, PlanRecord.previous_id, PlanRecord.data).where(PlanRecord.base_id == newest.base_id)
     ).all()
     by_id = {row.id: row for row in rows}
     chain: list[bytes] = []
-    record_id: str | None = found.id
+    record_id: str | None = newest.id
     while record_id is not None:
         if record_id not in by_id:
             return None  # it was being deleted at this moment
@@ -176,18 +176,18 @@ def _named(values: Sequence[Any], key: str) -> dict[str, Any]:
     return dict(zip(map(attrgetter(key), values), values, strict=True))
 
 
-def _says_the_same(before: Plan, made: Plan) -> bool:
+def _says_the_same(before: Plan, new_plan: Plan) -> bool:
     """Whether both plans do the same and give the same jobs the same kinds of reasons: numbers in sentences age."""
     waits = before.waits
     return (
-        _done_by(before) == _done_by(made)
-        and waits.keys() == made.waits.keys()
-        and all(reason.code is waits[job_id].code for job_id, reason in made.waits.items())
+        _done_by(before) == _done_by(new_plan)
+        and waits.keys() == new_plan.waits.keys()
+        and all(reason.code is waits[job_id].code for job_id, reason in new_plan.waits.items())
     )
 
 
-def _done_by(made: Plan) -> tuple[object, ...]:
-    return made.starts, made.grows, made.preempts, made.shrinks, made.moves, made.order
+def _done_by(new_plan: Plan) -> tuple[object, ...]:
+    return new_plan.starts, new_plan.grows, new_plan.preempts, new_plan.shrinks, new_plan.moves, new_plan.order
 
 
 def _has_changed(chain: _Chain, parts: Mapping[str, Mapping[str, Any]], policy: Policy) -> bool:

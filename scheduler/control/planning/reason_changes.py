@@ -33,12 +33,12 @@ _CHANGE_OWN: Final = update(_jobs).where(
 
 @dataclass(frozen=True, slots=True)
 class ReasonChanges:
-    """Differences to what is written. ``shapes`` and ``gone``: rows by their key; ``own``: of single jobs, ``None``
+    """Differences to what is written. ``shapes`` and ``obsolete``: rows by their key; ``own``: of single jobs, ``None``
     where a job has no reason of its own any more.
     """
 
     shapes: Mapping[str, Reason]
-    gone: tuple[str, ...]
+    obsolete: tuple[str, ...]
     own: Mapping[JobId, Reason | None]
 
     def parts(self) -> Iterator[dict[JobId, Reason | None]]:
@@ -48,39 +48,39 @@ class ReasonChanges:
             yield dict(items[begin : begin + _ROWS_PER_WRITE])
 
 
-def changed_reasons(loaded: PlannerInputs, made: Plan) -> ReasonChanges:
+def changed_reasons(inputs: PlannerInputs, new_plan: Plan) -> ReasonChanges:
     """A reason per shape, and others only where they differ from it."""
-    shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
-    keys, written, preemptions = loaded.reason_keys, loaded.shape_reasons, loaded.preempted
+    shapes = {gang.job_id: gang.shape for gang in inputs.snapshot.queued}
+    keys, written, preemptions = inputs.reason_keys, inputs.shape_reasons, inputs.preempted
     firsts: dict[str, Reason] = {}
     by_key: dict[str, Reason] = {}
     own: dict[JobId, Reason] = {}
     of_shape: dict[str, dict[str, Reason]] = {}
-    for job_id, bare in made.waits.items():
+    for job_id, reason in new_plan.waits.items():
         if job_id in preemptions:
-            own[job_id] = _with_preemption(bare, preemptions[job_id])
+            own[job_id] = _with_preemption(reason, preemptions[job_id])
             continue
         key = keys[job_id]
         first = firsts.get(key)
         if first is None:  # a user's first job speaks for all of them
-            firsts[key] = of_shape.setdefault(shapes[job_id], {})[key] = bare
-        elif first is not bare and first != bare:
-            own[job_id] = bare
+            firsts[key] = of_shape.setdefault(shapes[job_id], {})[key] = reason
+        elif first is not reason and first != reason:
+            own[job_id] = reason
     for shape, of_user in of_shape.items():
         common = _common(list(of_user.values()), written.get(shape))
         if common is not None:
             by_key[shape] = common
         by_key |= {key: reason for key, reason in of_user.items() if reason is not common and reason != common}
-    news: dict[JobId, Reason | None] = {
-        job_id: reason for job_id, reason in own.items() if loaded.own_reasons.get(job_id) != reason
+    changes: dict[JobId, Reason | None] = {
+        job_id: reason for job_id, reason in own.items() if inputs.own_reasons.get(job_id) != reason
     }
-    news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
+    changes |= {job_id: None for job_id in inputs.own_reasons if job_id not in own and job_id in new_plan.waits}
     return ReasonChanges(
         {key: reason for key, reason in by_key.items() if written.get(key) != reason},
         # No job waits for these reasons any more. A reason left behind would show the next job of its shape another
         # job's reason.
         tuple(key for key in written if key not in by_key),
-        news,
+        changes,
     )
 
 
@@ -105,14 +105,14 @@ def _with_preemption(reason: Reason, preemption: str) -> Reason:
     )
 
 
-def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, now: datetime) -> None:
+def write_shapes(session: Session, changes: ReasonChanges, inputs: PlannerInputs, now: datetime) -> None:
     """Only the holder of the tick's lease inserts or deletes here."""
     connection = session.connection()
     changed: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []
-    for key, reason in news.shapes.items():
+    for key, reason in changes.shapes.items():
         values = {**reason_to_json(reason), "updated_at": now}
-        if key in loaded.shape_reasons:
+        if key in inputs.shape_reasons:
             changed.append({"row_shape": key, **values})
         else:
             fresh.append({"shape": key, **values})
@@ -120,14 +120,14 @@ def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, n
         connection.execute(_CHANGE, changed)
     if fresh:
         connection.execute(_ADD, fresh)
-    for begin in range(0, len(news.gone), _ROWS_PER_WRITE):
-        connection.execute(_DROP, {"shapes": list(news.gone[begin : begin + _ROWS_PER_WRITE])})
+    for begin in range(0, len(changes.obsolete), _ROWS_PER_WRITE):
+        connection.execute(_DROP, {"shapes": list(changes.obsolete[begin : begin + _ROWS_PER_WRITE])})
 
 
-def write_own(session: Session, news: Mapping[JobId, Reason | None]) -> None:
+def write_own(session: Session, changes: Mapping[JobId, Reason | None]) -> None:
     """Of jobs that still wait; in the order of their ids, as always when many jobs are locked."""
     rows = [
         {"row_id": job_id, "wait_reason": None if reason is None else reason_to_json(reason)}
-        for job_id, reason in sorted(news.items(), key=lambda item: item[0])
+        for job_id, reason in sorted(changes.items(), key=lambda item: item[0])
     ]
     session.connection().execute(_CHANGE_OWN, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -16,10 +16,11 @@ from core.db.engine import unit_of_work
 from core.db.repositories.planning import write_usage
 from core.db.tables import Job
 from core.domain.errors import RowsLocked, StaleWrite, Unavailable
-from core.domain.ids import JobId
+from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.states import DesiredState, JobState
 from core.wakeups import TOPIC_RECONCILE
+from core.work_queue import run_together
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
@@ -132,27 +133,31 @@ class Ticker:
             self._apply_user_request(lease, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             can_grow = control.can_change_worlds
-            loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
-        planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-        made = planned.plan
-        started = self._apply_starts(lease, loaded, made)
-        preempted = self._apply_claims(lease, loaded, made)
-        started += self._apply_grows(lease, loaded, made)
-        self._apply_waits(lease, loaded, made)
-        self._write_plan_log(lease, loaded, planned)
-        if started or loaded.snapshot.queued:
+            inputs = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
+        filtered_plan = self._poison_filter.plan(inputs.snapshot, inputs.generations, plan)
+        new_plan = filtered_plan.plan
+        started = self._apply_starts(lease, inputs, new_plan)
+        preempted = self._apply_claims(lease, inputs, new_plan)
+        started += self._apply_grows(lease, inputs, new_plan)
+        self._apply_waits(lease, inputs, new_plan)
+        self._write_plan_log(lease, inputs, filtered_plan)
+        if started or inputs.snapshot.queued:
             log.info(
-                "tick.applied", started=started, preempted=preempted, planned=len(made.starts), waiting=len(made.waits)
+                "tick.applied",
+                started=started,
+                preempted=preempted,
+                planned=len(new_plan.starts),
+                waiting=len(new_plan.waits),
             )
-        return TickReport(started, len(made.waits), loaded.next_due, preempted=preempted)
+        return TickReport(started, len(new_plan.waits), inputs.next_due, preempted=preempted)
 
-    def _write_plan_log(self, lease: RenewedLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
+    def _write_plan_log(self, lease: RenewedLease, inputs: PlannerInputs, filtered_plan: FilteredPlan) -> None:
         """Write the plan log, and the shares that have changed."""
         try:
             with lease.write() as session:
-                if loaded.usage:
-                    write_usage(session, loaded.usage, known=loaded.known_usage)
-                self._plan_log.record(session, planned.snapshot, planned.plan)
+                if inputs.usage:
+                    write_usage(session, inputs.usage, known=inputs.known_usage)
+                self._plan_log.record(session, filtered_plan.snapshot, filtered_plan.plan)
         except BaseException:
             self._plan_log.forget()
             raise
@@ -166,9 +171,9 @@ class Ticker:
         except StaleWrite:
             pass  # it has moved by itself
 
-    def _apply_starts(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
-        gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
-        orders = [StartOrder(start, loaded.generations[start.job_id], gangs[start.job_id]) for start in made.starts]
+    def _apply_starts(self, lease: RenewedLease, inputs: PlannerInputs, new_plan: Plan) -> int:
+        gangs = {gang.job_id: gang.gang for gang in inputs.snapshot.queued}
+        orders = [StartOrder(start, inputs.generations[start.job_id], gangs[start.job_id]) for start in new_plan.starts]
         return sum(
             self._start(lease, orders[begin : begin + STARTS_PER_WRITE])
             for begin in range(0, len(orders), STARTS_PER_WRITE)
@@ -177,48 +182,43 @@ class Ticker:
     def _start(self, lease: RenewedLease, orders: Sequence[StartOrder]) -> int:
         """Start them in one transaction; how many did. Where it fails, each is started alone."""
         control = self.control
-        try:
+
+        def place(part: Mapping[JobId, StartOrder]) -> Mapping[JobId, AttemptId | Exception]:
+            executor = control.executor.name
             with lease.write() as session:
-                outcomes = place_all(
-                    session,
-                    orders,
-                    executor=control.executor.name,
-                    now=control.clock(),
-                    make_id=control.make_id,
+                return place_all(
+                    session, list(part.values()), executor=executor, now=control.clock(), make_id=control.make_id
                 )
-        except Unavailable:
-            raise  # the next one would fare no better
-        except StaleWrite as stale:
-            log.info("tick.overtaken", why=str(stale))  # another process ticks
-            return 0
-        except Exception:
-            if len(orders) > 1:
-                return sum(self._start(lease, [order]) for order in orders)
-            log.exception("job.place_failed", job=orders[0].start.job_id)
-            return 0
+
         started = 0
-        for job_id, attempt in outcomes.items():
-            if isinstance(attempt, StaleWrite):
-                log.info("job.not_placed", job=job_id, why=str(attempt))
-                continue
-            started += 1
-            log.info("job.placed", job=job_id, attempt=attempt)
-            control.wakeup.notify(TOPIC_RECONCILE, attempt)
+        for job_id, outcome in run_together(
+            {order.start.job_id: order for order in orders}, place, _affects_all
+        ).items():
+            if isinstance(outcome, StaleWrite):
+                log.info("job.not_placed", job=job_id, why=str(outcome))
+            elif isinstance(outcome, Unavailable):
+                raise outcome
+            elif isinstance(outcome, Exception):
+                log.error("job.place_failed", job=job_id, exc_info=outcome)
+            else:
+                started += 1
+                log.info("job.placed", job=job_id, attempt=outcome)
+                control.wakeup.notify(TOPIC_RECONCILE, outcome)
         return started
 
-    def _apply_claims(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_claims(self, lease: RenewedLease, inputs: PlannerInputs, new_plan: Plan) -> int:
         """Write the preemptions; how many attempts got one now, and not in an earlier tick."""
         control = self.control
-        grace = timedelta(seconds=loaded.snapshot.policy.grace_s)
+        grace = timedelta(seconds=inputs.snapshot.policy.grace_s)
         preempted = 0
-        for claim in claims_of(made):
+        for claim in claims_of(new_plan):
             try:
                 with lease.write() as session:
                     attempt_ids = preempt_for(
                         session,
                         claim,
-                        generations=loaded.generations,
-                        attempts=loaded.attempts,
+                        generations=inputs.generations,
+                        attempts=inputs.attempts,
                         grace=grace,
                         now=control.clock(),
                     )
@@ -236,37 +236,42 @@ class Ticker:
                 control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return preempted
 
-    def _apply_grows(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_grows(self, lease: RenewedLease, inputs: PlannerInputs, new_plan: Plan) -> int:
         control = self.control
-        gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
+        gangs = {gang.job_id: gang.gang for gang in inputs.snapshot.growing}
         grown = 0
-        for more in made.grows:
+        for growth in new_plan.grows:
             try:
                 with lease.write() as session:
-                    gang = gangs[more.job_id]
-                    attempt_id = grow(session, more, gang=gang, now=control.clock(), make_id=control.make_id)
+                    gang = gangs[growth.job_id]
+                    attempt_id = grow(session, growth, gang=gang, now=control.clock(), make_id=control.make_id)
             except (StaleWrite, RowsLocked) as stale:
-                log.info("job.not_grown", job=more.job_id, why=str(stale))
+                log.info("job.not_grown", job=growth.job_id, why=str(stale))
                 continue
             except Unavailable:
                 raise  # the next one would fare no better
             except Exception:
-                log.exception("job.grow_failed", job=more.job_id)
+                log.exception("job.grow_failed", job=growth.job_id)
                 continue
             grown += 1
-            log.info("job.grown", job=more.job_id, attempt=attempt_id, replicas=len(more.placements))
+            log.info("job.grown", job=growth.job_id, attempt=attempt_id, replicas=len(growth.placements))
             control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return grown
 
-    def _apply_waits(self, lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> None:
+    def _apply_waits(self, lease: RenewedLease, inputs: PlannerInputs, new_plan: Plan) -> None:
         """Write the wait reasons that have changed."""
-        news = changed_reasons(loaded, made)
-        if news.shapes or news.gone:
+        changes = changed_reasons(inputs, new_plan)
+        if changes.shapes or changes.obsolete:
             with lease.write() as session:
-                write_shapes(session, news, loaded, self.control.clock())
-        for part in news.parts():
+                write_shapes(session, changes, inputs, self.control.clock())
+        for part in changes.parts():
             with lease.write() as session:
                 write_own(session, part)
+
+
+def _affects_all(error: Exception) -> bool:
+    """Whether the next start would fare no better: the database is away, or another process ticks."""
+    return isinstance(error, (Unavailable, StaleWrite))
 
 
 def _unmet_user_requests(session: Session) -> list[tuple[JobId, JobEvent]]:

@@ -120,16 +120,16 @@ class EndpointPass:
             self.recheck_at = steps.recheck_at
         after = [steps.servers.get(server.id, server) for server in servers]
         columns = {server.id: columns_of(server, facts.addresses.get(server.id, "")) for server in after}
-        changed = {name: values for name, values in columns.items() if values != facts.written[name]}
-        if not (steps or changed):
+        changed_columns = {name: values for name, values in columns.items() if values != facts.written[name]}
+        if not (steps or changed_columns):
             return False
         wakeups: list[tuple[str, str]] = []
         with self._lease.fenced() as session:
             if steps:
                 self._change(session, facts, steps, now)
-            for name, values in changed.items():
-                ended = {"ended_at": now} if values["state"] == ServingState.ENDED.value else {}
-                session.execute(update(ServingReplica).where(ServingReplica.id == name).values(**values, **ended))
+            for name, values in changed_columns.items():
+                end_values = {"ended_at": now} if values["state"] == ServingState.ENDED.value else {}
+                session.execute(update(ServingReplica).where(ServingReplica.id == name).values(**values, **end_values))
             for name, sentence in steps.cancel.items():
                 wakeups += cancel_job(session, facts.jobs[name], "serving", sentence, now)
             if steps.start:
@@ -143,17 +143,17 @@ class EndpointPass:
 
     def _change(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
         after = steps.deployed
-        ended = {"ended_at": now} if after.state is DeploymentState.ENDED else {}
+        end_values = {"ended_at": now} if after.state is DeploymentState.ENDED else {}
         split = facts.split_when_ready if after.stable_revision is not None else None
-        divided = {"split_when_ready": None} if split is not None else {}
+        split_values = {"split_when_ready": None} if split is not None else {}
         change_deployment(
             session, facts.id, facts.generation, now,
             state=after.state.value, target_revision=after.target_revision, stable_revision=after.stable_revision,
-            **ended, **divided,
+            **end_values, **split_values,
         )  # fmt: skip
         if split is not None:
             self._set_traffic(session, split, now)
-        if ended:
+        if end_values:
             for version_id in deployed_versions(session, facts.id):
                 release(session, version_id, holder_of(self.facts.name, facts.name))
         before = {revision.number: revision for revision in facts.deployed.revisions}

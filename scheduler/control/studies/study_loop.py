@@ -92,24 +92,25 @@ class StudyPass:
     def _collect(self) -> bool:
         """Write the results of trials whose jobs are over; whether there were any."""
         context, spec = self._context, self._context.spec
-        over = [trial for trial in context.facts.running if trial.is_over]
-        if not over:
+        ended_trials = [trial for trial in context.facts.running if trial.is_over]
+        if not ended_trials:
             return False
         names = [metric.name for metric in spec.metrics]
         ends = []
         with unit_of_work(context.control.sessions, read_only=True) as session:
-            jobs = [trial.job_id for trial in over if trial.job_id is not None]
-            complete = fully_reported(session, jobs)  # before the values: a report that comes in between is not missed
+            jobs = [trial.job_id for trial in ended_trials if trial.job_id is not None]
+            # Before the values: a report that comes in between is not missed.
+            reporting_jobs = fully_reported(session, jobs)
             metrics = read_metrics(session, jobs, names)
-            for trial in over:
+            for trial in ended_trials:
                 job_id = trial.job_id or ""
                 reported = metrics.get(job_id, ReportedMetrics())
-                result, missing = reported.final(spec), None
+                result, missing_reason = reported.final(spec), None
                 if trial.job_state is JobState.SUCCEEDED and values_of(result, names) is None:
-                    if is_metric_pending(trial, context.now, is_fully_reported=job_id in complete):
+                    if is_metric_pending(trial, context.now, is_fully_reported=job_id in reporting_jobs):
                         continue
-                    missing = missing_metric_reason(session, job_id, spec, result, reported)
-                ends.append(trial_end(trial, spec, reported, missing))
+                    missing_reason = missing_metric_reason(session, job_id, spec, result, reported)
+                ends.append(trial_end(trial, spec, reported, missing_reason))
         if not ends:
             return False
         with context.lease.fenced() as session:
@@ -135,24 +136,24 @@ class StudyPass:
     def _continue(self) -> bool:
         """Start trials and draw points while the budget lasts; end the study where it is spent."""
         spec = self._context.spec
-        ahead = evaluate_budget(spec.budget, self._context.facts.spent)
-        if ahead.end is not None:
-            return self._finish(as_sentence(ahead.reason), ahead.end)
+        budget = evaluate_budget(spec.budget, self._context.facts.spent)
+        if budget.end is not None:
+            return self._finish(as_sentence(budget.reason), budget.end)
         self._update_note()
         facts = self._context.facts
-        started = 0
-        if ahead.room and spec.template is not None:
-            started = self._starter.start(min(ahead.room, _MAX_STARTS))
-        is_idle = bool(ahead.room) and not started and not facts.spent.running
+        start_count = 0
+        if budget.room and spec.template is not None:
+            start_count = self._starter.start(min(budget.room, _MAX_STARTS))
+        is_idle = bool(budget.room) and not start_count and not facts.spent.running
         if is_idle and spec.template is not None and (end := exhausted(facts)):
             return self._finish(*end)
-        if facts.running or started:
+        if facts.running or start_count:
             self._proposers.expect(algorithm_of(spec))
-        drawn, goes_on = self._starter.prefetch()
-        is_used_up = spec.template is None and not facts.prepared and not drawn
-        if is_idle and is_used_up and (end := exhausted(facts)):
+        drawn_count, goes_on = self._starter.prefetch()
+        has_no_points = spec.template is None and not facts.prepared and not drawn_count
+        if is_idle and has_no_points and (end := exhausted(facts)):
             return self._finish(*end)
-        return started > 0 or goes_on
+        return start_count > 0 or goes_on
 
     def _update_note(self) -> None:
         """What a user should know while the study runs: trials that fit no node, points of another algorithm, and
@@ -186,33 +187,33 @@ class StudyPass:
     def _finish(self, reason: str, event: StudyEvent) -> bool:
         """End the study; running trials are cancelled first."""
         context, facts = self._context, self._context.facts
-        alive = [trial for trial in facts.running if not trial.is_over]
-        uncancelled = [trial for trial in alive if trial.job_id is not None and trial.stop is None]
+        running_trials = [trial for trial in facts.running if not trial.is_over]
+        uncancelled = [trial for trial in running_trials if trial.job_id is not None and trial.stop is None]
         if uncancelled:
             cancel_trials(context, uncancelled, "study", "study_stopped", reason)
             return True  # those that waited in the queue have ended already
-        without_job = [trial.number for trial in alive if trial.job_id is None]
+        without_job = [trial.number for trial in running_trials if trial.job_id is None]
         if any(trial.job_id is not None for trial in facts.running):
             return False
         state = advance_study(facts.state, event)
         # They were not tried yet: where the study is extended, they come first again.
         initial = [dict(point) for point in facts.prepared if is_initial(point)]
         with context.lease.fenced() as session:
-            registered = None
+            best_trial = None
             if facts.blocked and facts.spec.winner is not None:
                 # Running the best point again would be one more job of a user who may not submit any.
                 reason = f"{reason} Its best trial is not registered: {facts.blocked}."
             elif event is not StudyEvent.FAIL:
-                registered = register_best_trial(session, context.control, facts, context.now)
+                best_trial = register_best_trial(session, context.control, facts, context.now)
             studies.change_study(
                 session, facts.id, facts.generation, context.now, state=state.value, reason=reason,
                 note=self._note_on_results(), finished_at=context.now, prefetched_points=initial,
-                best_trial=registered or facts.winner,
+                best_trial=best_trial or facts.winner,
             )  # fmt: skip
             for number in without_job:  # its program is told so when it reports the result
                 studies.end_trial(session, facts.id, number, TrialState.CANCELLED, context.now, reason=reason)
             context.add_event(session, f"study.{state.value}", reason)
-        if registered is not None:
+        if best_trial is not None:
             context.notify([(TOPIC_TICK, ""), (TOPIC_MODELS, "")])
         return False
 
@@ -257,7 +258,8 @@ class StudyLoop:
 
     def _history(self, study_id: str) -> StudyHistory:
         with self._lock:
-            history = self._histories[study_id] = self._histories.pop(study_id, None) or StudyHistory()
+            history = self._histories.pop(study_id, None) or StudyHistory()
+            self._histories[study_id] = history
             while len(self._histories) > _CACHED_HISTORIES:
                 del self._histories[next(iter(self._histories))]
         return history

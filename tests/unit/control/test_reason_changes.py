@@ -34,7 +34,7 @@ USERS = {"a": "ann", "b": "ann", "c": "bob", "d": "bob"}
 
 def test_equal_reasons_are_one_row():
     news = changed_reasons(loaded(USERS), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
-    assert (dict(news.shapes), news.gone, dict(news.own)) == ({"shape": ROOM}, (), {})
+    assert (dict(news.shapes), news.obsolete, dict(news.own)) == ({"shape": ROOM}, (), {})
 
 
 def test_one_users_other_reason_is_one_row_more():
@@ -46,9 +46,9 @@ def test_one_users_other_reason_is_one_row_more():
 def test_what_is_written_stays_while_it_is_anybodys():
     written = {"shape": RACK, "shape/p/ann": ROOM}
     news = changed_reasons(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=RACK, d=RACK))
-    assert (dict(news.shapes), news.gone) == ({}, ())
+    assert (dict(news.shapes), news.obsolete) == ({}, ())
     news = changed_reasons(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
-    assert (dict(news.shapes), news.gone) == ({"shape": ROOM}, ("shape/p/ann",))
+    assert (dict(news.shapes), news.obsolete) == ({"shape": ROOM}, ("shape/p/ann",))
 
 
 def test_a_reason_with_a_project_or_user_is_never_shown_to_others():
@@ -59,7 +59,7 @@ def test_a_reason_with_a_project_or_user_is_never_shown_to_others():
     share = Reason(WaitReasonCode.RESERVED, "project p has its share", {"project": "p", "before": "x"})
     before = loaded({"a": "ann"}, {"shape": share, "shape/p/ann": ROOM})
     news = changed_reasons(before, waits(a=share))
-    assert (dict(news.shapes), news.gone) == ({"shape/p/ann": share}, ("shape",))
+    assert (dict(news.shapes), news.obsolete) == ({"shape/p/ann": share}, ("shape",))
 
 
 def test_a_job_that_differs_from_its_users_others_or_has_a_story_has_its_own():

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import threading
-from datetime import UTC, datetime
-from typing import ClassVar
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from core.wakeups import TOPIC_TICK
 from scheduler.control.planning.tick import TickReport
-from scheduler.messaging.work_queue import DutyCycle
-from scheduler.tick_runner import TickRunner
+from scheduler.tick_runner import DutyCycle, TickRunner
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -59,53 +56,21 @@ def test_a_run_that_fails_rests_too():
 
 
 def test_wakeups_during_a_rest_cause_one_tick_after_it():
-    clock, ticks, wakeups, sent = Clock(), [], [], threading.Event()
-
-    def notify(topic: str) -> None:
-        wakeups.append(topic)
-        sent.set()
+    clock, ticks, timers = Clock(), [], []
 
     def tick() -> TickReport:
         ticks.append(clock.now_s)
-        clock.now_s += 0.2
-        return TickReport()
+        clock.now_s += 0.5
+        return TickReport(recheck_at=NOW + timedelta(seconds=7))
 
-    runner = TickRunner(tick, notify, lambda: NOW, duty_cycle=DutyCycle(clock))
-    for _ in range(4):
-        runner.run()
+    def set_timer(topic: str, key: str, at: datetime) -> None:
+        timers.append((topic, key, (at - NOW).total_seconds()))
+
+    runner = TickRunner(tick, set_timer, lambda: NOW, duty_cycle=DutyCycle(clock))
+    runner.run()
+    runner.run()
     assert ticks == [100.0]
-    assert sent.wait(60)
-    assert wakeups == [TOPIC_TICK]
-    clock.now_s += 0.2
+    assert timers == [(TOPIC_TICK, "", 7.0), (TOPIC_TICK, "", 0.5)]
+    clock.now_s += 0.5
     runner.run()
     assert len(ticks) == 2
-
-
-def test_a_timer_without_a_thread_does_not_block_a_later_one():
-    class Timer(threading.Timer):
-        started: ClassVar[list[float]] = []
-        has_room = False
-
-        def start(self):
-            if not self.has_room:
-                raise RuntimeError("can't start new thread")
-            self.started.append(self.interval)
-
-    clock = Clock()
-
-    def tick() -> TickReport:
-        clock.now_s += 0.5
-        return TickReport(recheck_at=NOW)
-
-    runner = TickRunner(tick, lambda _: None, lambda: NOW, duty_cycle=DutyCycle(clock), make_timer=Timer)
-    runner.run()  # no timer for its recheck
-    runner.run()  # nor for its rest
-    Timer.has_room = True
-    runner.run()
-    clock.now_s += 0.5
-    runner.run()
-    assert Timer.started == [0.5, 0.0]
-    runner.run()  # each is set already
-    clock.now_s += 0.5
-    runner.run()
-    assert len(Timer.started) == 2

@@ -1,4 +1,4 @@
-"""Beat, the clock of a worker that hears none, and its hands."""
+"""The beat, the fallback of a worker that receives no messages, and probes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduler.messaging import beat as module
-from scheduler.messaging.beat import Beat, FallbackBeat, LocalTaskPool
+from scheduler.messaging import fallback as module
+from scheduler.messaging.beat import Beat
+from scheduler.messaging.fallback import Fallback
 from scheduler.process_metrics import ProcessProbe, serve_probe
 
 
@@ -42,40 +43,65 @@ def test_without_messages_the_fallback_beat_runs_tasks_until_messages_come_back(
     monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(module, "SILENT_S", 0.2)
     done: list[str] = []
-    clock = FallbackBeat({"tick": 0.02}, done.append)
-    clock.start()
+    fallback = Fallback({"tick": 0.02}, lambda task, _: done.append(task), workers=1)
+    fallback.start()
     until(lambda: len(done) > 2)
-    assert clock.is_active
-    clock.note_message("tick")
-    until(lambda: not clock.is_active)
-    clock.stop()
+    assert fallback.is_active
+    fallback.note_message("tick")
+    until(lambda: not fallback.is_active)
+    fallback.stop()
 
 
 def test_other_workers_may_take_all_messages_of_one_task(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "SILENT_S", 10.0)
     now_s = 0.0
-    clock = FallbackBeat({"tick": 1.0, "sync": 5.0}, lambda _: None, lambda: now_s)
+    fallback = Fallback({"tick": 1.0, "sync": 5.0}, lambda *_: None, workers=1, clock_s=lambda: now_s)
     for tick_s, sync_s, missed in ((80.0, 100.0, []), (69.0, 100.0, ["tick"]), (89.0, 84.0, ["tick", "sync"])):
         now_s = tick_s
-        clock.note_message("tick")
+        fallback.note_message("tick")
         now_s = sync_s
-        clock.note_message("sync")
+        fallback.note_message("sync")
         now_s = 100.0
-        assert clock.missed_tasks() == missed
+        assert fallback.missed_tasks() == missed
 
 
-def test_equal_pending_work_runs_once():
-    task_pool, deduplicator, done = LocalTaskPool(1), threading.Event(), []
-    task_pool.submit("other", "", lambda: deduplicator.wait(5))
+def test_equal_pending_tasks_run_once():
+    may_end, done = threading.Event(), []
+
+    def run_task(task: str, key: str) -> None:
+        done.append((task, key))
+        assert may_end.wait(60)
+
+    fallback = Fallback({}, run_task, workers=1)
+    fallback.start()
+    fallback.submit("tick")
+    until(lambda: done == [("tick", "")])
     for _ in range(5):
-        task_pool.submit("reconcile", "att-1", lambda: done.append("att-1"))
-    deduplicator.set()
-    until(lambda: done == ["att-1"])
-    task_pool.submit("reconcile", "att-1", lambda: done.append("again"))
-    until(lambda: done == ["att-1", "again"])
-    task_pool.stop()
-    task_pool.submit("late", "", lambda: done.append("late"))
-    assert "late" not in done
+        fallback.submit("reconcile", "att-1")
+    may_end.set()
+    until(lambda: done == [("tick", ""), ("reconcile", "att-1")])
+    fallback.submit("reconcile", "att-1")
+    until(lambda: len(done) == 3)
+    fallback.stop()
+    fallback.submit("late")
+    assert len(done) == 3
+
+
+def test_a_stop_waits_for_the_task_that_runs_and_drops_the_pending_ones():
+    has_begun, done = threading.Event(), []
+
+    def run_task(task: str, _: str) -> None:
+        has_begun.set()
+        time.sleep(0.2)
+        done.append(task)
+
+    fallback = Fallback({}, run_task, workers=1)
+    fallback.start()
+    fallback.submit("first")
+    assert has_begun.wait(60)
+    fallback.submit("second")
+    fallback.stop()
+    assert done == ["first"]
 
 
 def test_a_probe_distinguishes_liveness_from_readiness():

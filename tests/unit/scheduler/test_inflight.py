@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scheduler.messaging.work_queue import InFlight
+from core.work_queue import InFlight
 
 
 def test_a_key_is_in_flight_once_and_a_request_meanwhile_makes_it_dirty() -> None:
@@ -13,14 +13,3 @@ def test_a_key_is_in_flight_once_and_a_request_meanwhile_makes_it_dirty() -> Non
     assert not keys.finish("study-2")
     assert keys.start("study-1")
     assert not keys.finish("study-1")
-
-
-def test_a_dirty_key_stays_in_flight_when_it_is_restarted() -> None:
-    keys: InFlight[str] = InFlight()
-    assert keys.start("study-1")
-    assert not keys.start("study-1")
-    assert keys.restart("study-1")
-    assert not keys.start("study-1")
-    assert keys.restart("study-1")
-    assert not keys.restart("study-1")
-    assert keys.start("study-1")

@@ -97,6 +97,9 @@ def test_once_closed_nothing_is_set(timers: list[Timer]) -> None:
     assert timers == []
 
 
-def test_what_is_far_away_takes_no_place(timers: list[Timer]) -> None:
-    Clock().set("a", 60)
+def test_what_is_far_away_takes_no_place_unless_that_is_wanted(timers: list[Timer]) -> None:
+    clock = Clock()
+    clock.set("a", 60)
     assert timers == []
+    clock.timers.set("tick", "", NOW + timedelta(seconds=60), max_ahead=None)
+    assert [timer.wait_s for timer in timers] == [60]

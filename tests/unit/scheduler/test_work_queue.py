@@ -6,118 +6,129 @@ import time
 import pytest
 
 from core.settings import BadSettings, Settings
+from core.work_queue import WorkQueue, run_together
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
 from scheduler.messaging.wakeups import AppWakeup
-from scheduler.messaging.work_queue import BatchQueue, MessageDeduplicator, SingleFlight
 
 
-def test_an_equal_message_that_waits_is_not_sent_again():
-    deduplicator = MessageDeduplicator(is_local=True)
-    assert deduplicator.add("tick", "")
-    assert not deduplicator.add("tick", "")
-    assert deduplicator.add("reconcile", "att-1")
-    deduplicator.discard("tick", "")
-    assert deduplicator.add("tick", "")
-
-
-def test_with_a_shared_broker_every_message_is_sent():
-    deduplicator = MessageDeduplicator(is_local=False)
-    assert deduplicator.add("tick", "")
-    assert deduplicator.add("tick", "")
-
-
-def test_a_call_during_a_run_makes_one_more_run():
-    solo = SingleFlight()
+def test_with_one_worker_requests_during_a_run_make_one_more_run():
     runs = []
 
-    def work():
+    def work(_):
         runs.append(len(runs))
         if len(runs) == 1:
-            solo.run(work)
-            solo.run(work)
+            flight.run(None)
+            flight.run(None)
 
-    solo.run(work)
+    flight = WorkQueue(work)
+    flight.run(None)
     assert runs == [0, 1]
 
 
-def test_a_run_that_fails_does_not_block_the_next():
-    solo = SingleFlight()
-    with pytest.raises(ZeroDivisionError):
-        solo.run(lambda: [1 // 0, None][1])
+def test_what_fails_and_was_requested_again_waits_for_the_next_request():
     runs = []
-    solo.run(lambda: runs.append(1))
-    assert runs == [1]
+
+    def work(_):
+        runs.append(len(runs))
+        if len(runs) == 1:
+            flight.run(None)
+            raise ZeroDivisionError
+
+    flight = WorkQueue(work)
+    with pytest.raises(ZeroDivisionError):
+        flight.run(None)
+    assert runs == [0]
+    flight.run(None)
+    assert runs == [0, 1]
 
 
 def test_keys_are_worked_on_one_by_one_and_together_where_they_pile_up():
-    seen = []
+    batches = []
 
     def work(keys):
-        seen.append(list(keys))
-        if len(seen) == 1:
-            for key in "abcda":  # while somebody works
-                crowd.run(key)
+        batches.append(list(keys))
+        if len(batches) == 1:
+            for key in "abcda":  # during the first batch
+                queue.run(key)
 
-    crowd = BatchQueue(work, workers=1, batch_size=3)
-    crowd.run("first")
-    assert seen == [["first"], ["a", "b", "c"], ["d"]]
-    crowd.run("a")
-    assert seen[-1] == ["a"]
+    queue = WorkQueue(work, workers=1, batch_size=3)
+    queue.run("first")
+    assert batches == [["first"], ["a", "b", "c"], ["d"]]
+    queue.run("a")
+    assert batches[-1] == ["a"]
 
 
 def test_a_failure_of_some_keys_is_raised_when_the_others_are_done():
-    seen = []
+    batches = []
 
     def work(keys):
-        seen.append(list(keys))
-        if len(seen) == 1:
-            crowd.run("later")
+        batches.append(list(keys))
+        if len(batches) == 1:
+            queue.run("later")
             raise ZeroDivisionError
 
-    crowd = BatchQueue(work, workers=1, batch_size=3)
+    queue = WorkQueue(work, workers=1, batch_size=3)
     with pytest.raises(ZeroDivisionError):
-        crowd.run("first")
-    assert seen == [["first"], ["later"]]
-    crowd.run("next")
-    assert seen[-1] == ["next"]
+        queue.run("first")
+    assert batches == [["first"], ["later"]]
+    queue.run("next")
+    assert batches[-1] == ["next"]
 
 
-def test_a_hand_that_is_silent_is_not_waited_for_and_there_are_not_more_and_more():
-    now_s, seen, hang, silent = [0.0], [], threading.Event(), threading.Semaphore(0)
+def test_a_stuck_worker_is_replaced_and_there_is_a_limit_to_replacements():
+    now_s, batches, hang, silent = [0.0], [], threading.Event(), threading.Semaphore(0)
 
     def work(keys):
-        seen.extend(keys)
+        batches.extend(keys)
         if keys[0].startswith("hangs"):
             silent.release()
             assert hang.wait(30)
 
     def bring(key):
-        thread = threading.Thread(target=crowd.run, args=(key,), daemon=True)
+        thread = threading.Thread(target=queue.run, args=(key,), daemon=True)
         thread.start()
         return thread
 
-    crowd = BatchQueue(work, workers=1, batch_size=1, stuck_after_s=60.0, max_replacements=1, clock=lambda: now_s[0])
+    queue = WorkQueue(work, workers=1, batch_size=1, stuck_after_s=60.0, max_replacements=1, clock=lambda: now_s[0])
     first = bring("hangs")
     assert silent.acquire(timeout=30)
     now_s[0] = 59.0
-    crowd.run("a")
-    assert seen == ["hangs"], "it may still come"
+    queue.run("a")
+    assert batches == ["hangs"], "it may still come"
     now_s[0] = 61.0
-    crowd.run("hangs too")  # in a thread of its own: this returns
+    queue.run("hangs too")  # in a thread of its own: this returns
     assert silent.acquire(timeout=30)
-    assert seen == ["hangs", "a", "hangs too"]
+    assert batches == ["hangs", "a", "hangs too"]
     now_s[0] = 200.0
-    crowd.run("b")
+    queue.run("b")
     assert not silent.acquire(timeout=0.05)
-    assert seen == ["hangs", "a", "hangs too"], "one more, and no more"
+    assert batches == ["hangs", "a", "hangs too"], "one more, and no more"
     hang.set()
     first.join(30)
-    crowd.run("c")
+    queue.run("c")
     deadline = time.monotonic() + 30
-    while set(seen) != {"hangs", "a", "hangs too", "b", "c"} and time.monotonic() < deadline:
+    while set(batches) != {"hangs", "a", "hangs too", "b", "c"} and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert seen[3:] == ["b", "c"]
+    assert batches[3:] == ["b", "c"]
+
+
+def test_a_batch_that_fails_is_worked_on_one_by_one():
+    calls = []
+
+    def work(requests):
+        calls.append(list(requests))
+        if "b" in requests:
+            raise ZeroDivisionError
+        return {key: value * 2 for key, value in requests.items()}
+
+    answers = run_together({"a": 1, "b": 2, "c": 3}, work, lambda _: False)
+    assert (answers["a"], type(answers["b"]), answers["c"]) == (2, ZeroDivisionError, 6)
+    assert calls == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    calls.clear()
+    answers = run_together({"a": 1, "b": 2, "c": 3}, work, lambda _: len(calls) > 1)
+    assert (answers["a"], type(answers["b"]), type(answers["c"])) == (2, ZeroDivisionError, ZeroDivisionError)
+    assert calls == [["a", "b", "c"], ["a"], ["b"]]
 
 
 class RecordingApp:
@@ -132,19 +143,30 @@ class RecordingApp:
         self.options = options
 
 
-def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
+def test_a_wakeup_becomes_a_task_once_until_it_is_consumed_and_an_unknown_topic_nothing():
     app = RecordingApp()
-    wakeup = AppWakeup(app, MessageDeduplicator(is_local=True))
+    wakeup = AppWakeup(app)
     wakeup.notify("tick")
     wakeup.notify("tick")
     wakeup.notify("reconcile", "att-1")
     wakeup.notify("nonsense")
     assert app.sent == [(TICK, ()), (RECONCILE, ("att-1",))]
+    wakeup.note_message("tick", "")
+    wakeup.notify("tick")
+    assert app.sent[2:] == [(TICK, ())]
+
+
+def test_with_a_shared_broker_every_message_is_sent():
+    app = RecordingApp()
+    wakeup = AppWakeup(app, lambda _task, _key: None)
+    wakeup.notify("tick")
+    wakeup.notify("tick")
+    assert app.sent == [(TICK, ()), (TICK, ())]
 
 
 def test_a_wakeup_that_the_broker_refuses_may_be_sent_again():
     app, now_s = RecordingApp(OSError("away")), 0.0
-    wakeup = AppWakeup(app, MessageDeduplicator(is_local=True), clock_s=lambda: now_s)
+    wakeup = AppWakeup(app, clock_s=lambda: now_s)
     wakeup.notify("tick")
     app.error = None
     now_s = 60.0
@@ -154,11 +176,11 @@ def test_a_wakeup_that_the_broker_refuses_may_be_sent_again():
 
 def test_while_the_broker_takes_no_ring_the_work_is_done_here():
     app, done = RecordingApp(OSError("away")), []
-    wakeup = AppWakeup(app, MessageDeduplicator(is_local=False), lambda topic, key: done.append((topic, key)))
+    wakeup = AppWakeup(app, lambda task, key: done.append((task, key)))
     wakeup.notify("tick")
     app.error = None
     wakeup.notify("reconcile", "att-1")  # the broker is not asked again at once
-    assert (app.sent, done) == ([], [("tick", ""), ("reconcile", "att-1")])
+    assert (app.sent, done) == ([], [(TICK, ""), (RECONCILE, "att-1")])
     assert wakeup.is_broker_away
 
 

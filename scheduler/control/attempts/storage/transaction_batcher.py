@@ -21,6 +21,7 @@ from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
+from core.work_queue import run_together
 from scheduler.control import fence
 from scheduler.control.attempts.launching.replica_orders import AddressCache, load_volumes
 from scheduler.control.attempts.launching.resume import load_outputs, load_sources
@@ -104,29 +105,8 @@ class TransactionBatcher:
                 if requests:
                     for name in requests:
                         del self._pending[name]
-                    self._ready_answers |= self._answer(answer, requests)
+                    self._ready_answers |= run_together(requests, answer, _affects_all, self._renew_leases_if_due)
                     advance()
-
-    def _answer(
-        self, answer: Callable[[_Requests], Mapping[AttemptId, Any]], requests: _Requests
-    ) -> Mapping[AttemptId, Any]:
-        """Run these effects together; where that fails, each alone, as the cause may be the rows of one attempt."""
-        try:
-            return answer(requests)
-        except Exception as error:  # noqa: BLE001 (theirs to handle, each by itself)
-            if len(requests) == 1 or _affects_all(error):
-                return dict.fromkeys(requests, error)
-            log.debug("batch.apart", why=repr(error), attempts=len(requests))
-        apart: dict[AttemptId, Any] = {}
-        for name, step in requests.items():
-            self._renew_leases_if_due()
-            try:
-                apart |= answer({name: step})
-            except Exception as error:  # noqa: BLE001 (of this attempt)
-                if _affects_all(error):
-                    return dict.fromkeys(requests, error) | apart
-                apart[name] = error
-        return apart
 
     # Advancing
 
