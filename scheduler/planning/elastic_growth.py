@@ -122,9 +122,9 @@ class Grower:
         if draft is None:
             return False
         ledger.start(draft, NEVER)
-        taken = draft.quota_amounts()
-        del taken[JOBS]
-        self.shares.add(growth.project, growth.user, taken)
+        amounts = draft.quota_amounts()
+        del amounts[JOBS]
+        self.shares.add(growth.project, growth.user, amounts)
         for placement in draft.placements(demand):
             growth.added.append(replace(placement, role=growth.role.role, index=growth.lacking.pop(0)))
             growth.placed.append((placement.node, placement.gpu_model))
@@ -149,9 +149,9 @@ class Grower:
             return None  # nothing becomes free within a plan
         number_of = self.cluster.number_of
         flags = demand.pool.flags
-        here = {number_of[node] for node, _ in growth.placed if node in number_of}
-        beside = self.cluster.pool(sorted(number for number in here if flags[number]))
-        draft = place(replace(demand, pool=beside), ledger.free, SearchBudget())
+        own_nodes = {number_of[node] for node, _ in growth.placed if node in number_of}
+        own_pool = self.cluster.pool(sorted(number for number in own_nodes if flags[number]))
+        draft = place(replace(demand, pool=own_pool), ledger.free, SearchBudget())
         if draft is None and growth.gang.servers == "apart":
             return None  # any other node may hold one of its parameter servers
         draft = draft if draft is not None else place(demand, ledger.free, SearchBudget())
@@ -212,13 +212,13 @@ class ElasticGrowth:
 
     def starts(self, starts: Iterable[tuple[QueuedGang, PartialPlacement]]) -> tuple[Start, ...]:
         """The starts of the plan, with the replicas that they grow by."""
-        found = []
+        with_growth = []
         for job, draft in starts:
             placements = draft.placements(self.eligibility.demand(job, job.shape))
             growth = self._growths.get(job.job_id)
-            more = () if growth is None else growth.added
-            found.append(Start(job.job_id, in_rank_order(placements, more, job.gang) if more else placements))
-        return tuple(found)
+            added = () if growth is None else growth.added
+            with_growth.append(Start(job.job_id, in_rank_order(placements, added, job.gang) if added else placements))
+        return tuple(with_growth)
 
     def grows(self) -> tuple[Grow, ...]:
         """The growth of running gangs."""
@@ -229,7 +229,7 @@ class ElasticGrowth:
         )
 
 
-def in_rank_order(placements: Sequence[Placement], more: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:
+def in_rank_order(placements: Sequence[Placement], added: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:
     """All placements in rank order."""
     order: Mapping[str, int] = {role.role: number for number, role in enumerate(gang.roles)}
-    return tuple(sorted((*placements, *more), key=lambda p: (order[p.role], p.index)))
+    return tuple(sorted((*placements, *added), key=lambda p: (order[p.role], p.index)))

@@ -36,7 +36,7 @@ from scheduler.planning.placement.partial import subtract
 _MOST_ROUNDS = 4
 # Every failed try finds a hopeless preemptor. When the tries are used up, the plan preempts for no job.
 _MOST_TRIES = 4
-_Taken = tuple[ResourceRequest, Placement]
+_Claim = tuple[ResourceRequest, Placement]
 
 
 class Planning(Protocol):
@@ -65,10 +65,10 @@ def plan_to_fixpoint(snapshot: Snapshot, start_pass: Callable[[Snapshot], Planni
     first = start_pass(snapshot)  # does not depend on ``hopeless``
     hopeless: frozenset[JobId] = frozenset()
     for _ in range(_MOST_TRIES):
-        total, found = _plan_rounds(snapshot, first, start_pass, hopeless)
-        if not found:
+        total, lost = _plan_rounds(snapshot, first, start_pass, hopeless)
+        if not lost:
             return total
-        hopeless |= found
+        hopeless |= lost
     return _plan_rounds(snapshot, first, start_pass, hopeless | {job.job_id for job in snapshot.queued})[0]
 
 
@@ -123,22 +123,22 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
     waiting = {job.job_id: job for job in snapshot.queued}
     # Replicas that leave a job are listed as a separate gang that stops.
     running = {gang.job_id: gang for gang in sorted(snapshot.running, key=lambda gang: not gang.is_stopping)}
-    others = [gang for gang in snapshot.running if running[gang.job_id] is not gang]
-    taken: list[_Taken] = []
+    stopping_parts = [gang for gang in snapshot.running if running[gang.job_id] is not gang]
+    claims: list[_Claim] = []
     for start in plan.starts:
         job = waiting.pop(start.job_id)
         running[job.job_id] = _started(job, start, snapshot)
-        taken += _taken(job.gang.roles, start.placements)
+        claims += _claims(job.gang.roles, start.placements)
     for preempt in plan.preempts:
         running[preempt.job_id] = _stopping(running[preempt.job_id], preempt, snapshot)
     for shrink in plan.shrinks:
         staying, leaving = _divided(running[shrink.job_id], shrink, snapshot)
         running[shrink.job_id] = staying
-        others.append(leaving)
+        stopping_parts.append(leaving)
     for grow in plan.grows:
         gang = running[grow.job_id]
         running[grow.job_id] = _grown(gang, grow)
-        taken += _taken(gang.gang.roles, grow.placements)
+        claims += _claims(gang.gang.roles, grow.placements)
     for_jobs = {preempt.for_job for preempt in plan.preempts} | {shrink.for_job for shrink in plan.shrinks}
     for job in list(waiting.values()):
         if job.job_id in for_jobs and job.room_since is None:
@@ -147,9 +147,9 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
     changed |= {grow.job_id for grow in plan.grows}
     return replace(
         snapshot,
-        nodes=_less(snapshot.nodes, taken),
+        nodes=_without_claims(snapshot.nodes, claims),
         queued=tuple(waiting.values()),
-        running=(*running.values(), *others),
+        running=(*running.values(), *stopping_parts),
         growing=tuple(gang for gang in snapshot.growing if gang.job_id not in changed),
     )
 
@@ -168,49 +168,55 @@ def _divided(gang: RunningGang, shrink: Shrink, snapshot: Snapshot) -> tuple[Run
     """The gang without the replicas that leave, and the leaving replicas as a gang that stops."""
     counts: defaultdict[str, int] = defaultdict(int)
     numbers: list[int] = []
-    for at, (role, _) in enumerate(gang.nodes):
-        numbers.append(gang.indices[at] if len(gang.indices) == len(gang.nodes) else counts[role])
+    for position, (role, _) in enumerate(gang.nodes):
+        numbers.append(gang.indices[position] if len(gang.indices) == len(gang.nodes) else counts[role])
         counts[role] += 1
-    going = {at for at, (role, _) in enumerate(gang.nodes) if role == shrink.role and numbers[at] in shrink.indices}
+    leaving_positions = {
+        position
+        for position, (role, _) in enumerate(gang.nodes)
+        if role == shrink.role and numbers[position] in shrink.indices
+    }
     models = gang.gpu_models if len(gang.gpu_models) == len(gang.nodes) else (None,) * len(gang.nodes)
 
     def part(positions: Iterable[int]) -> RunningGang:
         positions = list(positions)
         return replace(
             gang,
-            nodes=tuple(gang.nodes[at] for at in positions),
-            gpu_models=tuple(models[at] for at in positions),
-            indices=tuple(numbers[at] for at in positions),
+            nodes=tuple(gang.nodes[position] for position in positions),
+            gpu_models=tuple(models[position] for position in positions),
+            indices=tuple(numbers[position] for position in positions),
         )
 
-    leaving = part(sorted(going))
+    leaving = part(sorted(leaving_positions))
     return (
-        part(at for at in range(len(gang.nodes)) if at not in going),
+        part(position for position in range(len(gang.nodes)) if position not in leaving_positions),
         replace(leaving, is_stopping=True, is_part=True, stopping_for=shrink.for_job, expected_end=snapshot.now),
     )
 
 
 def _grown(gang: RunningGang, grow: Grow) -> RunningGang:
-    more = grow.placements
-    whole = len(gang.indices) == len(gang.nodes)
+    placements = grow.placements
+    has_indices = len(gang.indices) == len(gang.nodes)
     return replace(
         gang,
-        nodes=(*gang.nodes, *((placement.role, placement.node) for placement in more)),
-        gpu_models=(*gang.gpu_models, *(placement.gpu_model for placement in more)) if gang.gpu_models else (),
-        indices=(*gang.indices, *(placement.index for placement in more)) if whole else (),
+        nodes=(*gang.nodes, *((placement.role, placement.node) for placement in placements)),
+        gpu_models=(*gang.gpu_models, *(placement.gpu_model for placement in placements)) if gang.gpu_models else (),
+        indices=(*gang.indices, *(placement.index for placement in placements)) if has_indices else (),
     )
 
 
-def _taken(roles: Iterable[GangRole], placements: Iterable[Placement]) -> list[_Taken]:
+def _claims(roles: Iterable[GangRole], placements: Iterable[Placement]) -> list[_Claim]:
     requests: dict[str, ResourceRequest] = {role.role: role.request for role in roles}
     return [(requests[placement.role], placement) for placement in placements]
 
 
-def _less(nodes: tuple[NodeSnapshot, ...], taken: list[_Taken]) -> tuple[NodeSnapshot, ...]:
-    left: dict[NodeId, FreeAmounts] = {}
+def _without_claims(nodes: tuple[NodeSnapshot, ...], claims: list[_Claim]) -> tuple[NodeSnapshot, ...]:
+    free_amounts: dict[NodeId, FreeAmounts] = {}
     by_id = {node.id: node for node in nodes}
-    for request, placement in sorted(taken, key=lambda item: -item[0].gpu_milli):
+    for request, placement in sorted(claims, key=lambda item: -item[0].gpu_milli):
         free = by_id[placement.node].free
-        here = left.get(placement.node, (free.cpu_milli, free.memory_bytes, free.gpus, free.shares))
-        left[placement.node] = subtract(here, request, placement.gpu_model, 1)
-    return tuple(replace(node, free=Amounts(*left[node.id])) if node.id in left else node for node in nodes)
+        amounts = free_amounts.get(placement.node, (free.cpu_milli, free.memory_bytes, free.gpus, free.shares))
+        free_amounts[placement.node] = subtract(amounts, request, placement.gpu_model, 1)
+    return tuple(
+        replace(node, free=Amounts(*free_amounts[node.id])) if node.id in free_amounts else node for node in nodes
+    )

@@ -38,16 +38,16 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             number = reasons[id(reason)] = len(encoded)
             encoded.append(to_json(reason))
         waits[job_id] = number
-    bare: dict[str, Any] = _of_class(Plan)[0](replace(plan, waits={}))
-    return {**bare, "reasons": encoded, "waits": waits}
+    plan_fields: dict[str, Any] = _of_class(Plan)[0](replace(plan, waits={}))
+    return {**plan_fields, "reasons": encoded, "waits": waits}
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
     reasons = [from_json(Reason, item) for item in data["reasons"]]
-    bare = {name: value for name, value in data.items() if name not in ("reasons", "waits")}
-    made = from_json(Plan, bare)
+    plan_fields = {name: value for name, value in data.items() if name not in ("reasons", "waits")}
+    plan = from_json(Plan, plan_fields)
     waits = {job_id: reasons[number] for job_id, number in data["waits"].items()}
-    return replace(made, waits=waits)
+    return replace(plan, waits=waits)
 
 
 def to_json(value: Any) -> dict[str, Any]:
@@ -75,14 +75,14 @@ def _make_code(kind: type[Any]) -> _Code:
 
     def write(value: Any) -> dict[str, Any]:
         encoded: dict[str, Any] = {}
-        for field, (to, _) in codes:
+        for field, (encode, _) in codes:
             item = getattr(value, field.name)
             if not _is_default(field, item):
-                encoded[field.name] = to(item)
+                encoded[field.name] = encode(item)
         return encoded
 
     def read(data: Mapping[str, Any]) -> Any:
-        return kind(**{field.name: back(data[field.name]) for field, (_, back) in codes if field.name in data})
+        return kind(**{field.name: decode(data[field.name]) for field, (_, decode) in codes if field.name in data})
 
     return write, read
 
@@ -102,23 +102,23 @@ def _of_hint(hint: Any) -> _Code:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = [item for item in args if item is not type(None)]
-        to, back = _of_hint(inner)
-        return (lambda v: None if v is None else to(v)), (lambda v: None if v is None else back(v))
+        encode, decode = _of_hint(inner)
+        return (lambda v: None if v is None else encode(v)), (lambda v: None if v is None else decode(v))
     if origin is tuple:
         return _of_tuple(args)
     if origin is frozenset:
-        to, back = _of_hint(args[0])
-        return (lambda v: sorted(map(to, v))), (lambda v: frozenset(map(back, v)))
+        encode, decode = _of_hint(args[0])
+        return (lambda v: sorted(map(encode, v))), (lambda v: frozenset(map(decode, v)))
     if origin is not None and issubclass(origin, Mapping):
-        to, back = _of_hint(args[1])
+        encode, decode = _of_hint(args[1])
         return (
-            (lambda v: {key: to(item) for key, item in v.items()}),
-            (lambda v: {key: back(item) for key, item in v.items()}),
+            (lambda v: {key: encode(item) for key, item in v.items()}),
+            (lambda v: {key: decode(item) for key, item in v.items()}),
         )
     if hint is float:
         return _write_float, float
     if hint in (int, str, bool):
-        return _same, _same
+        return _identity, _identity
     if hint is datetime:
         return datetime.isoformat, datetime.fromisoformat
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -132,16 +132,16 @@ def _of_hint(hint: Any) -> _Code:
 
 def _of_tuple(args: tuple[Any, ...]) -> _Code:
     if len(args) == 2 and args[1] is Ellipsis:
-        to, back = _of_hint(args[0])
-        return (lambda v: [to(item) for item in v]), (lambda v: tuple(back(item) for item in v))
+        encode, decode = _of_hint(args[0])
+        return (lambda v: [encode(item) for item in v]), (lambda v: tuple(decode(item) for item in v))
     codes = [_of_hint(item) for item in args]
     return (
-        (lambda v: [to(item) for (to, _), item in zip(codes, v, strict=True)]),
-        (lambda v: tuple(back(item) for (_, back), item in zip(codes, v, strict=True))),
+        (lambda v: [encode(item) for (encode, _), item in zip(codes, v, strict=True)]),
+        (lambda v: tuple(decode(item) for (_, decode), item in zip(codes, v, strict=True))),
     )
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 

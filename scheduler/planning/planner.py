@@ -126,13 +126,13 @@ class PlanningPass:
         """The victims with which some of the waiting jobs may start."""
         demands: dict[JobClass, Demand] = {}
         over_quota: set[JobClass] = set()
-        known: dict[JobFamily | JobClass, tuple[Demand | None, bool]] = {}
+        blocked_demands: dict[JobFamily | JobClass, tuple[Demand | None, bool]] = {}
         is_one_key = self.context.eligibility.bookings.is_empty  # whatever the run time
         for job_class in {job_class: None for _, _, job_class in waiting}:
-            question = job_class.job_family if is_one_key else job_class
-            if question not in known:
-                known[question] = self._blocked_demand(job_class.first)
-            demand, is_over_quota = known[question]
+            demand_key = job_class.job_family if is_one_key else job_class
+            if demand_key not in blocked_demands:
+                blocked_demands[demand_key] = self._blocked_demand(job_class.first)
+            demand, is_over_quota = blocked_demands[demand_key]
             if demand is not None:
                 demands[job_class] = demand
                 if is_over_quota:

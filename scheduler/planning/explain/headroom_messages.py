@@ -34,29 +34,30 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     request = group.request
     cpu, memory = headroom.reserved_on(number, free.gpus[number], free.shares[number])
     cpu, memory = min(cpu, free.cpu[number]), min(memory, free.memory[number])
-    short = [
+    scarce = [
         name
-        for name, left, wanted in (
+        for name, available, needed in (
             ("cpu", spare.cpu[number], members * request.cpu_milli),
             ("memory", spare.memory[number], members * request.memory_bytes),
         )
-        if left < wanted
+        if available < needed
     ]
     name, milli = free.cluster.nodes[number].id, free.left_milli(number)
-    there = _amounts(short, free.cpu[number], free.memory[number])
-    reserved = _amounts(short, cpu, memory)
-    of_it = "but kept" if reserved == there else f"of which {reserved} {_is(short, cpu)} kept"
+    free_amounts = _amounts(scarce, free.cpu[number], free.memory[number])
+    reserved = _amounts(scarce, cpu, memory)
+    reserved_clause = "but kept" if reserved == free_amounts else f"of which {reserved} {_is(scarce, cpu)} kept"
     fits_now = spare.rooms(request, (), demand.pool, group.count).total
     if not fits_now:
-        rest = _without_gpus(demand, group, free, holders)
+        remark = _without_gpus(demand, group, free, holders)
     elif fits_now < group.count:
-        rest = f"; there is room for {fits_now} of them beyond that now"
+        remark = f"; there is room for {fits_now} of them beyond that now"
     else:
-        rest = "; beyond that there is room for each of its roles alone, but not for all together"
+        remark = "; beyond that there is room for each of its roles alone, but not for all together"
     sentence = (
-        f"needs {phrases.request(request, short)} on one node {each_member(group)}; {there} "
-        f"{_is(short, free.cpu[number])} free "
-        f"on {name}, {of_it} for its {as_gpus(milli):g} free {'GPU' if milli == WHOLE_GPU else 'GPUs'}{rest}"
+        f"needs {phrases.request(request, scarce)} on one node {each_member(group)}; {free_amounts} "
+        f"{_is(scarce, free.cpu[number])} free "
+        f"on {name}, {reserved_clause} for its {as_gpus(milli):g} free "
+        f"{'GPU' if milli == WHOLE_GPU else 'GPUs'}{remark}"
     )
     numbers: dict[str, Any] = {
         "role": group.roles[0][0],
@@ -64,7 +65,7 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
         "cpu_milli": request.cpu_milli,
         "memory_bytes": request.memory_bytes,
         "node": name,
-        "binding": short,
+        "binding": scarce,
         "free_cpu_milli": free.cpu[number],
         "kept_cpu_milli": cpu,
         "free_memory_bytes": free.memory[number],
@@ -78,21 +79,26 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
 def _first_short(draft: PartialPlacement, spare: Capacity) -> tuple[MemberGroup, int, int]:
     """The group that does not fit beyond the headroom, its node (the one with the most CPU), and its members there."""
     has_gpus, base = spare.cluster.has_gpus, draft.capacity
-    there = [
-        (spare.slots(pick.number, group.request, (), pick.count) >= pick.count, -base.cpu[pick.number], pick.number, at)
-        for at, (group, picks) in enumerate(draft.picks)
+    candidates = [
+        (
+            spare.slots(pick.number, group.request, (), pick.count) >= pick.count,
+            -base.cpu[pick.number],
+            pick.number,
+            position,
+        )
+        for position, (group, picks) in enumerate(draft.picks)
         for pick in picks
         if has_gpus[pick.number]
     ]
-    _, _, number, at = min(there)
-    group, picks = draft.picks[at]
+    _, _, number, position = min(candidates)
+    group, picks = draft.picks[position]
     return group, number, next(pick.count for pick in picks if pick.number == number)
 
 
 def _amounts(names: Sequence[str], cpu: int, memory: int) -> str:
     """``12 CPUs and 4 GiB of memory``."""
-    both = {"cpu": phrases.cpus(cpu), "memory": phrases.memory(memory)}
-    return phrases.all_of([both[name] for name in names or both])
+    amounts = {"cpu": phrases.cpus(cpu), "memory": phrases.memory(memory)}
+    return phrases.all_of([amounts[name] for name in names or amounts])
 
 
 def _is(names: Sequence[str], cpu: int) -> str:
@@ -101,21 +107,23 @@ def _is(names: Sequence[str], cpu: int) -> str:
 
 def _without_gpus(demand: Demand, group: MemberGroup, free: Capacity, holders: GpuOccupancy) -> str:
     """The nearest node without GPUs, as the end of a sentence; empty if there is no such node."""
-    bare = demand.pool.numbers[~free.cluster.has_gpus[demand.pool.numbers]]
-    if not len(bare):
+    cpu_nodes = demand.pool.numbers[~free.cluster.has_gpus[demand.pool.numbers]]
+    if not len(cpu_nodes):
         return ""
     request = group.request
     # The node closest to one member's request.
-    share = np.minimum(free.cpus[bare] / max(1, request.cpu_milli), free.memories[bare] / max(1, request.memory_bytes))
-    number = int(bare[int(share.argmax())])
-    short = [
+    share = np.minimum(
+        free.cpus[cpu_nodes] / max(1, request.cpu_milli), free.memories[cpu_nodes] / max(1, request.memory_bytes)
+    )
+    number = int(cpu_nodes[int(share.argmax())])
+    scarce = [
         name
-        for name, left, wanted in (
+        for name, available, needed in (
             ("cpu", free.cpu[number], request.cpu_milli),
             ("memory", free.memory[number], request.memory_bytes),
         )
-        if left < wanted
+        if available < needed
     ]
-    has = _amounts(short, free.cpu[number], free.memory[number])
+    free_amounts = _amounts(scarce, free.cpu[number], free.memory[number])
     name = free.cluster.nodes[number].id
-    return f"; of the nodes without GPUs {name} comes nearest with {has} free{holders.beside_phrase(number)}"
+    return f"; of the nodes without GPUs {name} comes nearest with {free_amounts} free{holders.beside_phrase(number)}"

@@ -29,16 +29,19 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
     label = phrases.all_of([f"{key}={value}" for key, value in selector])
     nodes = empty.cluster.nodes
     if not demand.pool.members:
-        known = sorted({f"{key}={n.labels[key]}" for key, _ in selector for n in nodes if key in n.labels})
+        labels_present = sorted({f"{key}={n.labels[key]}" for key, _ in selector for n in nodes if key in n.labels})
         noun = "label" if len(selector) == 1 else "labels"
-        there = f"nodes have {phrases.some_of(known, 5)}" if known else "no node has such a label at all"
+        labels_phrase = (
+            f"nodes have {phrases.some_of(labels_present, 5)}" if labels_present else "no node has such a label at all"
+        )
         return Reason(
             WaitReasonCode.NO_MATCHING_NODE,
-            f"no node carries the {noun} {label} of its node_selector; {there}. Change the selector, or label a node",
-            {"node_selector": dict(selector), "known": known},
+            f"no node carries the {noun} {label} of its node_selector; {labels_phrase}. Change the selector, or label "
+            "a node",
+            {"node_selector": dict(selector), "known": labels_present},
         )
     group = next(g for g in demand.merged if g.request.uses_gpu and not empty.has_model(g, demand.pool))
-    present = sorted({model for whole, _, _ in empty.node_sizes(demand.pool) for model in whole.gpus})
+    models_present = sorted({model for whole, _, _ in empty.node_sizes(demand.pool) for model in whole.gpus})
     models = group.request.gpu_models
     where = f"no node with {label}" if selector else "no node"
     lack = (
@@ -46,24 +49,24 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         if group.request.gpu_models
         else f"{where} has a GPU"
     )
-    if present:
-        advice = f"; there are {phrases.all_of(present)}. Set gpu_type to one of these"
+    if models_present:
+        advice = f"; there are {phrases.all_of(models_present)}. Set gpu_type to one of these"
     else:
         # A request for any GPU has been answered already.
         advice = ("; none has any" if models and not selector else "") + (
             ". Change the selector, or ask for no GPUs" if selector else ". Ask for no GPUs, or add a node"
         )
-    also, numbers = _short_of_others(group, demand, empty)
-    if also:  # otherwise a user who changes only the GPUs would wait again
+    shortages, numbers = _other_shortages(group, demand, empty)
+    if shortages:  # otherwise a user who changes only the GPUs would wait again
         advice += (
-            f". It also needs {phrases.all_of([shortage.wanted for shortage in also])}, and no node has more than "
-            f"{phrases.any_of([f'{shortage.most} ({shortage.node} has)' for shortage in also])}: ask for "
-            f"{phrases.all_of([shortage.advice for shortage in also])}"
+            f". It also needs {phrases.all_of([shortage.wanted for shortage in shortages])}, and no node has more than "
+            f"{phrases.any_of([f'{shortage.most} ({shortage.node} has)' for shortage in shortages])}: ask for "
+            f"{phrases.all_of([shortage.advice for shortage in shortages])}"
         )
     return Reason(
         WaitReasonCode.NO_MATCHING_NODE,
         f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}, and {lack}{advice}",
-        {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
+        {"gpu_models": list(group.request.gpu_models), "present": models_present, **numbers},
     )
 
 
@@ -75,19 +78,19 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
     nodes = empty.cluster.nodes
     needs = f"on one node {each_member(group)}"
     numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
-    short: list[_Short] = []
+    shortages: list[_Shortage] = []
     if request.gpu_count:
         most, first = max((max(w.gpus.get(m, 0) for m in group.models), -n) for w, _, n in kinds)
         if most < request.gpu_count:
-            wanted = phrases.gpus(request.gpu_count, request.gpu_models)
+            request_phrase = phrases.gpus(request.gpu_count, request.gpu_models)
             advice = f"at most {most} {phrases.plural('GPU', most)}"
-            short.append(_Short("gpus", wanted, str(most), advice, nodes[-first].id))
+            shortages.append(_Shortage("gpus", request_phrase, str(most), advice, nodes[-first].id))
             numbers |= {"gpus": request.gpu_count, "largest_gpus": most}
-    others, other_numbers = _short_of_others(group, demand, empty)
-    short += others
+    other_shortages, other_numbers = _other_shortages(group, demand, empty)
+    shortages += other_shortages
     numbers |= other_numbers
-    if short:
-        return _never_enough(short, needs, numbers)
+    if shortages:
+        return _never_enough(shortages, needs, numbers)
     return Reason(
         WaitReasonCode.NEVER_FITS,
         f"needs {phrases.request(request)} together {needs}, and no node has all of that; "
@@ -97,7 +100,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class _Short:
+class _Shortage:
     """A resource that no node has enough of: the request, the most there is, the advice, and the node with the most."""
 
     name: str
@@ -107,34 +110,36 @@ class _Short:
     node: str
 
 
-def _short_of_others(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
+def _other_shortages(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[list[_Shortage], dict[str, int]]:
     """Resources other than GPUs that exceed every node, with their numbers."""
     request, kinds, nodes = group.request, empty.node_sizes(demand.pool), empty.cluster.nodes
-    short: list[_Short] = []
+    shortages: list[_Shortage] = []
     numbers: dict[str, int] = {}
-    cpu, cpu_node = max((whole.cpu_milli, -n) for whole, _, n in kinds)
+    cpu, cpu_node = max((allocatable.cpu_milli, -n) for allocatable, _, n in kinds)
     if cpu < request.cpu_milli:
-        wanted = phrases.wanted_cpus(request.cpu_milli)
-        short.append(_Short("cpu", wanted, phrases.cpus(cpu), "less cpu", nodes[-cpu_node].id))
+        request_phrase = phrases.wanted_cpus(request.cpu_milli)
+        shortages.append(_Shortage("cpu", request_phrase, phrases.cpus(cpu), "less cpu", nodes[-cpu_node].id))
         numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
-    memory, memory_node = max((whole.memory_bytes, -n) for whole, _, n in kinds)
+    memory, memory_node = max((allocatable.memory_bytes, -n) for allocatable, _, n in kinds)
     if memory < request.memory_bytes:
-        wanted = phrases.wanted_memory(request.memory_bytes)
-        short.append(_Short("memory", wanted, phrases.memory(memory), "less memory", nodes[-memory_node].id))
+        request_phrase = phrases.wanted_memory(request.memory_bytes)
+        shortages.append(
+            _Shortage("memory", request_phrase, phrases.memory(memory), "less memory", nodes[-memory_node].id)
+        )
         numbers |= {"memory_bytes": request.memory_bytes, "largest_memory_bytes": memory}
-    return short, numbers
+    return shortages, numbers
 
 
-def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> Reason:
+def _never_enough(shortages: list[_Shortage], needs: str, numbers: dict[str, Any]) -> Reason:
     """All exceeded resources at once: a user who changes only one of them would wait again."""
-    wanted = phrases.all_of([shortage.wanted for shortage in short])
-    most = phrases.any_of([f"{shortage.most} ({shortage.node} has)" for shortage in short])
-    more = ", and more replicas" if any(shortage.name == "gpus" for shortage in short) else ""
+    request_phrase = phrases.all_of([shortage.wanted for shortage in shortages])
+    most = phrases.any_of([f"{shortage.most} ({shortage.node} has)" for shortage in shortages])
+    replica_advice = ", and more replicas" if any(shortage.name == "gpus" for shortage in shortages) else ""
     return Reason(
         WaitReasonCode.NEVER_FITS,
-        f"needs {wanted} {needs}, and no node has more than {most}. "
-        f"Ask for {phrases.all_of([shortage.advice for shortage in short])} per replica{more}",
-        {**numbers, "short_of": [shortage.name for shortage in short], "node": short[0].node},
+        f"needs {request_phrase} {needs}, and no node has more than {most}. "
+        f"Ask for {phrases.all_of([shortage.advice for shortage in shortages])} per replica{replica_advice}",
+        {**numbers, "short_of": [shortage.name for shortage in shortages], "node": shortages[0].node},
     )
 
 
@@ -142,20 +147,20 @@ def _nearest(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> str:
     request = group.request
 
     def share(position: int) -> tuple[float, int]:
-        whole, _, number = empty.node_sizes(demand.pool)[position]
-        gpus = max((whole.gpus.get(m, 0) for m in group.models), default=0)
+        allocatable, _, number = empty.node_sizes(demand.pool)[position]
+        gpus = max((allocatable.gpus.get(m, 0) for m in group.models), default=0)
         shares = [
-            whole.cpu_milli / max(1, request.cpu_milli),
-            whole.memory_bytes / max(1, request.memory_bytes),
+            allocatable.cpu_milli / max(1, request.cpu_milli),
+            allocatable.memory_bytes / max(1, request.memory_bytes),
             gpus / request.gpu_count if request.gpu_count else 1.0,
         ]
         return (min(shares), -number)
 
-    whole, _, number = empty.node_sizes(demand.pool)[max(range(len(empty.node_sizes(demand.pool))), key=share)]
-    has = [phrases.cpus(whole.cpu_milli), phrases.memory(whole.memory_bytes)]
+    allocatable, _, number = empty.node_sizes(demand.pool)[max(range(len(empty.node_sizes(demand.pool))), key=share)]
+    amounts = [phrases.cpus(allocatable.cpu_milli), phrases.memory(allocatable.memory_bytes)]
     if request.gpu_count:
-        has.insert(0, phrases.gpus(max(whole.gpus.get(m, 0) for m in group.models), ()))
-    return f"{empty.cluster.nodes[number].id} comes nearest with {phrases.all_of(has)}"
+        amounts.insert(0, phrases.gpus(max(allocatable.gpus.get(m, 0) for m in group.models), ()))
+    return f"{empty.cluster.nodes[number].id} comes nearest with {phrases.all_of(amounts)}"
 
 
 def _binding(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ class GpuHolder:
     @property
     def until(self) -> datetime | None:
         """The best known end: the expected or the stated one, whichever is earlier."""
-        known = [at for at in (self.end, self.likely) if at is not None]
-        return min(known, default=None)
+        known_ends = [end for end in (self.end, self.likely) if end is not None]
+        return min(known_ends, default=None)
 
     @property
     def is_guess(self) -> bool:
@@ -83,8 +83,8 @@ class BlockingHolders:
 
 
 def _last(ends: Sequence[datetime | None]) -> datetime | None:
-    known = [end for end in ends if end is not None]
-    return max(known) if len(known) == len(ends) else None
+    known_ends = [end for end in ends if end is not None]
+    return max(known_ends) if len(known_ends) == len(ends) else None
 
 
 class GpuOccupancy:

@@ -27,19 +27,20 @@ def explain_position(snapshot: Snapshot, current_plan: Plan, job_id: JobId) -> s
         return ""
     shares = Shares(snapshot)
     order = current_plan.order[: current_plan.order.index(job_id)][-_MOST_CONSIDERED:]
-    before = [jobs[other] for other in order if other in jobs and not current_plan.is_infeasible(other)]
+    preceding = [jobs[other] for other in order if other in jobs and not current_plan.is_infeasible(other)]
     rules = _groups(job, snapshot.policy, shares)
-    groups, left = [], before
-    for is_of, tell in rules:
-        found = [other for other in left if is_of(other)]
-        left = [other for other in left if not is_of(other)]
-        if found:
-            groups.append(tell(len(found)))
-    own = _own(job, snapshot, shares)
+    groups, ungrouped = [], preceding
+    for matches, phrase in rules:
+        members = [other for other in ungrouped if matches(other)]
+        ungrouped = [other for other in ungrouped if not matches(other)]
+        if members:
+            groups.append(phrase(len(members)))
+    own_figures = _own_figures(job, snapshot, shares)
     if not groups:
-        return f"no job comes before it{f'; {own}' if own else ''}"
-    comes = f"{len(before)} {phrases.plural('job', len(before))} {'comes' if len(before) == 1 else 'come'} before it"
-    return f"{comes}: {'; '.join(groups)}" + (f". {own[0].upper()}{own[1:]}" if own else "")
+        return f"no job comes before it{f'; {own_figures}' if own_figures else ''}"
+    count = len(preceding)
+    comes = f"{count} {phrases.plural('job', count)} {'comes' if count == 1 else 'come'} before it"
+    return f"{comes}: {'; '.join(groups)}" + (f". {own_figures[0].upper()}{own_figures[1:]}" if own_figures else "")
 
 
 _Group = tuple[Callable[[QueuedGang], bool], Callable[[int], str]]
@@ -97,7 +98,7 @@ _ORDERS = {
 }
 
 
-def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
+def _own_figures(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
     """The job's own figures in the comparison."""
     policy = snapshot.policy
     figures = []

@@ -92,13 +92,13 @@ class Explainer:
     # ---- never ----
 
     def _never(self, demand: Demand, refusal: WaitReasonCode) -> Reason:
-        away = [node for node in self.snapshot.nodes if not node.is_schedulable]
-        if away:
+        unschedulable = [node for node in self.snapshot.nodes if not node.is_schedulable]
+        if unschedulable:
             if self._everywhere is None:
                 self._everywhere = EmptyCluster(ClusterIndex(self.snapshot.nodes))
-            twin = demand_of(demand.gang, self._everywhere.cluster)
-            if self._everywhere.refusal(twin) is None:
-                return _nodes_away(demand, self._everywhere.cluster, twin)
+            full_demand = demand_of(demand.gang, self._everywhere.cluster)
+            if self._everywhere.refusal(full_demand) is None:
+                return _nodes_away(demand, self._everywhere.cluster, full_demand)
         return explain_infeasible(demand, refusal, self.empty)
 
     # ---- would fit, but would delay a job ahead ----
@@ -108,17 +108,17 @@ class Explainer:
         if binding is None:  # only if an earlier search gave up and this one did not
             return Reason(WaitReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
         numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
-        before = f"job {binding.job.name}, which is before it in the queue"
+        blocking_job = f"job {binding.job.name}, which is before it in the queue"
         on = phrases.some_of(self._node_names(binding))
         if binding.start_s is None:
             sentence = (
-                f"would fit now, but it would delay {before}: what is free on {on} is kept for that job, and when it "
-                f"can start is not known since jobs there state no max_run_time"
+                f"would fit now, but it would delay {blocking_job}: what is free on {on} is kept for that job, and "
+                f"when it can start is not known since jobs there state no max_run_time"
             )
             return Reason(WaitReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
         # Points in time, no durations: a reason that still holds must not read differently with every tick.
         at, phrase = self._moment(binding.start_s)
-        sentence = f"would fit now, but it might delay {before} and is to start on {on} at {phrase}"
+        sentence = f"would fit now, but it might delay {blocking_job} and is to start on {on} at {phrase}"
         if at is not None:
             sentence += "; with a max_run_time that surely ends before that it could run first"
             numbers["until"] = at.isoformat()
@@ -128,7 +128,7 @@ class Explainer:
         """The reservation that blocks ``demand``: the first to open among those that it would touch."""
         draft = place(demand, self.free, self.budget)
         for opens_s, view in zip(self.ledger.opens_s, self.ledger.views[1:], strict=True):
-            wanted = draft
+            previous_draft = draft
             draft = place(demand, view, self.budget)
             if draft is None:
                 return next(
@@ -136,7 +136,10 @@ class Explainer:
                         reservation
                         for reservation in self.ledger.backfill_reservations
                         if reservation.opens_s == opens_s
-                        and (wanted is None or not reservation.beside.keys().isdisjoint(wanted.left))
+                        and (
+                            previous_draft is None
+                            or not reservation.backfillable.keys().isdisjoint(previous_draft.left)
+                        )
                     ),
                     None,
                 )
@@ -150,46 +153,46 @@ class Explainer:
         return at, phrases.about(at, self.snapshot.now)
 
     def _node_names(self, reservation: BackfillReservation) -> list[str]:
-        return [self.cluster.nodes[number].id for number in sorted(reservation.beside)]
+        return [self.cluster.nodes[number].id for number in sorted(reservation.backfillable)]
 
     # ---- no room ----
 
     def _missing(self, demand: Demand, group: MemberGroup) -> Reason | None:
         """Why one group alone finds no room now; ``None`` if it does."""
         request = group.request
-        wanted = self._wanted(group)
-        short: tuple[str, dict[str, Any]] | None = None
+        request_numbers = self._request_numbers(group)
+        shortage: tuple[str, dict[str, Any]] | None = None
         if request.gpu_count:
             hole, phrase, numbers = self._largest_hole(demand.pool, group)
             if hole < request.gpu_count:
                 sentence = (
                     f"needs {phrases.gpus(request.gpu_count, request.gpu_models)} on one node {each_member(group)}; "
                 )
-                return Reason(WaitReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
+                return Reason(WaitReasonCode.NO_ROOM, sentence + phrase, {**request_numbers, **numbers})
         elif request.gpu_milli:
-            short = self._short_of_parts(demand.pool, group)
+            shortage = self._short_of_parts(demand.pool, group)
         else:
-            short = self._short_of_bare(demand.pool, group)
-        if short is not None:
-            return Reason(WaitReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
+            shortage = self._short_of_bare(demand.pool, group)
+        if shortage is not None:
+            return Reason(WaitReasonCode.NO_ROOM, shortage[0], {**request_numbers, **shortage[1]})
 
         def members(request: ResourceRequest) -> int:
             return sum(slots for _, slots in self.free.rooms(request, group.models, demand.pool, group.count))
 
-        now = members(request)
-        if now >= group.count:
+        fits_now = members(request)
+        if fits_now >= group.count:
             return None
-        if not now:
-            return self._short_beside_gpus(demand.pool, group, wanted)
+        if not fits_now:
+            return self._short_beside_gpus(demand.pool, group, request_numbers)
         binding = phrases.binding(request, members)
         return Reason(
             WaitReasonCode.NO_ROOM,
-            f"needs {phrases.request(request, binding)} on one node {each_member(group)}; there is room for {now} "
+            f"needs {phrases.request(request, binding)} on one node {each_member(group)}; there is room for {fits_now} "
             "of them now",
-            {**wanted, "fits_now": now, "binding": list(binding)},
+            {**request_numbers, "fits_now": fits_now, "binding": list(binding)},
         )
 
-    def _wanted(self, group: MemberGroup) -> dict[str, Any]:
+    def _request_numbers(self, group: MemberGroup) -> dict[str, Any]:
         request = group.request
         numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
         if request.gpu_count:
@@ -202,19 +205,19 @@ class Explainer:
         """The most free GPUs of one accepted model on a node, in words, and which jobs hold the missing ones there."""
         size = group.request.gpu_count
         key = (id(pool), group.models, size)
-        known = self._hole_phrases.get(key)
-        if known is None:
-            known = self._hole_phrases[key] = self._describe_hole(pool, group.models, size)
-        return known[1]["largest_hole"], *known
+        description = self._hole_phrases.get(key)
+        if description is None:
+            description = self._hole_phrases[key] = self._describe_hole(pool, group.models, size)
+        return description[1]["largest_hole"], *description
 
     def _describe_hole(self, pool: NodePool, models: tuple[str, ...], size: int) -> tuple[str, dict[str, Any]]:
         hole, candidates = self.free.largest_hole(models, pool)
         if hole >= size:
             return "", {"largest_hole": hole}
         # Among equal holes the one that will be large enough first; the whole node must be large enough.
-        whole = self.cluster.whole.gpus
-        able = list(islice(((n, m) for n, m in candidates if whole[m][n] >= size), MOST_LOOKED_AT))
-        number, model, blocking = self.holders.first_to_free(able or candidates, size - hole)
+        allocatable = self.cluster.totals.gpus
+        large_enough = list(islice(((n, m) for n, m in candidates if allocatable[m][n] >= size), MOST_LOOKED_AT))
+        number, model, blocking = self.holders.first_to_free(large_enough or candidates, size - hole)
         name = self.cluster.nodes[number].id
         numbers: dict[str, Any] = {"largest_hole": hole, "node": name, "gpu_model": model}
         phrase = f"the largest hole is {hole}, on {name}" if hole else "none is free"
@@ -228,18 +231,18 @@ class Explainer:
     def _short_of_parts(self, pool: NodePool, group: MemberGroup) -> tuple[str, dict[str, Any]] | None:
         """For members that want a part of a GPU: no device has enough left."""
         part = group.request.gpu_milli
-        left, first = max((self._most_left(number, group.models), -number) for number in pool.members)
-        if left >= part:
+        largest_part, first = max((self._most_left(number, group.models), -number) for number in pool.members)
+        if largest_part >= part:
             return None
         name = self.cluster.nodes[-first].id
         phrase = (
-            f"the most that is left of one is {phrases.part_of_gpu(left)}, on {name}"
-            if left
+            f"the most that is left of one is {phrases.part_of_gpu(largest_part)}, on {name}"
+            if largest_part
             else "nothing is left of any"
         )
         sentence = f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}; {phrase}"
-        on = self.holders.beside_phrase(-first) if left else ""
-        return sentence + on, {"largest_part_milli": left, "node": name}
+        on = self.holders.beside_phrase(-first) if largest_part else ""
+        return sentence + on, {"largest_part_milli": largest_part, "node": name}
 
     def _most_left(self, number: int, models: tuple[str, ...]) -> int:
         """Thousandths of the emptiest device on the node."""
@@ -257,9 +260,9 @@ class Explainer:
         number = self._most_cpu[id(pool)]
         name = self.cluster.nodes[number].id
         if free.cpu[number] < request.cpu_milli:
-            most = phrases.cpus(free.cpu[number])
-            wanted = phrases.wanted_cpus(request.cpu_milli)
-            sentence = f"needs {wanted} on one node {each_member(group)}; the most that is free is {most}, on {name}"
+            most_free = phrases.cpus(free.cpu[number])
+            needs = f"needs {phrases.wanted_cpus(request.cpu_milli)} on one node {each_member(group)}"
+            sentence = f"{needs}; the most that is free is {most_free}, on {name}"
             return sentence + self.holders.beside_phrase(number), {
                 "most_free_cpu_milli": free.cpu[number],
                 "node": name,
@@ -267,16 +270,16 @@ class Explainer:
         number = self._most_memory[id(pool)]
         name = self.cluster.nodes[number].id
         if free.memory[number] < request.memory_bytes:
-            most = phrases.memory(free.memory[number])
-            wanted = phrases.wanted_memory(request.memory_bytes)
-            sentence = f"needs {wanted} on one node {each_member(group)}; the most that is free is {most}, on {name}"
+            most_free = phrases.memory(free.memory[number])
+            needs = f"needs {phrases.wanted_memory(request.memory_bytes)} on one node {each_member(group)}"
+            sentence = f"{needs}; the most that is free is {most_free}, on {name}"
             return sentence + self.holders.beside_phrase(number), {
                 "most_free_memory_bytes": free.memory[number],
                 "node": name,
             }
         return None
 
-    def _short_beside_gpus(self, pool: NodePool, group: MemberGroup, wanted: dict[str, Any]) -> Reason:
+    def _short_beside_gpus(self, pool: NodePool, group: MemberGroup, request_numbers: dict[str, Any]) -> Reason:
         """Each resource is free somewhere, but not all on one node: name the nearest node."""
         request, free = group.request, self.free
 
@@ -291,23 +294,23 @@ class Explainer:
         enough = [n for n in pool.members if not request.gpu_count or has_gpus(n)]
         number = max(enough, key=lambda n: (share(n), -n))
         name = self.cluster.nodes[number].id
-        has = [phrases.cpus(free.cpu[number]), phrases.memory(free.memory[number])]
+        amounts = [phrases.cpus(free.cpu[number]), phrases.memory(free.memory[number])]
         if request.gpu_count:
-            has.insert(0, phrases.gpus(max(free.gpus[number].get(m, 0) for m in group.models), ()))
-        short = [
+            amounts.insert(0, phrases.gpus(max(free.gpus[number].get(m, 0) for m in group.models), ()))
+        scarce = [
             name
-            for name, amount, left in (
+            for name, amount, available in (
                 ("cpu", request.cpu_milli, free.cpu[number]),
                 ("memory", request.memory_bytes, free.memory[number]),
             )
-            if left < amount
+            if available < amount
         ]
         sentence = (
-            f"needs {phrases.request(request, short)} together on one node {each_member(group)}; "
-            f"{name} comes nearest with {phrases.all_of(has)} free{self.holders.beside_phrase(number)}"
+            f"needs {phrases.request(request, scarce)} together on one node {each_member(group)}; "
+            f"{name} comes nearest with {phrases.all_of(amounts)} free{self.holders.beside_phrase(number)}"
         )
         numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
-        return Reason(WaitReasonCode.NO_ROOM, sentence, {**wanted, **numbers})
+        return Reason(WaitReasonCode.NO_ROOM, sentence, {**request_numbers, **numbers})
 
     def _together(self, demand: Demand) -> Reason:
         """Every group fits alone, the gang does not."""
@@ -315,10 +318,10 @@ class Explainer:
         numbers: dict[str, Any] = {"replicas": size}
         if gang.topology_required and gang.topology is not None:
             level = gang.topology
-            inside = best_domain(demand, self.free, level)
-            numbers |= {"level": level, "domain": inside[0], "fits_in_domain": inside[1]}
+            domain = best_domain(demand, self.free, level)
+            numbers |= {"level": level, "domain": domain[0], "fits_in_domain": domain[1]}
             group = demand.merged[0]
-            roomiest = f"; {inside[0]} has room for {inside[1]} of its {members(group)}" if inside[0] else ""
+            roomiest = f"; {domain[0]} has room for {domain[1]} of its {members(group)}" if domain[0] else ""
             return Reason(
                 WaitReasonCode.TOPOLOGY,
                 f"needs room for all {size} replicas inside one {level}{roomiest}; enough is free only over several. "
@@ -369,13 +372,15 @@ class Explainer:
         return Reason(reason.code, f"{reason.sentence}; {start}", numbers)
 
 
-def _nodes_away(demand: Demand, cluster: ClusterIndex, twin: Demand) -> Reason:
+def _nodes_away(demand: Demand, cluster: ClusterIndex, full_demand: Demand) -> Reason:
     """It would fit if cordoned or unready nodes took work."""
-    away = [cluster.nodes[number] for number in twin.pool.members if not cluster.nodes[number].is_schedulable]
-    descriptions = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
+    unschedulable = [
+        cluster.nodes[number] for number in full_demand.pool.members if not cluster.nodes[number].is_schedulable
+    ]
+    descriptions = [f"{node.id} {node.why_not or 'takes no new work'}" for node in unschedulable]
     return Reason(
         WaitReasonCode.NO_NODES,
         f"needs {phrases.request(demand.merged[0].request)} {each_member(demand.merged[0])}, and the nodes that "
         f"could give that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",
-        {"nodes": [node.id for node in away]},
+        {"nodes": [node.id for node in unschedulable]},
     )

@@ -46,7 +46,7 @@ class WaitReasons:
         self.shares = shares
         holders = GpuOccupancy(snapshot.now, running_usage, starts)
         self._explainer = Explainer(snapshot, infeasibility.empty, ledger, holders)
-        self._known: dict[object, Reason] = {}
+        self._reasons: dict[object, Reason] = {}
         self._weights = _weights(snapshot, shares)
         self._holding = {reservation.job.job_id: reservation.job for reservation in ledger.backfill_reservations}
 
@@ -71,33 +71,33 @@ class WaitReasons:
         key = self.eligibility.key_of(job)
         if isinstance(key, QuotaExcess):
             excess_key = id(key)  # the quotas return one object per project, user and shape
-            reason = self._known.get(excess_key)
+            reason = self._reasons.get(excess_key)
             if reason is None:
                 # An infeasible demand is reported first: a larger quota would not help.
                 demand = self.eligibility.demand(job, job.shape)
                 never = self.infeasibility.reason(job.shape, demand)
                 excess = self.eligibility.quotas.with_current_usage(key)
                 reason = excess.reason() if never is None else self._explainer.explain(demand, never)
-                self._known[excess_key] = reason
+                self._reasons[excess_key] = reason
             return reason
         # Projects may lack the same nodes because of different bookings, or models because of different limits.
-        whose = key if self.eligibility.filter_of(key) is None else (key, job.project, job.user)
-        reason = self._known.get(whose)
+        reason_key = key if self.eligibility.filter_of(key) is None else (key, job.project, job.user)
+        reason = self._reasons.get(reason_key)
         if reason is None:
-            reason = self._known[whose] = self._explain(job, key)
+            reason = self._reasons[reason_key] = self._explain(job, key)
         if reason.code is WaitReasonCode.RESERVED and self.snapshot.policy.is_fair:
-            own = (key, job.project, job.user, job.priority)
-            with_shares = self._known.get(own)
+            share_key = (key, job.project, job.user, job.priority)
+            with_shares = self._reasons.get(share_key)
             if with_shares is None:
-                with_shares = self._known[own] = self._with_shares(job, reason)
+                with_shares = self._reasons[share_key] = self._with_shares(job, reason)
             return with_shares
         return reason
 
     def _explain(self, job: QueuedGang, key: str) -> Reason:
         demand = self.eligibility.demand(job, key)
         refusal = self.infeasibility.reason(key, demand)
-        narrow = self.eligibility.filter_of(key)
-        if narrow is None:
+        node_filter = self.eligibility.filter_of(key)
+        if node_filter is None:
             return self._explainer.explain(demand, refusal)
         full = self.eligibility.demand(job, job.shape)
         never = self.infeasibility.reason(job.shape, full)
@@ -109,35 +109,37 @@ class WaitReasons:
                 return self._explainer.explain(demand, None)
         else:
             draft = place(full, self.infeasibility.empty.capacity, SearchBudget())
-        wanted = frozenset[int]() if draft is None else narrow.hidden & draft.left.keys()
+        hidden_nodes = frozenset[int]() if draft is None else node_filter.hidden & draft.left.keys()
         allowed = self.eligibility.quotas.check(job)
         excess = allowed if isinstance(allowed, QuotaExcess) else allowed.excess
-        if wanted or excess is None:
+        if hidden_nodes or excess is None:
             run_time_s = job.max_hold_s
             is_free = refusal is None
-            return self.eligibility.bookings.reason(job.project, run_time_s, wanted or narrow.hidden, is_free=is_free)
+            return self.eligibility.bookings.reason(
+                job.project, run_time_s, hidden_nodes or node_filter.hidden, is_free=is_free
+            )
         return self.eligibility.quotas.with_current_usage(excess).reason()
 
     def _with_shares(self, job: QueuedGang, reason: Reason) -> Reason:
         """Adds the shares of its project, or of its user, where those put another job first."""
-        before = self._holding.get(reason.numbers.get("before", ""))
-        if before is None or before.priority != job.priority:
+        reserving_job = self._holding.get(reason.numbers.get("before", ""))
+        if reserving_job is None or reserving_job.priority != job.priority:
             return reason
         shares = self.shares
-        if before.project != job.project:
-            if shares.project_share(job.project) <= shares.project_share(before.project):
+        if reserving_job.project != job.project:
+            if shares.project_share(job.project) <= shares.project_share(reserving_job.project):
                 return reason
-            whose, other, amounts = (
+            holder, other_holder, amounts = (
                 f"project {job.project}",
-                f"project {before.project}",
+                f"project {reserving_job.project}",
                 shares.held_by_project.get(job.project, {}),
             )
             entitled = self._weights.get(job.project, 0.0)
             numbers = {"project": job.project}
-        elif before.user != job.user:
-            if shares.user_share(job.project, job.user) <= shares.user_share(before.project, before.user):
+        elif reserving_job.user != job.user:
+            if shares.user_share(job.project, job.user) <= shares.user_share(reserving_job.project, reserving_job.user):
                 return reason
-            whose, other = f"user {job.user}", f"user {before.user}"
+            holder, other_holder = f"user {job.user}", f"user {reserving_job.user}"
             amounts = shares.held_by_user.get((job.project, job.user), {})
             entitled = None
             numbers = {"project": job.project, "user": job.user}
@@ -145,15 +147,19 @@ class WaitReasons:
             return reason
         part, key = shares.dominant_share(amounts)
         total = shares.totals[key]
-        sentence = f"{whose} has {amount_text(key, amounts.get(key, 0))} of {amount_with_unit(key, total)} ({part:.0%})"
+        sentence = (
+            f"{holder} has {amount_text(key, amounts.get(key, 0))} of {amount_with_unit(key, total)} ({part:.0%})"
+        )
         if entitled is not None:
             sentence += f", and its share by weight is {entitled:.0%}"
         past = " or lately had" if self.snapshot.policy.usage_weight and self.snapshot.accounts else ""
-        sentence += f"; jobs of {other}, which has{past} less of its share, come first"
-        more = {"resource": key, "held": amounts.get(key, 0), "total": total, "share": round(part, 4)}
+        sentence += f"; jobs of {other_holder}, which has{past} less of its share, come first"
+        share_numbers = {"resource": key, "held": amounts.get(key, 0), "total": total, "share": round(part, 4)}
         if entitled is not None:
-            more["entitled"] = round(entitled, 4)
-        return replace(reason, sentence=f"{reason.sentence}. {sentence}", numbers={**reason.numbers, **numbers, **more})
+            share_numbers["entitled"] = round(entitled, 4)
+        return replace(
+            reason, sentence=f"{reason.sentence}. {sentence}", numbers={**reason.numbers, **numbers, **share_numbers}
+        )
 
 
 def _weights(snapshot: Snapshot, shares: Shares) -> dict[str, float]:

@@ -62,7 +62,7 @@ class AlternativeSearch:
         self.room = room
         self.budget = SearchBudget()
 
-    def found(self) -> Iterator[Alternative]:
+    def alternatives(self) -> Iterator[Alternative]:
         yield from self._replicas()
         yield from self._gpus()
         yield from self._models()
@@ -70,13 +70,13 @@ class AlternativeSearch:
         yield from self._places()
 
     def _replicas(self) -> Iterator[Alternative]:
-        many = [role for role in self.gang.roles if role.replicas > 1]
-        for role in sorted(many, key=lambda role: (role.request.gpu_count, role.replicas), reverse=True):
+        scalable = [role for role in self.gang.roles if role.replicas > 1]
+        for role in sorted(scalable, key=lambda role: (role.request.gpu_count, role.replicas), reverse=True):
 
             def fewer(count: int, role: GangRole = role) -> Gang:
                 return with_roles(self.gang, [role], lambda role: replace(role, replicas=count))
 
-            count, draft = self._most(role.replicas - 1, fewer)
+            count, draft = self._largest(role.replicas - 1, fewer)
             if draft is None:
                 continue
             most = "" if role.most is None else f" to {role.most}"
@@ -90,9 +90,11 @@ class AlternativeSearch:
             yield from self._part(request)
             return
         roles = self._asking(request)
-        count, draft = self._most(request.gpu_count - 1, lambda count: with_request(self.gang, roles, gpu_count=count))
+        count, draft = self._largest(
+            request.gpu_count - 1, lambda count: with_request(self.gang, roles, gpu_count=count)
+        )
         if draft is not None:
-            change = f"{phrases.gpus(count, request.gpu_models)} {each(roles)} instead of {request.gpu_count}"
+            change = f"{phrases.gpus(count, request.gpu_models)} {for_each(roles)} instead of {request.gpu_count}"
             yield self._option(AlternativeCode.FEWER_GPUS, change, roles, "gpus", count, draft)
 
     def _part(self, request: ResourceRequest) -> Iterator[Alternative]:
@@ -107,42 +109,42 @@ class AlternativeSearch:
         roles = [role for role in self.gang.roles if role.request.gpu_count and role.request.gpu_models]
         if not roles:
             return
-        wished = roles[0].request.gpu_models
-        known = set(accepted_models(wished, self.cluster.gpu_models))
+        requested = roles[0].request.gpu_models
+        accepted = set(accepted_models(requested, self.cluster.gpu_models))
         offered = 0
         for model in self.cluster.gpu_models:
-            if model in known or offered == MODELS_OFFERED:
+            if model in accepted or offered == MODELS_OFFERED:
                 continue
             draft = self._place(with_request(self.gang, roles, gpu_models=(model,)))
             if draft is not None:
                 offered += 1
-                sentence = f"GPUs of {model} instead of {phrases.any_of(wished)}"
+                sentence = f"GPUs of {model} instead of {phrases.any_of(requested)}"
                 yield self._option(AlternativeCode.OTHER_MODEL, sentence, roles, "gpu_type", model, draft)
 
     def _amounts(self) -> Iterator[Alternative]:
         request = max((role.request for role in self.gang.roles), key=lambda request: request.cpu_milli)
         roles = self._asking(request)
         cpu_step = 100 if request.cpu_milli <= _SMALL_CPU else 1000
-        count, draft = self._most(
+        count, draft = self._largest(
             (request.cpu_milli - 1) // cpu_step,
             lambda count: with_request(self.gang, roles, cpu_milli=count * cpu_step),
         )
         if draft is not None:
             milli = count * cpu_step
-            change = f"{phrases.cpus(milli)} {each(roles)} instead of {request.cpu_milli / 1000:g}"
+            change = f"{phrases.cpus(milli)} {for_each(roles)} instead of {request.cpu_milli / 1000:g}"
             value = f"{milli}m" if milli % 1000 else milli // 1000
             yield self._option(AlternativeCode.LESS_CPU, change, roles, "cpu", value, draft)
         request = max((role.request for role in self.gang.roles), key=lambda request: request.memory_bytes)
         roles = self._asking(request)
         unit, size = ("Mi", 2**20) if request.memory_bytes <= _SMALL_MEMORY else ("Gi", 2**30)
         step = 64 if unit == "Mi" else 1
-        count, draft = self._most(
+        count, draft = self._largest(
             (request.memory_bytes - 1) // (step * size),
             lambda count: with_request(self.gang, roles, memory_bytes=count * step * size),
         )
         if draft is not None:
-            present = phrases.memory(request.memory_bytes).removesuffix(" of memory")
-            change = f"{phrases.memory(count * step * size)} {each(roles)} instead of {present}"
+            current = phrases.memory(request.memory_bytes).removesuffix(" of memory")
+            change = f"{phrases.memory(count * step * size)} {for_each(roles)} instead of {current}"
             yield self._option(AlternativeCode.LESS_MEMORY, change, roles, "memory", f"{count * step}{unit}", draft)
 
     def _places(self) -> Iterator[Alternative]:
@@ -151,10 +153,10 @@ class AlternativeSearch:
             if draft is not None:
                 yield self._option(change.code, change.words, [], change.field, None, draft)
 
-    def _most(self, most: int, changed: Callable[[int], Gang]) -> tuple[int, PartialPlacement | None]:
-        """The largest amount, from 1 to ``most``, with which the gang has room, and where."""
+    def _largest(self, limit: int, changed: Callable[[int], Gang]) -> tuple[int, PartialPlacement | None]:
+        """The largest amount, from 1 to ``limit``, with which the gang has room, and where."""
         low, draft = 0, None
-        high = most
+        high = limit
         while low < high:
             middle = (low + high + 1) // 2
             fits = self._place(changed(middle))
@@ -185,14 +187,14 @@ class AlternativeSearch:
         return Alternative(code, f"With {change} it would start now, on {on}.", names, field, value)
 
 
-def each(roles: Sequence[GangRole]) -> str:
+def for_each(roles: Sequence[GangRole]) -> str:
     if sum(role.replicas for role in roles) == 1:
         return f"for its {roles[0].role}"
     return f"for each {phrases.any_of([role.role for role in roles])}"
 
 
 def half_of(roles: Sequence[GangRole]) -> str:
-    return f"half a GPU {each(roles)} instead of a whole one"
+    return f"half a GPU {for_each(roles)} instead of a whole one"
 
 
 def with_request(gang: Gang, roles: Sequence[GangRole], **changes: object) -> Gang:
@@ -229,37 +231,37 @@ def find_sooner(
     current_plan: Plan,
     job: QueuedGang,
     expected: StartForecast | None,
-    known: Collection[tuple[AlternativeCode, tuple[str, ...]]],
+    startable: Collection[tuple[AlternativeCode, tuple[str, ...]]],
     budget: int,
 ) -> list[Alternative]:
     """Changes with which ``job`` would probably start sooner than ``expected``, the soonest first.
 
     Args:
-        current_plan: the plan of ``snapshot``, in which the job waits. known: kinds of change that are known to start
-        it at once.
+        current_plan: the plan of ``snapshot``, in which the job waits. startable: kinds of change with which it starts
+        at once.
     """
-    changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in known]
+    changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in startable]
     if not changes:
         return []
-    place = current_plan.order.index(job.job_id) if job.job_id in current_plan.order else len(current_plan.order)
-    before = frozenset(current_plan.order[:place])
-    ahead = tuple(other for other in snapshot.queued if other.job_id in before)
+    position = current_plan.order.index(job.job_id) if job.job_id in current_plan.order else len(current_plan.order)
+    preceding = frozenset(current_plan.order[:position])
+    ahead = tuple(other for other in snapshot.queued if other.job_id in preceding)
     each_budget = budget // len(changes)
     if each_budget < len(snapshot.nodes) + len(ahead) + len(snapshot.running):
         return []
-    found: list[Alternative] = []
+    alternatives: list[Alternative] = []
     for change in changes:
-        changed = replace(job, gang=change.gang, shape=change.gang.shape())
+        changed_job = replace(job, gang=change.gang, shape=change.gang.shape())
         forecast = forecast_starts(
-            replace(snapshot, queued=(*ahead, changed)), only=job.job_id, budget=each_budget, is_brief=True
+            replace(snapshot, queued=(*ahead, changed_job)), only=job.job_id, budget=each_budget, is_brief=True
         )
         start = forecast.forecast_of(job.job_id)
         if start is None or start.likely is None or not _is_sooner(snapshot, start, expected):
             continue
         when = "now" if start.code is StartCode.NOW else f"at {phrases.about(start.likely, snapshot.now)}"
         sentence = f"With {change.words} it would probably start {when}."
-        found.append(Alternative(change.code, sentence, change.roles, change.field, change.value, start))
-    return sorted(found, key=lambda option: (option.start.likely, option.code) if option.start else ())[:_MOST]
+        alternatives.append(Alternative(change.code, sentence, change.roles, change.field, change.value, start))
+    return sorted(alternatives, key=lambda option: (option.start.likely, option.code) if option.start else ())[:_MOST]
 
 
 def _is_sooner(snapshot: Snapshot, start: StartForecast, expected: StartForecast | None) -> bool:
@@ -270,12 +272,12 @@ def _is_sooner(snapshot: Snapshot, start: StartForecast, expected: StartForecast
 
 def _changes(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     """Changes of one thing each, of every kind one that is worth a thought."""
-    many = max(gang.roles, key=lambda role: (role.request.gpu_count, role.replicas))
-    if many.replicas > 1:
-        count = many.replicas // 2
-        half = with_roles(gang, [many], lambda role: replace(role, replicas=count))
-        change = f"{count} {phrases.plural(many.role, count)} instead of {many.replicas}"
-        yield _Change(AlternativeCode.FEWER_REPLICAS, change, (many.role,), "replicas", count, half)
+    largest = max(gang.roles, key=lambda role: (role.request.gpu_count, role.replicas))
+    if largest.replicas > 1:
+        count = largest.replicas // 2
+        half = with_roles(gang, [largest], lambda role: replace(role, replicas=count))
+        change = f"{count} {phrases.plural(largest.role, count)} instead of {largest.replicas}"
+        yield _Change(AlternativeCode.FEWER_REPLICAS, change, (largest.role,), "replicas", count, half)
     yield from _gpus(gang)
     yield from _models(gang, snapshot)
     yield from _unbound(gang)
@@ -295,15 +297,15 @@ def _unbound(gang: Gang) -> Iterator[_Change]:
 
 
 def _gpus(gang: Gang) -> Iterator[_Change]:
-    most = max((role.request for role in gang.roles), key=lambda request: request.gpu_count)
-    roles = [role for role in gang.roles if role.request == most]
+    largest = max((role.request for role in gang.roles), key=lambda request: request.gpu_count)
+    roles = [role for role in gang.roles if role.request == largest]
     names = tuple(role.role for role in roles)
-    if most.gpu_count > 1:
-        count = most.gpu_count // 2
-        change = f"{phrases.gpus(count, most.gpu_models)} {each(roles)} instead of {most.gpu_count}"
+    if largest.gpu_count > 1:
+        count = largest.gpu_count // 2
+        change = f"{phrases.gpus(count, largest.gpu_models)} {for_each(roles)} instead of {largest.gpu_count}"
         changed = with_request(gang, roles, gpu_count=count)
         yield _Change(AlternativeCode.FEWER_GPUS, change, names, "gpus", count, changed)
-    elif most.gpu_count == 1:
+    elif largest.gpu_count == 1:
         changed = with_request(gang, roles, gpu_count=0, gpu_milli=HALF)
         yield _Change(AlternativeCode.PART_OF_GPU, half_of(roles), names, "gpus", HALF / 1000, changed)
 
@@ -312,12 +314,12 @@ def _models(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     roles: list[GangRole] = [role for role in gang.roles if role.request.uses_gpu and role.request.gpu_models]
     if not roles:
         return
-    wished = roles[0].request.gpu_models
-    present = sorted({model for node in snapshot.nodes if node.is_schedulable for model in node.allocatable.gpus})
-    others = [model for model in present if model not in accepted_models(wished, present)]
-    for model in others[:MODELS_OFFERED]:
+    requested = roles[0].request.gpu_models
+    available = sorted({model for node in snapshot.nodes if node.is_schedulable for model in node.allocatable.gpus})
+    other_models = [model for model in available if model not in accepted_models(requested, available)]
+    for model in other_models[:MODELS_OFFERED]:
         changed = with_request(gang, roles, gpu_models=(model,))
-        change = f"GPUs of {model} instead of {phrases.any_of(wished)}"
+        change = f"GPUs of {model} instead of {phrases.any_of(requested)}"
         yield _Change(
             AlternativeCode.OTHER_MODEL, change, tuple(role.role for role in roles), "gpu_type", model, changed
         )

@@ -84,12 +84,12 @@ class ProjectedRun:
 class Projection:
     """One possible future of ``snapshot``."""
 
-    def __init__(self, snapshot: Snapshot, ends: DurationScenario) -> None:
+    def __init__(self, snapshot: Snapshot, scenario: DurationScenario) -> None:
         self.now_s = 0.0
         self.running: dict[JobId, ProjectedRun] = {}
         self.queued = {job.job_id: job for job in snapshot.queued}
         self._from = snapshot
-        self._ends = ends
+        self._scenario = scenario
         self._nodes: dict[NodeId, NodeSnapshot] = {node.id: node for node in snapshot.nodes}
         self._may_grow = {job.job_id for job in snapshot.growing}
         self._left_s: dict[JobId, float] = {}  # remaining run time of preempted jobs
@@ -182,18 +182,18 @@ class Projection:
         stated = None if view.expected_end is None else (view.expected_end - self._from.now).total_seconds()
         if view.is_stopping:
             return self.now_s + max(_MOMENT_S, self._from.policy.grace_s if stated is None else stated)
-        return self.now_s + self._ends.duration_s(view.estimate, stated)
+        return self.now_s + self._scenario.duration_s(view.estimate, stated)
 
     def _view_now(self, running: ProjectedRun) -> RunningGang:
         """The gang as the planner would see it by now: attained service matters only under time slicing."""
         if not self._from.policy.takes_turns:
             return running.view
         ran_s = self.now_s - running.since_s
-        each = max(1.0, running.view.gang.gpu_milli / WHOLE_GPU)
-        return replace(running.view, attained_gpu_s=running.view.attained_gpu_s + ran_s * each)
+        gpus = max(1.0, running.view.gang.gpu_milli / WHOLE_GPU)
+        return replace(running.view, attained_gpu_s=running.view.attained_gpu_s + ran_s * gpus)
 
     def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
-        duration_s = self._left_s.pop(job.job_id, None) or self._ends.duration_s(job.estimate, job.max_run_time_s)
+        duration_s = self._left_s.pop(job.job_id, None) or self._scenario.duration_s(job.estimate, job.max_run_time_s)
         stated = None if job.max_run_time_s is None else self.at(self.now_s + job.max_hold_s)
         view = job.running(placements, expected_end=stated, started_at=self.now)
         self.running[job.job_id] = ProjectedRun(view, self.now_s + duration_s, self.now_s, job)
@@ -233,10 +233,12 @@ class Projection:
         if running is None:
             return
         view = running.view
-        gone = {(role, index) for index in indices}
-        staying = [at for at, member in enumerate(_members(view)) if member not in gone]
-        for at in set(range(len(view.nodes))) - set(staying):
-            self._move(view.gang, view.nodes[at][0], view.nodes[at][1], self._model_of(view, at), give_back)
+        leaving = {(role, index) for index in indices}
+        staying = [position for position, member in enumerate(_members(view)) if member not in leaving]
+        for position in set(range(len(view.nodes))) - set(staying):
+            self._move(
+                view.gang, view.nodes[position][0], view.nodes[position][1], self._model_of(view, position), give_back
+            )
         self._replace(running, view, staying, ())
 
     def _grow(self, job_id: JobId, placements: Sequence[Placement]) -> None:
@@ -248,15 +250,21 @@ class Projection:
         self._replace(running, running.view, range(len(running.view.nodes)), placements)
 
     def _replace(
-        self, running: ProjectedRun, view: RunningGang, staying: Iterable[int], more: Sequence[Placement]
+        self, running: ProjectedRun, view: RunningGang, staying: Iterable[int], added: Sequence[Placement]
     ) -> None:
         staying = list(staying)
         members = _members(view)
         changed = replace(
             view,
-            nodes=(*(view.nodes[at] for at in staying), *((placement.role, placement.node) for placement in more)),
-            gpu_models=(*(self._model_of(view, at) for at in staying), *(placement.gpu_model for placement in more)),
-            indices=(*(members[at][1] for at in staying), *(placement.index for placement in more)),
+            nodes=(
+                *(view.nodes[position] for position in staying),
+                *((placement.role, placement.node) for placement in added),
+            ),
+            gpu_models=(
+                *(self._model_of(view, position) for position in staying),
+                *(placement.gpu_model for placement in added),
+            ),
+            indices=(*(members[position][1] for position in staying), *(placement.index for placement in added)),
         )
         self.running[view.job_id] = replace(running, view=changed)
 
@@ -266,9 +274,9 @@ class Projection:
         if request is None or not request.uses_gpu:
             return None
         recorded = view.gpu_models[position] if position < len(view.gpu_models) else None
-        present = sorted(self._nodes[node].allocatable.gpus) if node in self._nodes else []
+        models = sorted(self._nodes[node].allocatable.gpus) if node in self._nodes else []
         return recorded or next(
-            iter(accepted_models(request.gpu_models, present) if request.gpu_models else present), None
+            iter(accepted_models(request.gpu_models, models) if request.gpu_models else models), None
         )
 
     def _move(self, gang: Gang, role: str, node_id: NodeId, model: str | None, change: _Change) -> None:
@@ -281,8 +289,8 @@ def take(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
     """``free`` without what one replica takes."""
     gpus, shares = free.gpus, free.shares
     if model is not None and request.gpu_milli:
-        left, opened = after_part(tuple(shares.get(model, ())), request.gpu_milli)
-        gpus, shares = {**gpus, model: gpus.get(model, 0) - opened}, {**shares, model: left}
+        free_parts, opened = after_part(tuple(shares.get(model, ())), request.gpu_milli)
+        gpus, shares = {**gpus, model: gpus.get(model, 0) - opened}, {**shares, model: free_parts}
     elif model is not None:
         gpus = {**gpus, model: gpus.get(model, 0) - request.gpu_count}
     return Amounts(free.cpu_milli - request.cpu_milli, free.memory_bytes - request.memory_bytes, gpus, shares)
@@ -294,15 +302,15 @@ def give_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amo
     """
     gpus, shares = free.gpus, free.shares
     if model is not None and request.gpu_milli:
-        left = sorted(shares.get(model, ()))
-        able = [at for at, amount in enumerate(left) if amount + request.gpu_milli <= WHOLE_GPU]
-        if able:
-            amount = left.pop(able[-1]) + request.gpu_milli
+        free_parts = sorted(shares.get(model, ()))
+        fitting = [position for position, amount in enumerate(free_parts) if amount + request.gpu_milli <= WHOLE_GPU]
+        if fitting:
+            amount = free_parts.pop(fitting[-1]) + request.gpu_milli
             if amount < WHOLE_GPU:
-                left.append(amount)
+                free_parts.append(amount)
             else:
                 gpus = {**gpus, model: gpus.get(model, 0) + 1}
-            shares = {**shares, model: tuple(sorted(left))}
+            shares = {**shares, model: tuple(sorted(free_parts))}
     elif model is not None:
         gpus = {**gpus, model: gpus.get(model, 0) + request.gpu_count}
     return Amounts(free.cpu_milli + request.cpu_milli, free.memory_bytes + request.memory_bytes, gpus, shares)
@@ -324,10 +332,10 @@ def _growing(view: RunningGang) -> GrowingGang | None:
     role = view.gang.elastic
     if role is None or view.is_stopping or view.queued_at is None:
         return None
-    mine = [(at, index) for at, (name, index) in enumerate(_members(view)) if name == role.role]
-    lacking = tuple(sorted(set(range(role.most or 0)) - {index for _, index in mine}))
+    elastic_members = [(position, index) for position, (name, index) in enumerate(_members(view)) if name == role.role]
+    lacking = tuple(sorted(set(range(role.most or 0)) - {index for _, index in elastic_members}))
     models = view.gpu_models or (None,) * len(view.nodes)
-    placed = tuple((view.nodes[at][1], models[at]) for at, _ in mine)
+    placed = tuple((view.nodes[position][1], models[position]) for position, _ in elastic_members)
     return GrowingGang(view.job_id, view.priority, view.queued_at, view.gang, lacking, placed) if lacking else None
 
 

@@ -112,13 +112,13 @@ def forecast_starts(
     considered = frozenset(order if only is not None else targets)
     total = budget
     runs: dict[DurationScenario, _Run] = {}
-    for ends, part in _PARTS:
-        if is_brief and ends is not DurationScenario.LIKELY:
+    for scenario, part in _PARTS:
+        if is_brief and scenario is not DurationScenario.LIKELY:
             continue
         spare = budget - round(total * (1 - part))
         if targets and spare <= 0:
             continue
-        runs[ends], cost = _run(snapshot, current_plan, ends, considered, frozenset(targets), spare)
+        runs[scenario], cost = _run(snapshot, current_plan, scenario, considered, frozenset(targets), spare)
         budget -= cost
     first = {start.job_id: start.placements for start in current_plan.starts}
     jobs = {job.job_id: job for job in snapshot.queued}
@@ -136,7 +136,7 @@ def forecast_starts(
 def _run(
     snapshot: Snapshot,
     current_plan: Plan,
-    ends: DurationScenario,
+    scenario: DurationScenario,
     considered: frozenset[JobId],
     targets: frozenset[JobId],
     budget: int,
@@ -145,14 +145,14 @@ def _run(
 
     Returns the run and its cost.
     """
-    projection = Projection(snapshot, ends)
+    projection = Projection(snapshot, scenario)
     run = _Run(projection, last=current_plan)
     projection.apply(current_plan)
     for job_id in [job_id for job_id in projection.queued if job_id not in considered]:
         del projection.queued[job_id]
-    wanted, spent = set(targets), 0
+    pending, spent = set(targets), 0
     hopeless = {job_id for job_id in targets if current_plan.is_infeasible(job_id)}
-    while wanted - hopeless and projection.step():
+    while pending - hopeless and projection.step():
         snapshot_then = projection.snapshot()
         spent += len(snapshot_then.nodes) + len(snapshot_then.running) + len(snapshot_then.queued)
         if spent > budget:
@@ -160,8 +160,8 @@ def _run(
             break
         run.last = plan(snapshot_then)
         for start in run.last.starts:
-            if start.job_id in wanted:
-                wanted.discard(start.job_id)
+            if start.job_id in pending:
+                pending.discard(start.job_id)
                 run.starts_s[start.job_id] = (projection.now_s, start.placements)
         projection.apply(run.last)
     return run, spent
@@ -225,14 +225,14 @@ def _sentence(now: datetime, early: datetime, likely: datetime, late: datetime |
 def _why_not(job: QueuedGang, run: _Run) -> str:
     """Which running jobs would have to end whose ends are unknown."""
     nodes = {node.id: node for node in run.projection.snapshot().nodes}
-    wished = {model for role in job.gang.roles for model in role.request.gpu_models}
+    requested = {model for role in job.gang.roles for model in role.request.gpu_models}
 
     def competes(view: RunningGang) -> bool:
         for _, node_id in view.nodes:
             node = nodes.get(node_id)
             if node is None or any(node.labels.get(key) != value for key, value in job.gang.node_selector):
                 continue
-            if not wished or accepted_models(tuple(sorted(wished)), sorted(node.allocatable.gpus)):
+            if not requested or accepted_models(tuple(sorted(requested)), sorted(node.allocatable.gpus)):
                 return True
         return False
 

@@ -63,7 +63,7 @@ def forecast(
         sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
             " are being stopped for it", " would be stopped for it"
         )
-    options = () if leftover is None else tuple(AlternativeSearch(job.gang, leftover).found())
+    options = () if leftover is None else tuple(AlternativeSearch(job.gang, leftover).alternatives())
     startable_now = frozenset((option.code, option.roles) for option in options)
     return Forecast(
         reason=replace(reason, sentence=sentence),
@@ -77,8 +77,8 @@ def forecast(
 
 def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
     """The forecast on a cluster without nodes, because all were removed."""
-    gone = phrases.some_of(left_out)
-    sentence = f"without {gone} there is no node at all, so no job could ever run"
+    removed = phrases.some_of(left_out)
+    sentence = f"without {removed} there is no node at all, so no job could ever run"
     reason = Reason(WaitReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
     return Forecast(
         reason=reason, position=None, start=StartForecast(job.job_id, None, StartCode.NEVER, "never without a node")
@@ -103,24 +103,24 @@ def changed_cluster(
     Raises:
         ValueError: there is no such node; it names the field.
     """
-    known = {node.id: node for node in snapshot.nodes}
+    nodes_by_id = {node.id: node for node in snapshot.nodes}
     for name in without:
-        if name not in known:
+        if name not in nodes_by_id:
             raise ValueError(f"without: there is no node {name}")
     nodes = [node for node in snapshot.nodes if node.id not in without]
     if more_nodes:
-        model = known.get(like) if like is not None else None
+        model = nodes_by_id.get(like) if like is not None else None
         if model is None:
             raise ValueError(f"like: there is no node {like}; name one whose kind there shall be more of")
-        nodes += [_another(model, number, known) for number in range(1, more_nodes + 1)]
+        nodes += [_another(model, number, nodes_by_id) for number in range(1, more_nodes + 1)]
     return replace(snapshot, nodes=tuple(nodes))
 
 
-def _another(model: NodeSnapshot, number: int, known: Collection[NodeId]) -> NodeSnapshot:
+def _another(model: NodeSnapshot, number: int, existing: Collection[NodeId]) -> NodeSnapshot:
     """An empty node like ``model``, on a rack of its own unless the label is copied."""
     name = f"{model.id}-more-{number}"
-    while name in known:
+    while name in existing:
         name += "-"
-    whole = model.allocatable
-    free = Amounts(whole.cpu_milli, whole.memory_bytes, whole.gpus)
-    return NodeSnapshot(NodeId(name), model.labels, whole, free)
+    allocatable = model.allocatable
+    free = Amounts(allocatable.cpu_milli, allocatable.memory_bytes, allocatable.gpus)
+    return NodeSnapshot(NodeId(name), model.labels, allocatable, free)

@@ -65,12 +65,12 @@ class RunningUsage:
 class Timeline:
     """What will be freed and when: by running gangs, and by gangs that this plan starts."""
 
-    __slots__ = ("_given_back", "_known", "_members", "_parts", "_unknown", "cluster")
+    __slots__ = ("_freed", "_known", "_members", "_parts", "_unknown", "cluster")
 
     def __init__(self, cluster: ClusterIndex, running_usage: RunningUsage, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_NodeUse]]] = []
-        self._given_back: _GivenBack | None = None
+        self._freed: _FreedAmounts | None = None
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
         self._members: dict[int, int] = {}  # node -> replicas
         self._parts: dict[tuple[int, str], list[tuple[float, int]]] = {}  # node and model -> end and size of each part
@@ -91,7 +91,7 @@ class Timeline:
                 self._unknown[number] = self._unknown.get(number, 0) + members
         if end_s < NEVER:
             self._known.append((end_s, uses))
-            self._given_back = None
+            self._freed = None
 
     def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> BackfillReservation | None:
         """The earliest reservation for ``job``; ``None`` if it would not fit even after all ends."""
@@ -100,17 +100,17 @@ class Timeline:
         def fits_by(position: int) -> PartialPlacement | None:
             return place(demand, self._after(free, times[position]), SearchBudget())
 
-        found = _first(len(times), fits_by)
-        if found is not None:
-            position, draft = found
+        fit = _first(len(times), fits_by)
+        if fit is not None:
+            position, draft = fit
             return BackfillReservation(job, demand, times[position], _guarded(draft, draft.left))
         order = self._nearest_to_free(demand, self._unknown)
 
         def fits_on(position: int) -> PartialPlacement | None:
             return place(demand, self._after(free, NEVER, order[: position + 1]), SearchBudget())
 
-        found = _first(len(order), fits_on)
-        return None if found is None else BackfillReservation(job, demand, None, _beside_now(found[1], free))
+        fit = _first(len(order), fits_on)
+        return None if fit is None else BackfillReservation(job, demand, None, _left_for_backfill(fit[1], free))
 
     def claim(self, job: QueuedGang, demand: Demand, empty: Capacity) -> BackfillReservation | None:
         """Reserve whole nodes for ``job`` from now on, whatever runs there and until when.
@@ -123,13 +123,13 @@ class Timeline:
         def fits_on(position: int) -> PartialPlacement | None:
             return place(replace(demand, pool=self.cluster.pool(order[: position + 1])), empty, SearchBudget())
 
-        found = _first(len(order), fits_on)
-        return None if found is None else BackfillReservation(job, demand, None, dict.fromkeys(found[1].left, _NOTHING))
+        fit = _first(len(order), fits_on)
+        return None if fit is None else BackfillReservation(job, demand, None, dict.fromkeys(fit[1].left, _NOTHING))
 
     def _nearest_to_free(self, demand: Demand, replicas: Mapping[int, int]) -> list[int]:
         """Nodes by the ``replicas`` that must end there per member gained."""
-        pool, whole = demand.pool, self.cluster.whole
-        members = whole.members(demand.merged[0].request, demand.merged[0].models, pool.numbers)
+        pool, totals = demand.pool, self.cluster.totals
+        members = totals.members(demand.merged[0].request, demand.merged[0].models, pool.numbers)
         replica_counts = np.array([replicas.get(number, 0) for number in pool.numbers.tolist()], dtype=np.float64)
         cost = np.where(members > 0, replica_counts / np.maximum(np.minimum(members, demand.merged[0].count), 1), NEVER)
         order: list[int] = pool.numbers[np.lexsort((pool.numbers, cost))].tolist()
@@ -138,34 +138,34 @@ class Timeline:
     def _after(self, free: Capacity, end_s: float, cleared: Sequence[int] = ()) -> Capacity:
         """Free amounts after all known ends up to ``end_s``, with the nodes in ``cleared`` empty."""
         cpu, memory, gpus, shares = free.cpus.copy(), free.memories.copy(), free.gpus.copy(), free.shares.copy()
-        back = self._columns()
-        has_ended = back.end_s <= end_s
-        numbers, size = back.number[has_ended], len(cpu)
-        cpu += np.bincount(numbers, weights=back.cpu[has_ended], minlength=size).astype(np.int64)
-        memory += np.bincount(numbers, weights=back.memory[has_ended], minlength=size).astype(np.int64)
-        for model, at in self.cluster.model_number.items():
-            inside = has_ended & (back.model == at)
-            if inside.any():
-                given = np.bincount(back.number[inside], weights=back.gpus[inside], minlength=size)
-                gpus.whole[model] += given.astype(np.int64)
+        returned = self._columns()
+        has_ended = returned.end_s <= end_s
+        numbers, size = returned.number[has_ended], len(cpu)
+        cpu += np.bincount(numbers, weights=returned.cpu[has_ended], minlength=size).astype(np.int64)
+        memory += np.bincount(numbers, weights=returned.memory[has_ended], minlength=size).astype(np.int64)
+        for model, model_number in self.cluster.model_number.items():
+            of_model = has_ended & (returned.model == model_number)
+            if of_model.any():
+                freed_gpus = np.bincount(returned.number[of_model], weights=returned.gpus[of_model], minlength=size)
+                gpus.whole[model] += freed_gpus.astype(np.int64)
         for (number, model), parts in self._parts.items():
             ending = [part for its_end_s, part in parts if its_end_s <= end_s and its_end_s < NEVER]
             if ending:
                 staying = [part for its_end_s, part in parts if its_end_s > end_s or its_end_s == NEVER]
-                left, freed = give_back(shares[number].get(model, ()), staying, ending)
-                shares[number] = {**shares[number], model: left}
+                free_parts, freed = give_back(shares[number].get(model, ()), staying, ending)
+                shares[number] = {**shares[number], model: free_parts}
                 gpus.whole[model][number] += freed
         # Cap at the allocatable amounts: a stopping gang may have returned a part already.
-        whole = self.cluster.whole
-        np.minimum(cpu, np.maximum(whole.cpu, free.cpus), out=cpu)
-        np.minimum(memory, np.maximum(whole.memory, free.memories), out=memory)
+        totals = self.cluster.totals
+        np.minimum(cpu, np.maximum(totals.cpu, free.cpus), out=cpu)
+        np.minimum(memory, np.maximum(totals.memory, free.memories), out=memory)
         for model, column in gpus.whole.items():
-            np.minimum(column, np.maximum(whole.gpus[model], free.gpus.whole[model]), out=column)
+            np.minimum(column, np.maximum(totals.gpus[model], free.gpus.whole[model]), out=column)
         if cleared:
-            at_once = np.array(cleared, dtype=np.int64)
-            cpu[at_once], memory[at_once] = whole.cpu[at_once], whole.memory[at_once]
+            cleared_nodes = np.array(cleared, dtype=np.int64)
+            cpu[cleared_nodes], memory[cleared_nodes] = totals.cpu[cleared_nodes], totals.memory[cleared_nodes]
             for model, column in gpus.whole.items():
-                column[at_once] = whole.gpus[model][at_once]
+                column[cleared_nodes] = totals.gpus[model][cleared_nodes]
             for number in cleared:
                 shares[number] = NO_SHARED_GPUS
         after = Capacity(self.cluster, cpu, memory, gpus, shares)
@@ -173,9 +173,9 @@ class Timeline:
         after.headroom = None if free.headroom is None else free.headroom.as_if_free
         return after
 
-    def _columns(self) -> _GivenBack:
+    def _columns(self) -> _FreedAmounts:
         """Amounts freed at known ends, one row per node and job."""
-        if self._given_back is None:
+        if self._freed is None:
             models = self.cluster.model_number
             lines = [
                 (
@@ -190,12 +190,12 @@ class Timeline:
             ]
             columns = np.array(lines, dtype=np.int64).reshape(len(lines), 5).T
             ends = np.array([end_s for end_s, uses in self._known for _ in uses], dtype=np.float64)
-            self._given_back = _GivenBack(ends, *columns)
-        return self._given_back
+            self._freed = _FreedAmounts(ends, *columns)
+        return self._freed
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenBack:
+class _FreedAmounts:
     end_s: NDArray[np.float64]
     number: Ints
     cpu: Ints
@@ -204,7 +204,7 @@ class _GivenBack:
     gpus: Ints
 
 
-def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmounts]:
+def _left_for_backfill(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmounts]:
     """What other jobs may use on the nodes of ``draft`` while its start is unknown.
 
     Where its part is free already, the rest. Elsewhere nothing: a new job would only replace one that ends, and the
@@ -212,19 +212,20 @@ def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmount
     """
     after: dict[int, FreeAmounts] = {}
     for number, request, model, members in draft.uses():
-        here = after.get(number) or (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
-        after[number] = subtract(here, request, model, members)
-    beside = {
-        number: left if min(left[0], left[1], *left[2].values(), 0) >= 0 else _NOTHING for number, left in after.items()
+        amounts = after.get(number) or (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
+        after[number] = subtract(amounts, request, model, members)
+    backfillable = {
+        number: amounts_left if min(amounts_left[0], amounts_left[1], *amounts_left[2].values(), 0) >= 0 else _NOTHING
+        for number, amounts_left in after.items()
     }
-    return _guarded(draft, beside)
+    return _guarded(draft, backfillable)
 
 
-def _guarded(draft: PartialPlacement, beside: Mapping[int, FreeAmounts]) -> dict[int, FreeAmounts]:
-    """``beside`` without GPUs of models of which the gang will have parts on the node: best fit could put another
+def _guarded(draft: PartialPlacement, backfillable: Mapping[int, FreeAmounts]) -> dict[int, FreeAmounts]:
+    """``backfillable`` without GPUs of models of which the gang will have parts on the node: best fit could put another
     job's part on the gang's device.
     """
-    guarded = dict(beside)
+    guarded = dict(backfillable)
     for number, request, model, _ in draft.uses():
         if request.gpu_milli and model is not None:
             cpu, memory, gpus, shares = guarded[number]
@@ -251,27 +252,27 @@ def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_NodeUse]:
     return [(number, requests[role], model, members) for (number, role, model), members in counts.items()]
 
 
-def _likely_model(request: ResourceRequest, present: Sequence[str]) -> str | None:
-    accepted = accepted_models(request.gpu_models, present) if request.gpu_models else present
+def _likely_model(request: ResourceRequest, models_present: Sequence[str]) -> str | None:
+    accepted = accepted_models(request.gpu_models, models_present) if request.gpu_models else models_present
     return next(iter(accepted), None)
 
 
-def _first(count: int, ask: Callable[[int], _Result | None]) -> tuple[int, _Result] | None:
-    """The smallest position for which ``ask`` has an answer, if all larger ones have one."""
+def _first(count: int, fits: Callable[[int], _Result | None]) -> tuple[int, _Result] | None:
+    """The smallest position for which ``fits`` has a result, if all larger ones have one."""
     if not count:
         return None
-    answer = ask(count - 1)
-    if answer is None:
+    result = fits(count - 1)
+    if result is None:
         return None
     low, high = 0, count - 1
     while low < high:
         middle = (low + high) // 2
-        nearer = ask(middle)
+        nearer = fits(middle)
         if nearer is None:
             low = middle + 1
         else:
-            high, answer = middle, nearer
-    return high, answer
+            high, result = middle, nearer
+    return high, result
 
 
 def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[int]) -> tuple[tuple[int, ...], int]:
@@ -291,8 +292,8 @@ def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[
             staying_on[seat] = True
         else:
             freed[seat] = min(WHOLE_GPU, freed[seat] + part)
-    whole = [at for at, left in enumerate(freed) if left == WHOLE_GPU and not staying_on[at]]
-    return tuple(sorted(left for at, left in enumerate(freed) if at not in whole)), len(whole)
+    emptied = [device for device, left in enumerate(freed) if left == WHOLE_GPU and not staying_on[device]]
+    return tuple(sorted(left for device, left in enumerate(freed) if device not in emptied)), len(emptied)
 
 
 def _exactly(parts: Sequence[int], used: Sequence[int]) -> list[int | None]:
@@ -301,28 +302,28 @@ def _exactly(parts: Sequence[int], used: Sequence[int]) -> list[int | None]:
     left = list(used)
     seats: list[int | None] = []
 
-    def descend(at: int) -> bool:
+    def descend(position: int) -> bool:
         nonlocal steps
         steps -= 1
-        if at == len(parts):
+        if position == len(parts):
             return not any(left)
-        tried = set[int]()
+        tried_amounts = set[int]()
         for device, amount in enumerate(left):
-            if amount >= parts[at] and amount not in tried and steps > 0:
-                tried.add(amount)
-                left[device] -= parts[at]
+            if amount >= parts[position] and amount not in tried_amounts and steps > 0:
+                tried_amounts.add(amount)
+                left[device] -= parts[position]
                 seats.append(device)
-                if descend(at + 1):
+                if descend(position + 1):
                     return True
                 seats.pop()
-                left[device] += parts[at]
+                left[device] += parts[position]
         return False
 
     if descend(0):
         return seats
     left, seats = list(used), []
     for part in parts:
-        device = max(range(len(left)), key=lambda at: (left[at], -at), default=None)
+        device = max(range(len(left)), key=lambda position: (left[position], -position), default=None)
         if device is None or left[device] < part:
             seats.append(None)
             continue

@@ -76,13 +76,17 @@ def _on_scarcest(draft: PartialPlacement, group: MemberGroup, number: int) -> Pi
     """All members on one node, on the scarcest model that suffices; a GPU part on the fullest device that has room."""
     if group.request.gpu_milli:
         part, (_, _, gpus, shares) = group.request.gpu_milli, draft.amounts(number)
-        left = [
+        candidates = [
             (next((share for share in shares.get(m, ()) if share >= part), WHOLE_GPU), gpus.get(m, 0), m)
             for m in group.models
         ]
-        return Pick(number, min(each for each in left if each[0] < WHOLE_GPU or each[1] > 0)[2], group.count)
-    gpus, wanted = draft.amounts(number)[2], group.request.gpu_count * group.count
-    return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= wanted)[1], group.count)
+        return Pick(
+            number,
+            min(candidate for candidate in candidates if candidate[0] < WHOLE_GPU or candidate[1] > 0)[2],
+            group.count,
+        )
+    gpus, needed = draft.amounts(number)[2], group.request.gpu_count * group.count
+    return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= needed)[1], group.count)
 
 
 def _fill_bare(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
@@ -94,9 +98,9 @@ def _fill_bare(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> l
         number = capacity.tightest_bare(request.times(count), pool)
         if number is not None:
             return [Pick(number, None, count)]
-        bare = capacity.bare_rooms(request, pool, count)
-        if bare.total >= count:
-            return _bare_picks(draft, group, bare)
+        cpu_rooms = capacity.bare_rooms(request, pool, count)
+        if cpu_rooms.total >= count:
+            return _bare_picks(draft, group, cpu_rooms)
         number = capacity.tightest_spare(request.times(count), pool)
         if number is not None:
             return [Pick(number, None, count)]
@@ -123,8 +127,8 @@ def _spare_slots(draft: PartialPlacement, numbers: Ints, group: MemberGroup) -> 
     """Members that fit while each free GPU of the node keeps its share of the CPUs."""
     cpu, _, gpus = draft.columns(numbers)
     cpu = cpu - draft.capacity.cpu_shares[numbers] * gpus
-    each = group.request.cpu_milli
-    spare: Ints = np.maximum(cpu // each, 0) if each else np.full(len(cpu), group.count, dtype=np.int64)
+    per_member = group.request.cpu_milli
+    spare: Ints = np.maximum(cpu // per_member, 0) if per_member else np.full(len(cpu), group.count, dtype=np.int64)
     return spare
 
 
@@ -159,30 +163,30 @@ def few(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGroup) -
     such racks those in zones with much room.
     """
     if draft.left:
-        is_mine = draft.among(rooms.numbers, draft.left)
-        mine = rooms.where(is_mine)
-        if len(mine):
-            here = min(count, mine.total)
-            chosen = _fewest(draft, mine, here, group)
-            if here == count:
-                return chosen
-            return chosen + _fewest(draft, rooms.where(~is_mine), count - here, group)
+        is_used = draft.among(rooms.numbers, draft.left)
+        used_rooms = rooms.where(is_used)
+        if len(used_rooms):
+            on_used = min(count, used_rooms.total)
+            placed = _fewest(draft, used_rooms, on_used, group)
+            if on_used == count:
+                return placed
+            return placed + _fewest(draft, rooms.where(~is_used), count - on_used, group)
     return _fewest(draft, rooms, count, group)
 
 
 def _fewest(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGroup) -> list[_Room]:
     cluster = draft.capacity.cluster
-    chosen: list[_Room] = []
-    is_left = np.ones(len(rooms), dtype=np.bool_)
+    placed: list[_Room] = []
+    is_unused = np.ones(len(rooms), dtype=np.bool_)
     room_in: list[Ints] = []
     while True:
-        numbers, slots = rooms.numbers[is_left], rooms.slots[is_left]
+        numbers, slots = rooms.numbers[is_unused], rooms.slots[is_unused]
         if not len(numbers):
             raise AssertionError("rooms hold fewer members than asked for")
         most = int(slots.max())
         if most >= count:  # best fit for the last node
-            able = numbers[slots >= count]
-            return [*chosen, (int(able[least(_tightness(draft, group, able, count))]), count)]
+            large_enough = numbers[slots >= count]
+            return [*placed, (int(large_enough[least(_tightness(draft, group, large_enough, count))]), count)]
         if not room_in:
             in_rack = np.bincount(cluster.rack_of[numbers], weights=slots).astype(np.int64)
             in_zone = np.bincount(cluster.zone_of[numbers], weights=slots).astype(np.int64)
@@ -190,30 +194,28 @@ def _fewest(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGrou
         full = numbers[slots == most]
         racks, zones = cluster.rack_of[full], cluster.zone_of[full]
         keys = [-room_in[0][racks], -room_in[1][zones], zones, racks, *_tightness(draft, group, full, most)]
-        taken = full[smallest(keys, -(-count // most) - 1)]
-        chosen += [(number, most) for number in taken.tolist()]
-        count -= most * len(taken)
-        is_left &= ~np.isin(rooms.numbers, taken)
+        filled = full[smallest(keys, -(-count // most) - 1)]
+        placed += [(number, most) for number in filled.tolist()]
+        count -= most * len(filled)
+        is_unused &= ~np.isin(rooms.numbers, filled)
 
 
-def _as_picks(
-    draft: PartialPlacement, group: MemberGroup, models: Sequence[str], chosen: Sequence[_Room]
-) -> list[Pick]:
+def _as_picks(draft: PartialPlacement, group: MemberGroup, models: Sequence[str], rooms: Sequence[_Room]) -> list[Pick]:
     """Assign GPU models to each node's members, preferred models first (without a preference the scarcest first)."""
     size, part = group.request.gpu_count, group.request.gpu_milli
     picks: list[Pick] = []
-    for number, members in chosen:
+    for number, members in rooms:
         _, _, gpus, shares = draft.amounts(number)
         if part:
             room = {m: room_for_parts(shares.get(m, ()), max(0, gpus.get(m, 0)), part) for m in models}
         else:
             room = {m: gpus.get(m, 0) // size for m in models}
-        here = [model for model in models if room[model] > 0]
+        usable_models = [model for model in models if room[model] > 0]
         if not group.is_picky:
-            here.sort(key=lambda model: (gpus.get(model, 0), model))
-        for model in here:
-            taken = min(members, room[model])
-            if taken:
-                picks.append(Pick(number, model, taken))
-                members -= taken  # noqa: PLW2901 (what is still to be given on this node)
+            usable_models.sort(key=lambda model: (gpus.get(model, 0), model))
+        for model in usable_models:
+            placed = min(members, room[model])
+            if placed:
+                picks.append(Pick(number, model, placed))
+                members -= placed  # noqa: PLW2901 (what is still to be given on this node)
     return picks

@@ -148,9 +148,9 @@ class Capacity:
     def empty(cls, cluster: ClusterIndex) -> Capacity:
         """The allocatable amounts, as if nothing ran."""
         alls = [node.allocatable for node in cluster.nodes]
-        nothing = [NO_SHARED_GPUS] * len(alls)
+        no_shared = [NO_SHARED_GPUS] * len(alls)
         return cls(
-            cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], nothing
+            cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], no_shared
         )
 
     def set_workload(self, workload: Callable[[], WorkloadProfile]) -> None:
@@ -172,37 +172,37 @@ class Capacity:
         """An independent copy. ``parent``: the capacity of which the copy is a view; by default a copy of the own
         parent.
         """
-        twin = Capacity.__new__(Capacity)
-        twin.cluster = self.cluster
-        twin.cpus = self.cpus.copy()
-        twin.memories = self.memories.copy()
-        twin.cpu = self.cpu.copy()
-        twin.memory = self.memory.copy()
-        twin.gpus = self.gpus.copy()
-        twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
-        twin.witnesses = self.witnesses.copy()
-        twin.shares = self.shares.copy()  # the mappings are replaced, never modified
-        twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
-        twin.workload = self.workload
-        twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
-        twin.last_answer = None
-        twin.headroom = self.headroom
-        twin.beyond_headroom = None
-        twin.parent = parent if parent is not None else None if self.parent is None else self.parent.copy()
-        return twin
+        clone = Capacity.__new__(Capacity)
+        clone.cluster = self.cluster
+        clone.cpus = self.cpus.copy()
+        clone.memories = self.memories.copy()
+        clone.cpu = self.cpu.copy()
+        clone.memory = self.memory.copy()
+        clone.gpus = self.gpus.copy()
+        clone.refused = {key: refused.copy() for key, refused in self.refused.items()}
+        clone.witnesses = self.witnesses.copy()
+        clone.shares = self.shares.copy()  # the mappings are replaced, never modified
+        clone.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
+        clone.workload = self.workload
+        clone.fragments = None if self.fragments is None else self.fragments.copy(clone)
+        clone.last_answer = None
+        clone.headroom = self.headroom
+        clone.beyond_headroom = None
+        clone.parent = parent if parent is not None else None if self.parent is None else self.parent.copy()
+        return clone
 
     def put(
         self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: SharedGpus | None = None
     ) -> None:
         """Set the free amounts of one node. ``shares``: ``None`` leaves them unchanged."""
-        before = self.gpus[number]
+        gpus_before = self.gpus[number]
         if shares is None:
             shares = self.shares[number]
         if (
             cpu > self.cpu[number]
             or memory > self.memory[number]
-            or any(n > before.get(m, 0) for m, n in gpus.items())
-            or (shares and shares != self.shares[number] and _has_more(shares, self.shares[number], gpus, before))
+            or any(n > gpus_before.get(m, 0) for m, n in gpus.items())
+            or (shares and shares != self.shares[number] and _has_more(shares, self.shares[number], gpus, gpus_before))
         ):
             self.refused.clear()
         self.cpu[number] = max(0, cpu)
@@ -274,9 +274,9 @@ class Capacity:
         if request.gpu_count:
             for model in models:
                 slots += np.maximum(self.gpus.whole[model][numbers], 0) // request.gpu_count
-        for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
-            if each:
-                np.minimum(slots, free[numbers] // each, out=slots)
+        for free, per_member in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
+            if per_member:
+                np.minimum(slots, free[numbers] // per_member, out=slots)
         return int(np.minimum(slots, count).sum()) >= count
 
     def rooms(self, request: ResourceRequest, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
@@ -289,13 +289,13 @@ class Capacity:
             slots = np.full(len(pool.members), most, dtype=np.int64)
         else:
             np.minimum(slots, most, out=slots)
-        for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
-            if each:
-                here = self._of(free, pool)
+        for free, per_member in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
+            if per_member:
+                available = self._of(free, pool)
                 # A division costs ten times a comparison.
-                np.minimum(slots, here // each if most > 1 else here >= each, out=slots)
-        inside = slots > 0
-        rooms = Rooms(pool.numbers[inside], slots[inside])
+                np.minimum(slots, available // per_member if most > 1 else available >= per_member, out=slots)
+        has_room = slots > 0
+        rooms = Rooms(pool.numbers[has_room], slots[has_room])
         self.last_answer = (question, rooms)
         return rooms
 
@@ -314,8 +314,8 @@ class Capacity:
             for model in models:
                 for number in self.shared[model]:
                     if pool.flags[number]:
-                        at = int(np.searchsorted(pool.numbers, number))
-                        slots[at] += room_for_parts(self.shares[number][model], 0, request.gpu_milli)
+                        position = int(np.searchsorted(pool.numbers, number))
+                        slots[position] += room_for_parts(self.shares[number][model], 0, request.gpu_milli)
         return slots
 
     def bare_rooms(self, request: ResourceRequest, pool: NodePool, most: int) -> Rooms:
@@ -332,8 +332,8 @@ class Capacity:
         most = max((int(column.max(initial=-1)) for column in free.values()), default=-1)
         if most < 0:
             return 0, []
-        found = [(n, m) for m, column in free.items() for n in pool.numbers[column == most].tolist()]
-        return most, sorted(found)
+        holes = [(n, m) for m, column in free.items() for n in pool.numbers[column == most].tolist()]
+        return most, sorted(holes)
 
     def tightest(self, request: ResourceRequest, models: Sequence[str], pool: NodePool) -> int | None:
         """The node that one member with GPUs fits best.
@@ -440,11 +440,11 @@ class Headroom(Protocol):
 
 def _has_more(shares: SharedGpus, before: SharedGpus, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:
     """Whether something may fit on these shared devices that did not fit before. A newly opened device is no gain."""
-    for model, left in shares.items():
+    for model, parts in shares.items():
         opened = gpus_before.get(model, 0) - gpus.get(model, 0)
         before_sizes = sorted((*before.get(model, ()), *([WHOLE_GPU] * opened)), reverse=True)
-        now = sorted(left, reverse=True)
-        if len(now) > len(before_sizes) or any(a > b for a, b in zip(now, before_sizes, strict=False)):
+        sizes = sorted(parts, reverse=True)
+        if len(sizes) > len(before_sizes) or any(a > b for a, b in zip(sizes, before_sizes, strict=False)):
             return True
     return False
 

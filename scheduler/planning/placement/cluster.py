@@ -110,7 +110,7 @@ class ClusterIndex:
         "number_of",
         "rack_of",
         "racks",
-        "whole",
+        "totals",
         "with_model",
         "zone_of",
         "zones",
@@ -154,8 +154,8 @@ class ClusterIndex:
         self.with_model: dict[str, Flags] = {
             model: np.array([model in models for models in self.models_of], dtype=np.bool_) for model in self.gpu_models
         }
-        self.model_number = {model: at for at, model in enumerate(self.gpu_models)}
-        self.whole = NodeTotals(self.nodes, self.gpu_models)
+        self.model_number = {model: number for number, model in enumerate(self.gpu_models)}
+        self.totals = NodeTotals(self.nodes, self.gpu_models)
         self.rack_of, self.zone_of = _ranks(self.racks), _ranks(self.zones)
         self.everything = NodePool(range(len(self.nodes)), len(self.nodes))
         self._by_members: dict[tuple[int, ...], NodePool] = {self.everything.members: self.everything}
@@ -188,34 +188,34 @@ class ClusterIndex:
 
     def domains_of(self, level: str) -> tuple[tuple[str, ...], Ints]:
         """The sorted names of all racks or zones, and per node the number of its own."""
-        known = self._domain_numbers.get(level)
-        if known is None:
+        numbering = self._domain_numbers.get(level)
+        if numbering is None:
             names = self.domain_names(level)
-            known = self._domain_numbers[level] = (tuple(sorted(set(names))), _ranks(names))
-        return known
+            numbering = self._domain_numbers[level] = (tuple(sorted(set(names))), _ranks(names))
+        return numbering
 
     def domain(self, pool: NodePool, level: str, name: str) -> NodePool:
         """The part of ``pool`` inside one rack or zone."""
         key = (id(pool), level, name)
-        found = self._domains.get(key)
-        if found is None:
+        domain_pool = self._domains.get(key)
+        if domain_pool is None:
             names = self.domain_names(level)
-            inside: dict[str, list[int]] = {}
+            numbers_in: dict[str, list[int]] = {}
             for number in pool.members:
-                inside.setdefault(names[number], []).append(number)
-            for each, members in inside.items():
-                self._domains[id(pool), level, each] = self.pool(members)
-            found = self._domains[key] if key in self._domains else self.pool(())
-        return found
+                numbers_in.setdefault(names[number], []).append(number)
+            for domain_name, members in numbers_in.items():
+                self._domains[id(pool), level, domain_name] = self.pool(members)
+            domain_pool = self._domains[key] if key in self._domains else self.pool(())
+        return domain_pool
 
     def with_models(self, pool: NodePool, models: frozenset[str] | None) -> frozenset[int]:
         """The nodes of ``pool`` with GPUs of any of ``models``; ``None``: all nodes."""
         key = (id(pool), models)
-        found = self._with_models.get(key)
-        if found is None:
-            found = frozenset(n for n in pool.members if models is None or not models.isdisjoint(self.models_of[n]))
-            self._with_models[key] = found
-        return found
+        numbers = self._with_models.get(key)
+        if numbers is None:
+            numbers = frozenset(n for n in pool.members if models is None or not models.isdisjoint(self.models_of[n]))
+            self._with_models[key] = numbers
+        return numbers
 
     def pool(self, members: Sequence[int]) -> NodePool:
         """The pool of these nodes, in this order. It lives as long as the cluster, since caches refer to pools by
@@ -245,28 +245,28 @@ def _ranks(names: Sequence[str]) -> Ints:
 
 def least(keys: Sequence[Ints]) -> int:
     """The position of the smallest element by the first key, then by the second, and so on."""
-    at = np.flatnonzero(keys[0] == keys[0].min())
+    positions = np.flatnonzero(keys[0] == keys[0].min())
     for key in keys[1:]:
-        if len(at) == 1:
+        if len(positions) == 1:
             break
-        inside = key[at]
-        at = at[inside == inside.min()]
-    return int(at[0])
+        values = key[positions]
+        positions = positions[values == values.min()]
+    return int(positions[0])
 
 
 def smallest(keys: Sequence[Ints], count: int) -> Ints:
     """The positions of the ``count`` smallest elements, in order. In large arrays only candidates are sorted."""
     among: Ints = np.arange(len(keys[0]))
-    sure: list[Ints] = []
-    left = min(count, len(among))
+    smaller: list[Ints] = []
+    missing = min(count, len(among))
     for key in keys:
-        if len(among) <= max(_FEW, left) or not left:
+        if len(among) <= max(_FEW, missing) or not missing:
             break
-        inside = key[among]
-        last = np.partition(inside, left - 1)[left - 1]
-        sure.append(among[inside < last])
-        left -= len(sure[-1])
-        among = among[inside == last]
-    candidates = np.concatenate([*sure, among])
+        values = key[among]
+        last = np.partition(values, missing - 1)[missing - 1]
+        smaller.append(among[values < last])
+        missing -= len(smaller[-1])
+        among = among[values == last]
+    candidates = np.concatenate([*smaller, among])
     order = np.lexsort([key[candidates] for key in reversed(keys)])
     return candidates[order[:count]]

@@ -116,9 +116,9 @@ class Demand:
 
 def demand_of(gang: Gang, cluster: ClusterIndex) -> Demand:
     if gang.servers is not None or gang.spread_servers:
-        alone = [role for role in gang.roles if role.role == SERVER_ROLE]
+        server_roles = [role for role in gang.roles if role.role == SERVER_ROLE]
         trainers = _groups([role for role in gang.roles if role.role != SERVER_ROLE], cluster)
-        groups = [replace(group, is_spread=gang.spread_servers) for group in _groups(alone, cluster)]
+        groups = [replace(group, is_spread=gang.spread_servers) for group in _groups(server_roles, cluster)]
         merged = tuple(sorted((*trainers, *groups), key=_demanding_first))
         return Demand(gang, cluster.pool_of(gang), merged, trainers, None, 0)
     merged = _groups(gang.roles, cluster)

@@ -55,28 +55,28 @@ class Bookings:
 
     def _first(self, project: str, count: int) -> frozenset[int]:
         key = (project, count)
-        found = self._hidden.get(key)
-        if found is None:
+        hidden = self._hidden.get(key)
+        if hidden is None:
             number_of, booked = self._cluster.number_of, self._of_others(project)[1][:count]
-            found = frozenset(number_of[node] for b in booked for node in b.nodes if node in number_of)
-            self._hidden[key] = found
-        return found
+            hidden = frozenset(number_of[node] for b in booked for node in b.nodes if node in number_of)
+            self._hidden[key] = hidden
+        return hidden
 
     def _of_others(self, project: str) -> tuple[list[float], list[Booking]]:
         """Seconds until each booking begins (-1: has begun, so that no job ends before it), and the bookings."""
-        found = self._foreign.get(project)
-        if found is None:
+        bookings = self._foreign.get(project)
+        if bookings is None:
             booked = [b for b in self._all if b.project != project]
             begins_s = [(b.begins_at - self._now).total_seconds() for b in booked]
-            found = self._foreign[project] = ([at if at > 0 else -1.0 for at in begins_s], booked)
-        return found
+            bookings = self._foreign[project] = ([begin_s if begin_s > 0 else -1.0 for begin_s in begins_s], booked)
+        return bookings
 
-    def reason(self, project: str, run_time_s: float, wanted: frozenset[int], *, is_free: bool) -> Reason:
-        """Why a job may not use the nodes ``wanted``, which are hidden from it. ``is_free``: it would fit there now."""
+    def reason(self, project: str, run_time_s: float, hidden_nodes: frozenset[int], *, is_free: bool) -> Reason:
+        """Why a job may not use the nodes ``hidden_nodes``. ``is_free``: it would fit there now."""
         begins_s, booked = self._of_others(project)
-        names = {self._cluster.nodes[number].id for number in wanted}
-        ours = [b for b in booked[: bisect_left(begins_s, run_time_s)] if not names.isdisjoint(b.nodes)]
-        first = ours[0]
+        names = {self._cluster.nodes[number].id for number in hidden_nodes}
+        blocking = [b for b in booked[: bisect_left(begins_s, run_time_s)] if not names.isdisjoint(b.nodes)]
+        first = blocking[0]
         nodes = sorted(names & first.nodes)
         until = phrases.about(first.ends_at, self._now)
         is_on = first.begins_at <= self._now
@@ -149,53 +149,53 @@ class Eligibility:
         """
         if self.is_open:
             return snapshot
-        known: dict[tuple[str, str, str, frozenset[int]], bool] = {}
+        decisions: dict[tuple[str, str, str, frozenset[int]], bool] = {}
 
         def has_hope(job: QueuedGang) -> bool:
             if not job.gang.gpu_milli:  # whether it can run may depend on the workload profile that is being computed
                 return True
             hidden = self.bookings.hidden(job.project, job.max_hold_s)
-            question = (job.project, job.user, job.shape, hidden)
-            found = known.get(question)
-            if found is None:
+            decision_key = (job.project, job.user, job.shape, hidden)
+            is_hopeful = decisions.get(decision_key)
+            if is_hopeful is None:
                 allowed = self.quotas.check_unused(job)
-                found = isinstance(allowed, Allowed)
+                is_hopeful = isinstance(allowed, Allowed)
                 if isinstance(allowed, Allowed) and (allowed.without or hidden):
                     key = self._key(job, NodeFilter(hidden, allowed.without))
-                    found = refusal(key, self.demand(job, key)) is None
-                known[question] = found
-            return found
+                    is_hopeful = refusal(key, self.demand(job, key)) is None
+                decisions[decision_key] = is_hopeful
+            return is_hopeful
 
         return replace(snapshot, queued=tuple(job for job in snapshot.queued if has_hope(job)))
 
     def key_without_booked_nodes(self, job: QueuedGang, key: str) -> str:
         """The key for a backfill reservation: without all nodes that are ever booked for other projects."""
-        ever = self.bookings.ever_hidden(job.project)
-        narrow = self._filters.get(key, NodeFilter(frozenset(), frozenset()))
-        return key if ever == narrow.hidden else self._key(job, replace(narrow, hidden=ever))
+        ever_hidden = self.bookings.ever_hidden(job.project)
+        node_filter = self._filters.get(key, NodeFilter(frozenset(), frozenset()))
+        return key if ever_hidden == node_filter.hidden else self._key(job, replace(node_filter, hidden=ever_hidden))
 
     def filter_of(self, key: str) -> NodeFilter | None:
         """The node filter of a key; ``None``: nothing is excluded."""
         return self._filters.get(key)
 
-    def _key(self, job: QueuedGang, narrow: NodeFilter) -> str:
-        if not narrow.hidden and not narrow.without:
+    def _key(self, job: QueuedGang, node_filter: NodeFilter) -> str:
+        if not node_filter.hidden and not node_filter.without:
             return job.shape
-        parts = (narrow.hidden, narrow.without)
+        parts = (node_filter.hidden, node_filter.without)
         key = job.shape + self._numbers.setdefault(parts, f"/{len(self._numbers)}")
-        self._filters[key] = narrow
+        self._filters[key] = node_filter
         return key
 
     def demand(self, job: QueuedGang, key: str) -> Demand:
         """The demand of ``job`` under its key."""
         demand = self.demands.get(key)
         if demand is None:
-            narrow = self._filters.get(key)
-            if narrow is None:
+            node_filter = self._filters.get(key)
+            if node_filter is None:
                 demand = demand_of(job.gang, self.cluster)
                 demand = demand if self.apply_headroom is None else self.apply_headroom(demand)
             else:
-                demand = without(self.demand(job, job.shape), narrow.hidden, narrow.without, self.cluster)
+                demand = without(self.demand(job, job.shape), node_filter.hidden, node_filter.without, self.cluster)
             self.demands[key] = demand
         return demand
 

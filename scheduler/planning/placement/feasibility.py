@@ -42,10 +42,10 @@ class EmptyCluster:
 
     def node_sizes(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
         """Each node size in ``pool``, how many nodes have it, and the first of them."""
-        known = self._kinds.get(id(pool))
-        if known is None:
-            known = self._kinds[id(pool)] = self._count(pool)
-        return known
+        sizes = self._kinds.get(id(pool))
+        if sizes is None:
+            sizes = self._kinds[id(pool)] = self._count(pool)
+        return sizes
 
     def _count(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
         counts: Counter[tuple[object, ...]] = Counter()
@@ -59,8 +59,11 @@ class EmptyCluster:
     def members(self, group: MemberGroup, pool: NodePool) -> int:
         """How many members of ``group`` the empty pool holds, disregarding the rest of the gang."""
         return sum(
-            nodes * slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, 1 << 30)
-            for whole, nodes, _ in self.node_sizes(pool)
+            nodes
+            * slots_in(
+                allocatable.cpu_milli, allocatable.memory_bytes, allocatable.gpus, group.request, group.models, 1 << 30
+            )
+            for allocatable, nodes, _ in self.node_sizes(pool)
         )
 
     def refusal(self, demand: Demand) -> WaitReasonCode | None:
@@ -98,66 +101,70 @@ class EmptyCluster:
         """The node sizes of each topology domain that the gang must stay inside, without duplicate domains."""
         level = demand.gang.topology if demand.gang.topology_required else None
         key = (id(demand.pool), level)
-        known = self._domain_kinds.get(key)
-        if known is None:
+        domain_kinds = self._domain_kinds.get(key)
+        if domain_kinds is None:
             pools = [demand.pool]
             if level == "node":
                 pools = [NodePool((number,), len(self.cluster.nodes)) for number in demand.pool.members]
             elif level is not None:
                 names = self.cluster.domain_names(level)
-                inside = sorted({names[number] for number in demand.pool.members})
-                pools = [self.cluster.domain(demand.pool, level, name) for name in inside]
+                domain_names = sorted({names[number] for number in demand.pool.members})
+                pools = [self.cluster.domain(demand.pool, level, name) for name in domain_names]
             distinct: dict[tuple[object, ...], tuple[_Kind, ...]] = {}
             for pool in pools:
-                kinds = tuple((whole, nodes) for whole, nodes, _ in self._count(pool))
-                distinct.setdefault(tuple(sorted((*_size(whole), nodes) for whole, nodes in kinds)), kinds)
-            known = self._domain_kinds[key] = list(distinct.values())
-        return known
+                kinds = tuple((allocatable, nodes) for allocatable, nodes, _ in self._count(pool))
+                distinct.setdefault(tuple(sorted((*_size(allocatable), nodes) for allocatable, nodes in kinds)), kinds)
+            domain_kinds = self._domain_kinds[key] = list(distinct.values())
+        return domain_kinds
 
     def has_model(self, group: MemberGroup, pool: NodePool) -> bool:
-        return any(whole.gpus.get(model, 0) > 0 for whole, _, _ in self.node_sizes(pool) for model in group.models)
+        return any(
+            allocatable.gpus.get(model, 0) > 0 for allocatable, _, _ in self.node_sizes(pool) for model in group.models
+        )
 
 
-def _size(whole: Amounts) -> tuple[object, ...]:
-    return whole.cpu_milli, whole.memory_bytes, tuple(sorted(whole.gpus.items()))
+def _size(allocatable: Amounts) -> tuple[object, ...]:
+    return allocatable.cpu_milli, allocatable.memory_bytes, tuple(sorted(allocatable.gpus.items()))
 
 
 def _surely_fits(groups: tuple[MemberGroup, ...], kinds: tuple[_Kind, ...]) -> bool:
     """A quick sufficient test: all on one empty node, or each group on whole nodes of its own."""
-    if any(_fit_on_one(groups, whole) for whole, _ in kinds):
+    if any(_fit_on_one(groups, allocatable) for allocatable, _ in kinds):
         return True
-    left = [nodes for _, nodes in kinds]
+    unused_nodes = [nodes for _, nodes in kinds]
     for group in groups:
         missing = group.count
         # Node sizes that waste the fewest GPUs first, so that groups without GPUs leave those nodes to the others.
-        for at in sorted(range(len(kinds)), key=lambda at: (kinds[at][0].gpu_count, at)):
-            slots = _slots(kinds[at][0], group)
+        for position in sorted(range(len(kinds)), key=lambda position: (kinds[position][0].gpu_count, position)):
+            slots = _slots(kinds[position][0], group)
             if slots and missing > 0:
-                taken = min(left[at], -(-missing // slots))
-                left[at] -= taken
-                missing -= taken * slots
+                used_nodes = min(unused_nodes[position], -(-missing // slots))
+                unused_nodes[position] -= used_nodes
+                missing -= used_nodes * slots
         if missing > 0:
             return False
     return True
 
 
-def _fit_on_one(groups: tuple[MemberGroup, ...], whole: Amounts) -> bool:
+def _fit_on_one(groups: tuple[MemberGroup, ...], allocatable: Amounts) -> bool:
     cpu = memory = gpus = parts = 0
     for group in groups:
         cpu += group.count * group.request.cpu_milli
         memory += group.count * group.request.memory_bytes
         gpus += group.count * group.request.gpu_count
         parts += -(-group.count // (WHOLE_GPU // group.request.gpu_milli)) if group.request.gpu_milli else 0
-    if len(whole.gpus) > 1 or cpu > whole.cpu_milli or memory > whole.memory_bytes:
+    if len(allocatable.gpus) > 1 or cpu > allocatable.cpu_milli or memory > allocatable.memory_bytes:
         return False
-    if gpus + parts > whole.gpu_count:
+    if gpus + parts > allocatable.gpu_count:
         return False
     # One model on the node, so sums decide; each group must accept it.
-    return all(not g.request.uses_gpu or any(whole.gpus.get(m, 0) for m in g.models) for g in groups)
+    return all(not g.request.uses_gpu or any(allocatable.gpus.get(m, 0) for m in g.models) for g in groups)
 
 
-def _slots(whole: Amounts, group: MemberGroup) -> int:
-    return slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count)
+def _slots(allocatable: Amounts, group: MemberGroup) -> int:
+    return slots_in(
+        allocatable.cpu_milli, allocatable.memory_bytes, allocatable.gpus, group.request, group.models, group.count
+    )
 
 
 class Infeasibility:
@@ -165,9 +172,9 @@ class Infeasibility:
 
     def __init__(self, empty: EmptyCluster) -> None:
         self.empty = empty
-        self._known: dict[str, WaitReasonCode | None] = {}
+        self._reasons: dict[str, WaitReasonCode | None] = {}
 
     def reason(self, key: str, demand: Demand) -> WaitReasonCode | None:
-        if key not in self._known:
-            self._known[key] = self.empty.refusal(demand)
-        return self._known[key]
+        if key not in self._reasons:
+            self._reasons[key] = self.empty.refusal(demand)
+        return self._reasons[key]

@@ -120,8 +120,8 @@ def _prior(cluster: ClusterIndex) -> list[ResourceRequest]:
     }
     shares: dict[str, tuple[int, int]] = {}
     for model, cpu, memory in sorted(kinds):
-        least = shares.get(model, (cpu, memory))
-        shares[model] = (min(least[0], cpu), min(least[1], memory))
+        smallest = shares.get(model, (cpu, memory))
+        shares[model] = (min(smallest[0], cpu), min(smallest[1], memory))
     return [
         ResourceRequest(size * cpu, size * memory, size, (model,))
         for model, (cpu, memory) in shares.items()
@@ -136,10 +136,12 @@ class _Table:
     def __init__(self, typical: WorkloadProfile, models: Sequence[str]) -> None:
         self.columns: dict[str, tuple[_Floats, _Floats, _Floats, _Floats, _Floats]] = {}
         for model in models:
-            mine = [(r, w) for r, w in typical.requests if not r.gpu_models or accepted_models(r.gpu_models, (model,))]
+            matching = [
+                (r, w) for r, w in typical.requests if not r.gpu_models or accepted_models(r.gpu_models, (model,))
+            ]
             requested = np.array(
-                [(r.cpu_milli, r.memory_bytes, r.gpu_count, r.gpu_milli, w) for r, w in mine], dtype=np.float64
-            ).reshape(len(mine), 5)
+                [(r.cpu_milli, r.memory_bytes, r.gpu_count, r.gpu_milli, w) for r, w in matching], dtype=np.float64
+            ).reshape(len(matching), 5)
             cpu, memory, whole, part, weight = requested.T
             total = weight.sum()
             self.columns[model] = (np.maximum(cpu, 1), np.maximum(memory, 1), whole, part, weight / (total or 1.0))
@@ -230,17 +232,17 @@ class Fragments:
 
     def copy(self, capacity: FreeColumns) -> Fragments:
         """The same for a copy of the capacity."""
-        twin = Fragments.__new__(Fragments)
+        clone = Fragments.__new__(Fragments)
         for name in ("table", "weights", "rows", "rows_of", "node_of", "models", "model_of", "flags", "by_models"):
-            setattr(twin, name, getattr(self, name))
-        twin.capacity = capacity
-        twin.numbers = self.numbers.copy()
-        twin.states = self.states.copy()
-        twin.amounts = self.amounts.copy()
-        twin.values = self.values.copy()
-        twin.scores = {}
-        twin.state_of = self.state_of.copy()
-        return twin
+            setattr(clone, name, getattr(self, name))
+        clone.capacity = capacity
+        clone.numbers = self.numbers.copy()
+        clone.states = self.states.copy()
+        clone.amounts = self.amounts.copy()
+        clone.values = self.values.copy()
+        clone.scores = {}
+        clone.state_of = self.state_of.copy()
+        return clone
 
     def changed(self, number: int) -> None:
         """The free amounts of a node have changed."""
@@ -254,19 +256,19 @@ class Fragments:
         capacity, count = self.capacity, len(self.rows)
         whole = np.zeros(count, dtype=np.int64)
         for model, number in self.models.items():
-            mine = self.model_of == number
-            whole[mine] = np.maximum(capacity.gpus.whole[model][self.node_of[mine]], 0)
+            of_model = self.model_of == number
+            whole[of_model] = np.maximum(capacity.gpus.whole[model][self.node_of[of_model]], 0)
         # Rows with shared devices equal no other row.
-        own = np.zeros(count, dtype=np.int64)
-        shared = [row for at, parts in enumerate(capacity.shares) if parts for row in self.rows_of.get(at, ())]
-        own[shared] = 1 + np.arange(len(shared))
-        columns = [self.model_of, capacity.cpus[self.node_of], capacity.memories[self.node_of], whole, own]
+        shared_ids = np.zeros(count, dtype=np.int64)
+        shared = [row for node, parts in enumerate(capacity.shares) if parts for row in self.rows_of.get(node, ())]
+        shared_ids[shared] = 1 + np.arange(len(shared))
+        columns = [self.model_of, capacity.cpus[self.node_of], capacity.memories[self.node_of], whole, shared_ids]
         _, firsts, alike = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
         numbers = np.zeros(len(firsts), dtype=np.int64)
         for kind in np.argsort(firsts).tolist():
             numbers[kind] = self._state(int(firsts[kind]))
-        found: _Ints = numbers[alike.reshape(-1)]
-        return found
+        state_numbers: _Ints = numbers[alike.reshape(-1)]
+        return state_numbers
 
     def _state(self, row: int) -> int:
         number, model = self.rows[row]
@@ -274,14 +276,14 @@ class Fragments:
         whole = capacity.gpus[number].get(model, 0)
         shares = capacity.shares[number].get(model, ())
         state = (model, capacity.cpu[number], capacity.memory[number], max(0, whole), shares)
-        known = self.numbers.get(state)
-        if known is None:
-            known = self.numbers[state] = len(self.states)
+        state_number = self.numbers.get(state)
+        if state_number is None:
+            state_number = self.numbers[state] = len(self.states)
             self.states.append(state)
-            if known == len(self.amounts):
+            if state_number == len(self.amounts):
                 self.amounts = np.concatenate([self.amounts, np.zeros_like(self.amounts)])
-            self.amounts[known] = (state[1], state[2], state[3], shares[-1] if shares else 0)
-        return known
+            self.amounts[state_number] = (state[1], state[2], state[3], shares[-1] if shares else 0)
+        return state_number
 
     def choose(
         self, request: ResourceRequest, models: Sequence[str], pool: NodePool, among: _Flags | None = None
@@ -309,19 +311,19 @@ class Fragments:
         return None if keys[row] >= _UNSEEN else self.rows[row][0]
 
     def _allowed(self, pool: NodePool, models: Sequence[str]) -> _Flags | None:
-        found = self.flags.get(id(pool))
-        if found is None or found[0] is not pool:
-            inside = np.frombuffer(bytes(pool.flags), dtype=np.uint8)[self.node_of].astype(np.bool_)
-            found = self.flags[id(pool)] = (pool, None if inside.all() else inside)
-        wanted = tuple(models)
-        if wanted not in self.by_models:
-            is_any = not wanted or len(wanted) == len(self.models)
-            numbers = [self.models[model] for model in wanted if model in self.models]
-            self.by_models[wanted] = None if is_any else np.isin(self.model_of, numbers)
-        among = self.by_models[wanted]
-        if found[1] is None or among is None:
-            return among if found[1] is None else found[1]
-        return found[1] & among
+        pool_rows = self.flags.get(id(pool))
+        if pool_rows is None or pool_rows[0] is not pool:
+            in_pool = np.frombuffer(bytes(pool.flags), dtype=np.uint8)[self.node_of].astype(np.bool_)
+            pool_rows = self.flags[id(pool)] = (pool, None if in_pool.all() else in_pool)
+        model_names = tuple(models)
+        if model_names not in self.by_models:
+            is_any = not model_names or len(model_names) == len(self.models)
+            numbers = [self.models[model] for model in model_names if model in self.models]
+            self.by_models[model_names] = None if is_any else np.isin(self.model_of, numbers)
+        among = self.by_models[model_names]
+        if pool_rows[1] is None or among is None:
+            return among if pool_rows[1] is None else pool_rows[1]
+        return pool_rows[1] & among
 
     def _scores(self, request: ResourceRequest) -> _Scores:
         requested = _request_key(request)
@@ -352,18 +354,18 @@ class Fragments:
             if request.gpu_milli:  # an open device is tighter than any hole
                 tight[part[has_room] >= request.gpu_milli] -= 1 << 50
             fresh = fresh[np.argpartition(tight, scores.few)[: scores.few]]
-        own = WHOLE_GPU * request.gpu_count + request.gpu_milli
+        own_milli = WHOLE_GPU * request.gpu_count + request.gpu_milli
         by_model: dict[str, list[tuple[int, _Amounts]]] = {}
         for number in fresh.tolist():
             state = self.states[number]
             by_model.setdefault(state[0], []).append((number, _after(state, request)))
-        for model, found in by_model.items():
-            unknown = [number for number, _ in found if number not in self.values]
-            requested = [self.states[number][1:] for number in unknown] + [after for _, after in found]
+        for model, numbered in by_model.items():
+            unknown = [number for number, _ in numbered if number not in self.values]
+            requested = [self.states[number][1:] for number in unknown] + [after for _, after in numbered]
             usable = self.table.usable(model, requested).tolist()
             self.values.update(zip(unknown, usable, strict=False))
-            for (number, after), value in zip(found, usable[len(unknown) :], strict=True):
-                scores.keys[number] = _key(self.values[number] - value - own, after)
+            for (number, after), value in zip(numbered, usable[len(unknown) :], strict=True):
+                scores.keys[number] = _key(self.values[number] - value - own_milli, after)
 
 
 def _request_key(request: ResourceRequest) -> _RequestKey:

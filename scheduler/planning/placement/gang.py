@@ -60,9 +60,9 @@ def _on_one_node(demand: Demand, capacity: Capacity, pool: NodePool, budget: Sea
     """The whole gang on the node with the best fit."""
     if demand.is_scattered:
         return None
-    whole = demand.as_one
-    if whole is not None:
-        request, models = whole
+    single_request = demand.as_one
+    if single_request is not None:
+        request, models = single_request
         number = capacity.tightest(request, models, pool) if models else capacity.tightest_bare(request, pool)
         draft = None if number is None else _all_on(number, demand, capacity, budget)
         if draft is not None:
@@ -150,12 +150,12 @@ def _scattered(demand: Demand, capacity: Capacity, pool: NodePool, budget: Searc
     cluster.
     """
     servers = [group for group in demand.merged if group.is_servers]
-    others = [group for group in demand.merged if not group.is_servers]
+    trainers = [group for group in demand.merged if not group.is_servers]
     is_apart = demand.gang.servers == "apart"
-    for first, then in ((others, servers), (servers, others)):
+    for first, second in ((trainers, servers), (servers, trainers)):
         draft = PartialPlacement(capacity)
-        for group in (*first, *then):
-            if is_apart and then and group is then[0]:
+        for group in (*first, *second):
+            if is_apart and second and group is second[0]:
                 draft.banned = frozenset(draft.left)
             picks = fill(draft, group, pool)
             if picks is None:
@@ -176,16 +176,16 @@ def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> Partia
     servers = demand.servers
     if draft is None or servers is None:
         return None
-    beside = _beside(draft, servers, draft.picks[demand.companion][1], pool)
-    placed = sum(pick.count for pick in beside)
-    trial = _twin(draft)
-    trial.add(servers, beside)
+    adjacent = _adjacent_servers(draft, servers, draft.picks[demand.companion][1], pool)
+    placed = sum(pick.count for pick in adjacent)
+    with_adjacent = _copy_of(draft)
+    with_adjacent.add(servers, adjacent)
     if placed == servers.count:
-        return trial
-    rest = fill(trial, MemberGroup(servers.request, (), servers.count - placed, ()), pool)
-    if rest is None:
+        return with_adjacent
+    distant = fill(with_adjacent, MemberGroup(servers.request, (), servers.count - placed, ()), pool)
+    if distant is None:
         return None
-    draft.add(servers, _joined([*beside, *rest]))
+    draft.add(servers, _joined([*adjacent, *distant]))
     return draft
 
 
@@ -194,8 +194,10 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: NodePool) -> Partial
     servers, workers = demand.servers, demand.trainers[demand.companion]
     if servers is None:
         return None
-    each, more = divmod(servers.count, workers.count)
-    bundles = [(members, each + extra) for members, extra in ((more, 1), (workers.count - more, 0)) if members]
+    per_worker, remainder = divmod(servers.count, workers.count)
+    bundles = [
+        (members, per_worker + extra) for members, extra in ((remainder, 1), (workers.count - remainder, 0)) if members
+    ]
     draft = PartialPlacement(capacity)
     worker_picks: list[Pick] = []
     server_picks: list[Pick] = []
@@ -216,17 +218,17 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: NodePool) -> Partial
                 draft.take(pick.number, request, pick.model, pick.count)
             worker_picks += picks
             server_picks += [Pick(p.number, None, p.count * with_servers) for p in picks if with_servers]
-    made = PartialPlacement(capacity)
+    placement = PartialPlacement(capacity)
     for group, group_picks in draft.picks:
-        made.add(group, group_picks)
-    made.add(workers, _joined(worker_picks))
-    beside = _beside(made, servers, made.picks[-1][1], pool)
+        placement.add(group, group_picks)
+    placement.add(workers, _joined(worker_picks))
+    adjacent = _adjacent_servers(placement, servers, placement.picks[-1][1], pool)
     # Spread evenly where that fits; the bundles' own places fit in any case.
-    made.add(servers, beside if sum(p.count for p in beside) == servers.count else _joined(server_picks))
-    return made if made.is_sound() else None
+    placement.add(servers, adjacent if sum(p.count for p in adjacent) == servers.count else _joined(server_picks))
+    return placement if placement.is_sound() else None
 
 
-def _beside(draft: PartialPlacement, servers: MemberGroup, workers: list[Pick], pool: NodePool) -> list[Pick]:
+def _adjacent_servers(draft: PartialPlacement, servers: MemberGroup, workers: list[Pick], pool: NodePool) -> list[Pick]:
     """Servers on the workers' nodes in proportion to the workers there, as many as have room."""
     weights: dict[int, int] = {}
     for pick in workers:
@@ -235,11 +237,11 @@ def _beside(draft: PartialPlacement, servers: MemberGroup, workers: list[Pick], 
     heap = [(1 / weights[n], order, n) for order, n in enumerate(weights) if room.get(n)]
     heapq.heapify(heap)
     placed: dict[int, int] = {}
-    left = servers.count
-    while left and heap:
+    unplaced = servers.count
+    while unplaced and heap:
         _, order, number = heapq.heappop(heap)
         placed[number] = placed.get(number, 0) + 1
-        left -= 1
+        unplaced -= 1
         if placed[number] < room[number]:
             heapq.heappush(heap, ((placed[number] + 1) / weights[number], order, number))
     return [Pick(n, None, placed[n]) for n in weights if n in placed]
@@ -255,11 +257,11 @@ def _sum(worker: ResourceRequest, server: ResourceRequest, servers: int) -> Reso
     )
 
 
-def _twin(draft: PartialPlacement) -> PartialPlacement:
-    twin = PartialPlacement(draft.capacity)
-    twin.left = dict(draft.left)
-    twin.picks = list(draft.picks)
-    return twin
+def _copy_of(draft: PartialPlacement) -> PartialPlacement:
+    copied = PartialPlacement(draft.capacity)
+    copied.left = dict(draft.left)
+    copied.picks = list(draft.picks)
+    return copied
 
 
 def _joined(picks: list[Pick]) -> list[Pick]:
@@ -277,10 +279,10 @@ def _domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator
     """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, best fit first."""
     cluster = capacity.cluster
     names, room = _room_by_domain(demand, capacity, level)
-    able = np.flatnonzero(room >= demand.merged[0].count)
-    by_room: list[int] = able[np.lexsort((able, room[able]))].tolist()
-    for at in by_room:
-        yield cluster.domain(demand.pool, level, names[at])
+    large_enough = np.flatnonzero(room >= demand.merged[0].count)
+    by_room: list[int] = large_enough[np.lexsort((large_enough, room[large_enough]))].tolist()
+    for position in by_room:
+        yield cluster.domain(demand.pool, level, names[position])
 
 
 def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, int]:
@@ -291,10 +293,10 @@ def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, in
         number, most = min(rooms, key=lambda room: (-room[1], room[0]), default=(-1, 0))
         return (capacity.cluster.nodes[number].id, most) if most else ("", 0)
     names, room = _room_by_domain(demand, capacity, level)
-    at = int(room.argmax()) if len(room) else -1
-    if at < 0 or not room[at]:
+    position = int(room.argmax()) if len(room) else -1
+    if position < 0 or not room[position]:
         return "", 0
-    name, most = names[at], int(room[at])
+    name, most = names[position], int(room[position])
     return (name if name.startswith("node ") else f"{level} {name}"), min(most, demand.merged[0].count)
 
 

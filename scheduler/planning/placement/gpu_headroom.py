@@ -59,10 +59,10 @@ def _of_one(request: ResourceRequest, members: float, amount: int) -> tuple[int,
 
 def _enough(requested: Sequence[tuple[int, float]]) -> int:
     """The smallest amount that suffices for the fraction ``_ENOUGH_FOR`` of the GPUs."""
-    left = _ENOUGH_FOR * sum(gpus for _, gpus in requested)
+    missing = _ENOUGH_FOR * sum(gpus for _, gpus in requested)
     for amount, gpus in sorted(requested):
-        left -= gpus
-        if left <= 0:
+        missing -= gpus
+        if missing <= 0:
             return amount
     return 0
 
@@ -95,21 +95,23 @@ class GpuHeadroom:
         self.empty = empty
         self._typical = typical
         self._is_as_if_free = as_if_free
-        self._bare: dict[int, NodePool] = {}
-        self._twin: GpuHeadroom | None = None
+        self._cpu_pools: dict[int, NodePool] = {}
+        self._all_free: GpuHeadroom | None = None
 
     @cached_property
     def per_gpu(self) -> Mapping[str, _Columns]:
         """By model with demand, the headroom of each of its GPUs on each node."""
-        found: dict[str, _Columns] = {}
-        whole, cluster = self.cluster.whole, self.cluster
-        gpus = np.maximum(sum(whole.gpus.values(), np.zeros(len(cluster.nodes), dtype=np.int64)), 1)
+        columns: dict[str, _Columns] = {}
+        totals, cluster = self.cluster.totals, self.cluster
+        gpus = np.maximum(sum(totals.gpus.values(), np.zeros(len(cluster.nodes), dtype=np.int64)), 1)
         typical = self._typical() if cluster.gpu_models else WorkloadProfile()
         for model in cluster.gpu_models:
             cpu, memory = headroom_per_gpu(typical, model)
             if cpu or memory:
-                found[model] = _Columns(np.minimum(cpu, whole.cpu // gpus), np.minimum(memory, whole.memory // gpus))
-        return found
+                columns[model] = _Columns(
+                    np.minimum(cpu, totals.cpu // gpus), np.minimum(memory, totals.memory // gpus)
+                )
+        return columns
 
     @property
     def is_active(self) -> bool:
@@ -118,10 +120,10 @@ class GpuHeadroom:
     @property
     def as_if_free(self) -> GpuHeadroom:
         """The same rule, counting all GPUs of a node as free."""
-        if self._twin is None:
-            self._twin = GpuHeadroom(self.cluster, self._typical, self.empty, as_if_free=True)
-            self._twin.__dict__["per_gpu"] = self.per_gpu
-        return self._twin
+        if self._all_free is None:
+            self._all_free = GpuHeadroom(self.cluster, self._typical, self.empty, as_if_free=True)
+            self._all_free.__dict__["per_gpu"] = self.per_gpu
+        return self._all_free
 
     # ---- bound gangs ----
 
@@ -138,13 +140,13 @@ class GpuHeadroom:
         """The demand for the reservation of a bound gang: on nodes without GPUs alone, if these could hold it."""
         if not demand.respects_headroom or not self.is_active:
             return demand
-        bare = self._bare.get(id(demand.pool))
-        if bare is None:
+        cpu_pool = self._cpu_pools.get(id(demand.pool))
+        if cpu_pool is None:
             has_gpus = self.cluster.has_gpus
-            bare = self.cluster.pool([number for number in demand.pool.members if not has_gpus[number]])
-            self._bare[id(demand.pool)] = bare
-        there = replace(demand, pool=bare)
-        return there if bare.members and self.empty.refusal(there) is None else demand
+            cpu_pool = self.cluster.pool([number for number in demand.pool.members if not has_gpus[number]])
+            self._cpu_pools[id(demand.pool)] = cpu_pool
+        on_cpu_pool = replace(demand, pool=cpu_pool)
+        return on_cpu_pool if cpu_pool.members and self.empty.refusal(on_cpu_pool) is None else demand
 
     # ---- reserved amounts ----
 
@@ -159,30 +161,30 @@ class GpuHeadroom:
     def reserved(self, capacity: Capacity) -> tuple[Ints, Ints]:
         """CPU and memory reserved on each node."""
         cpu, memory = np.zeros_like(capacity.cpus), np.zeros_like(capacity.memories)
-        for model, each in self.per_gpu.items():
+        for model, per_gpu in self.per_gpu.items():
             if self._is_as_if_free:
-                milli = WHOLE_GPU * self.cluster.whole.gpus[model]
+                milli = WHOLE_GPU * self.cluster.totals.gpus[model]
             else:
                 milli = WHOLE_GPU * np.maximum(capacity.gpus.whole[model], 0)
                 for number in capacity.shared[model]:
                     milli[number] += sum(capacity.shares[number].get(model, ()))
-            cpu += milli * each.cpu // WHOLE_GPU
-            memory += milli * each.memory // WHOLE_GPU
+            cpu += milli * per_gpu.cpu // WHOLE_GPU
+            memory += milli * per_gpu.memory // WHOLE_GPU
         return cpu, memory
 
     def reserved_on(self, number: int, gpus: Mapping[str, int], shares: SharedGpus) -> _PerGpu:
         """CPU and memory reserved on one node on which these devices are free."""
         cpu = memory = 0
         for model in self.cluster.models_of[number]:
-            each = self.per_gpu.get(model)
-            if each is None:
+            per_gpu = self.per_gpu.get(model)
+            if per_gpu is None:
                 continue
             if self._is_as_if_free:
-                milli = WHOLE_GPU * int(self.cluster.whole.gpus[model][number])
+                milli = WHOLE_GPU * int(self.cluster.totals.gpus[model][number])
             else:
                 milli = WHOLE_GPU * max(0, gpus.get(model, 0)) + sum(shares.get(model, ()))
-            cpu += milli * int(each.cpu[number]) // WHOLE_GPU
-            memory += milli * int(each.memory[number]) // WHOLE_GPU
+            cpu += milli * int(per_gpu.cpu[number]) // WHOLE_GPU
+            memory += milli * int(per_gpu.memory[number]) // WHOLE_GPU
         return cpu, memory
 
     def left_beyond(self, number: int, left: FreeAmounts) -> FreeAmounts:
@@ -194,9 +196,11 @@ class GpuHeadroom:
     def shares_left(self) -> Ints:
         """By node, the part of each GPU's CPU share that the headroom never reserves."""
         reserved_share = self.cluster.cpu_shares.copy()
-        for model, here in self.cluster.with_model.items():
-            each = self.per_gpu.get(model)
-            reserved_share[here] = np.minimum(reserved_share[here], 0 if each is None else each.cpu[here])
+        for model, has_model in self.cluster.with_model.items():
+            per_gpu = self.per_gpu.get(model)
+            reserved_share[has_model] = np.minimum(
+                reserved_share[has_model], 0 if per_gpu is None else per_gpu.cpu[has_model]
+            )
         return self.cluster.cpu_shares - reserved_share
 
     def lend(self, reservation: BackfillReservation, free: Capacity) -> BackfillReservation:
@@ -205,7 +209,7 @@ class GpuHeadroom:
             return reservation
         return replace(
             reservation,
-            beside={number: self._lent(number, left, free) for number, left in reservation.beside.items()},
+            backfillable={number: self._lent(number, left, free) for number, left in reservation.backfillable.items()},
         )
 
     def _lent(self, number: int, left: FreeAmounts, free: Capacity) -> FreeAmounts:

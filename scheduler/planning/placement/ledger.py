@@ -27,13 +27,13 @@ REFUSED = -NEVER
 class BackfillReservation:
     """Backfill reservation: nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: unknown).
 
-    ``beside``: per reserved node, what other jobs may use meanwhile even if they do not end before the start.
+    ``backfillable``: per reserved node, what other jobs may use meanwhile even if they do not end before the start.
     """
 
     job: QueuedGang
     demand: Demand
     start_s: float | None
-    beside: Mapping[int, FreeAmounts]
+    backfillable: Mapping[int, FreeAmounts]
 
     @property
     def opens_s(self) -> float:
@@ -49,13 +49,13 @@ class Ledger:
         the unknown one (-1) first. views: ``views[k]`` respects the reservations of the first ``k`` moments.
     """
 
-    __slots__ = ("_beside", "_holder", "backfill_reservations", "opens_s", "views")
+    __slots__ = ("_backfillable", "_holder", "backfill_reservations", "opens_s", "views")
 
     def __init__(self, free: Capacity) -> None:
         self.backfill_reservations: list[BackfillReservation] = []
         self.opens_s: list[float] = []
         self.views = [free]
-        self._beside: dict[int, FreeAmounts] = {}
+        self._backfillable: dict[int, FreeAmounts] = {}
         self._holder: dict[int, BackfillReservation] = {}
 
     @property
@@ -83,26 +83,26 @@ class Ledger:
     def reserve(self, reservation: BackfillReservation) -> None:
         """Add a reservation. Its nodes must not be reserved yet."""
         self.backfill_reservations.append(reservation)
-        for number, amounts in reservation.beside.items():
-            self._beside[number] = amounts
+        for number, amounts in reservation.backfillable.items():
+            self._backfillable[number] = amounts
             self._holder[number] = reservation
         at = bisect_left(self.opens_s, reservation.opens_s)
         if at == len(self.opens_s) or self.opens_s[at] != reservation.opens_s:
             self.opens_s.insert(at, reservation.opens_s)
             self.views.insert(at + 1, self.views[at].copy(parent=self.free))
         for view in self.views[at + 1 :]:
-            for number in reservation.beside:
+            for number in reservation.backfillable:
                 self._show(view, number, is_held=True)
 
     def start(self, draft: PartialPlacement, run_time_s: float) -> None:
         """Subtract a gang's amounts from all views. Where an amount is not free yet, the free part is subtracted."""
         free = self.free
         for number, request, model, members in draft.uses():
-            here = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
-            free.put(number, *_taken(here, request, model, members))
+            amounts = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
+            free.put(number, *_without_members(amounts, request, model, members))
             holder = self._holder.get(number)
             if holder is not None and run_time_s > holder.opens_s:
-                self._beside[number] = subtract(self._beside[number], request, model, members)
+                self._backfillable[number] = subtract(self._backfillable[number], request, model, members)
             for opens_s, view in zip(self.opens_s, self.views[1:], strict=True):
                 self._show(view, number, is_held=holder is not None and holder.opens_s <= opens_s)
 
@@ -111,29 +111,35 @@ class Ledger:
         if not is_held:
             view.put(number, free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
             return
-        cpu, memory, gpus, shares = self._beside[number]
+        cpu, memory, gpus, shares = self._backfillable[number]
         whole_gpus = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
         parts: SharedGpus = free.shares[number]
         if parts or shares:
-            parts = {model: _both(left, shares.get(model, ())) for model, left in parts.items()}
+            parts = {model: _common_parts(left, shares.get(model, ())) for model, left in parts.items()}
         view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), whole_gpus, parts)
 
 
-def _taken(here: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
-    """``here`` without ``members``. A part of a GPU leaves no remainder on a device that is not free."""
+def _without_members(amounts: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
+    """``amounts`` without ``members``. A part of a GPU leaves no remainder on a device that is not free."""
     if model is None or not request.gpu_milli:
-        return subtract(here, request, model, members)
+        return subtract(amounts, request, model, members)
     for _ in range(members):
-        cpu, memory, gpus, shares = subtract(here, request, model, 1)
-        is_opened = gpus.get(model, 0) < here[2].get(model, 0)
-        here = (cpu, memory, here[2], here[3]) if is_opened and gpus[model] < 0 else (cpu, memory, gpus, shares)
-    return here
+        cpu, memory, gpus, shares = subtract(amounts, request, model, 1)
+        is_opened = gpus.get(model, 0) < amounts[2].get(model, 0)
+        amounts = (
+            (cpu, memory, amounts[2], amounts[3]) if is_opened and gpus[model] < 0 else (cpu, memory, gpus, shares)
+        )
+    return amounts
 
 
-def _both(now: tuple[int, ...], beside: tuple[int, ...]) -> tuple[int, ...]:
+def _common_parts(free_now: tuple[int, ...], backfillable: tuple[int, ...]) -> tuple[int, ...]:
     """What is left on shared devices both now and next to a reservation.
 
     Nothing where a device is shared only now: it becomes whole, perhaps for the gang, and best fit could put a part
     there.
     """
-    return tuple(min(pair) for pair in zip(now, beside, strict=True)) if len(now) == len(beside) else ()
+    return (
+        tuple(min(pair) for pair in zip(free_now, backfillable, strict=True))
+        if len(free_now) == len(backfillable)
+        else ()
+    )

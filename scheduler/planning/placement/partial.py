@@ -34,11 +34,11 @@ def subtract(left: FreeAmounts, request: ResourceRequest, model: str | None, mem
         if request.gpu_count:
             gpus = {**gpus, model: gpus.get(model, 0) - members * request.gpu_count}
         elif request.gpu_milli:
-            parts, whole = shares.get(model, ()), gpus.get(model, 0)
+            parts, whole_devices = shares.get(model, ()), gpus.get(model, 0)
             for _ in range(members):
                 parts, opened = after_part(parts, request.gpu_milli)
-                whole -= opened
-            gpus, shares = {**gpus, model: whole}, {**shares, model: parts}
+                whole_devices -= opened
+            gpus, shares = {**gpus, model: whole_devices}, {**shares, model: parts}
     return cpu - members * request.cpu_milli, memory - members * request.memory_bytes, gpus, shares
 
 
@@ -74,14 +74,14 @@ class PartialPlacement:
         if not self.left or not len(rooms):
             return rooms
         slots = rooms.slots.copy()
-        for at in np.flatnonzero(self.among(rooms.numbers, self.left)).tolist():
-            slots[at] = self.slots(int(rooms.numbers[at]), request, models, most)
+        for position in np.flatnonzero(self.among(rooms.numbers, self.left)).tolist():
+            slots[position] = self.slots(int(rooms.numbers[position]), request, models, most)
         return Rooms(rooms.numbers, slots).where(slots > 0)
 
-    def among(self, numbers: Ints, some: Collection[int]) -> Flags:
+    def among(self, numbers: Ints, nodes: Collection[int]) -> Flags:
         """Which of ``numbers`` are among ``some``."""
         flags = np.zeros(len(self.capacity.cpu), dtype=np.bool_)
-        flags[list(some)] = True
+        flags[list(nodes)] = True
         return flags[numbers]
 
     def columns(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
@@ -89,9 +89,13 @@ class PartialPlacement:
         capacity = self.capacity
         cpu, memory, gpus = capacity.cpus[numbers], capacity.memories[numbers], capacity.free_gpus(numbers)
         if self.left and len(numbers):
-            for at in np.flatnonzero(self.among(numbers, self.left)).tolist():
-                left = self.left[int(numbers[at])]
-                cpu[at], memory[at], gpus[at] = left[0], left[1], sum(max(0, count) for count in left[2].values())
+            for position in np.flatnonzero(self.among(numbers, self.left)).tolist():
+                left = self.left[int(numbers[position])]
+                cpu[position], memory[position], gpus[position] = (
+                    left[0],
+                    left[1],
+                    sum(max(0, count) for count in left[2].values()),
+                )
         return cpu, memory, gpus
 
     def take(self, number: int, request: ResourceRequest, model: str | None, count: int) -> None:
@@ -106,10 +110,10 @@ class PartialPlacement:
 
     def copied_to(self, capacity: Capacity) -> PartialPlacement:
         """The same placement on another capacity, which must have room for it."""
-        made = PartialPlacement(capacity)
+        placement = PartialPlacement(capacity)
         for group, picks in self.picks:
-            made.add(group, picks)
-        return made
+            placement.add(group, picks)
+        return placement
 
     def uses(self) -> list[tuple[int, ResourceRequest, str | None, int]]:
         """What it takes: (node, request of one member, model, members); larger GPU parts first, the order of device
@@ -132,13 +136,13 @@ class PartialPlacement:
             return True
         capacity, left = self.capacity, dict[int, FreeAmounts]()
         for number, request, model, members in self.uses():
-            before = left.get(number) or (
+            amounts = left.get(number) or (
                 capacity.cpu[number],
                 capacity.memory[number],
                 capacity.gpus[number],
                 capacity.shares[number],
             )
-            left[number] = subtract(before, request, model, members)
+            left[number] = subtract(amounts, request, model, members)
         self.left = left
         return all(min(gpus.values(), default=0) >= 0 for _, _, gpus, _ in left.values())
 

@@ -23,8 +23,8 @@ STEPS_PER_TICK = 30_000
 
 _Counts = tuple[int, ...]  # members per group
 _Value = TypeVar("_Value")
-_Taken = tuple[tuple[int, str | None, int], ...]  # (group, model, members)
-_Pack = tuple[_Counts, _Taken]
+_Assignment = tuple[tuple[int, str | None, int], ...]  # (group, model, members)
+_Pack = tuple[_Counts, _Assignment]
 
 
 class _Step(NamedTuple):
@@ -76,12 +76,12 @@ def search(
     allowed = max(0, min(budget.steps, budget.per_gang))
     meter = _Meter(allowed)
     try:
-        found = _search(draft, groups, pool, meter, servers_apart=servers_apart)
+        placement = _search(draft, groups, pool, meter, servers_apart=servers_apart)
     except _OutOfSteps:
         budget.ran_out = True
-        found = None
+        placement = None
     budget.steps -= allowed - max(0, meter.left)
-    return found
+    return placement
 
 
 def _search(
@@ -89,67 +89,67 @@ def _search(
 ) -> PartialPlacement | None:
     capacity = draft.capacity
     numbers = {n for g in groups for n in capacity.rooms(g.request, g.models, pool, 1).numbers.tolist()}
-    known: dict[object, tuple[_Pack, ...]] = {}
+    packs_by_size: dict[object, tuple[_Pack, ...]] = {}
     choices: list[tuple[int, tuple[_Pack, ...]]] = []
     for number in sorted(numbers):
-        whole = draft.amounts(number)
-        signature = (whole[0], whole[1], tuple(sorted(whole[2].items())), tuple(sorted(whole[3].items())))
-        if signature not in known:
-            known[signature] = _packs(whole, groups, meter, servers_apart=servers_apart)
-        choices.append((number, known[signature]))
+        amounts = draft.amounts(number)
+        signature = (amounts[0], amounts[1], tuple(sorted(amounts[2].items())), tuple(sorted(amounts[3].items())))
+        if signature not in packs_by_size:
+            packs_by_size[signature] = _packs(amounts, groups, meter, servers_apart=servers_apart)
+        choices.append((number, packs_by_size[signature]))
     choices.sort(key=lambda choice: (-max(sum(counts) for counts, _ in choice[1]), choice[0]))
     start = tuple(group.count for group in groups)
-    done = tuple(0 for _ in groups)
+    complete = tuple(0 for _ in groups)
     frontier: dict[_Counts, _Step | None] = {start: None}  # members left -> last step of the path
     for number, packs in choices:
         meter.use(len(frontier) * len(packs))
         grown = dict(frontier)
-        for left, path in frontier.items():
+        for missing, path in frontier.items():
             for pack in packs:
-                after = tuple(max(0, a - b) for a, b in zip(left, pack[0], strict=True))
-                if after not in grown:
-                    grown[after] = _Step(path, number, pack)
-        if done in grown:
-            return _rebuilt(draft, groups, grown[done])
+                still_missing = tuple(max(0, a - b) for a, b in zip(missing, pack[0], strict=True))
+                if still_missing not in grown:
+                    grown[still_missing] = _Step(path, number, pack)
+        if complete in grown:
+            return _rebuilt(draft, groups, grown[complete])
         frontier = _not_dominated(grown, meter)
     return None
 
 
 def _not_dominated(states: Mapping[_Counts, _Value], meter: _Meter) -> dict[_Counts, _Value]:
     frontier_states: dict[_Counts, _Value] = {}
-    for left in sorted(states, key=lambda counts: (sum(counts), counts)):
+    for missing in sorted(states, key=lambda counts: (sum(counts), counts)):
         meter.use(1 + len(frontier_states) // 8)
-        if not any(all(a <= b for a, b in zip(other, left, strict=True)) for other in frontier_states):
-            frontier_states[left] = states[left]
+        if not any(all(a <= b for a, b in zip(other, missing, strict=True)) for other in frontier_states):
+            frontier_states[missing] = states[missing]
     return frontier_states
 
 
 def _packs(
-    whole: FreeAmounts, groups: Sequence[MemberGroup], meter: _Meter, *, servers_apart: bool
+    amounts: FreeAmounts, groups: Sequence[MemberGroup], meter: _Meter, *, servers_apart: bool
 ) -> tuple[_Pack, ...]:
     """All maximal packs of one node."""
-    found: dict[_Counts, _Taken] = {}
+    packs: dict[_Counts, _Assignment] = {}
 
-    def descend(at: int, left: FreeAmounts, counts: _Counts, chosen: _Taken) -> None:
+    def descend(position: int, left: FreeAmounts, counts: _Counts, assignment: _Assignment) -> None:
         meter.use(1)
-        if at == len(groups):
-            found.setdefault(counts, chosen)
+        if position == len(groups):
+            packs.setdefault(counts, assignment)
             return
-        group = groups[at]
+        group = groups[position]
         is_barred = servers_apart and any(
             count and before.is_servers != group.is_servers for count, before in zip(counts, groups, strict=False)
         )
-        for taken, after in [((), left)] if is_barred else _splits(at, group, left):
-            descend(at + 1, after, (*counts, sum(count for _, _, count in taken)), chosen + taken)
+        for added, after in [((), left)] if is_barred else _splits(position, group, left):
+            descend(position + 1, after, (*counts, sum(count for _, _, count in added)), assignment + added)
 
-    descend(0, whole, (), ())
+    descend(0, amounts, (), ())
     frontier_states = _not_dominated(
-        {tuple(-count for count in counts): chosen for counts, chosen in found.items()}, meter
+        {tuple(-count for count in counts): assignment for counts, assignment in packs.items()}, meter
     )
-    return tuple((tuple(-count for count in counts), found[tuple(-c for c in counts)]) for counts in frontier_states)
+    return tuple((tuple(-count for count in counts), packs[tuple(-c for c in counts)]) for counts in frontier_states)
 
 
-def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken, FreeAmounts]]:
+def _splits(position: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Assignment, FreeAmounts]]:
     """Every number of the group's members on this node, in every division between its GPU models."""
     request: ResourceRequest = group.request
     most = group.most_on_one
@@ -159,15 +159,19 @@ def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken
         most = min(most, left[1] // request.memory_bytes)
     if not request.uses_gpu:
         return [
-            (((at, None, count),) if count else (), subtract(left, request, None, count)) for count in range(most + 1)
+            (((position, None, count),) if count else (), subtract(left, request, None, count))
+            for count in range(most + 1)
         ]
-    splits: list[tuple[_Taken, FreeAmounts]] = [((), left)]
+    splits: list[tuple[_Assignment, FreeAmounts]] = [((), left)]
     for model in group.models:
-        longer: list[tuple[_Taken, FreeAmounts]] = []
-        for taken, now in splits:
-            room = slots_in(*now[:3], request, (model,), most - sum(count for _, _, count in taken), now[3])
+        longer: list[tuple[_Assignment, FreeAmounts]] = []
+        for assignment, amounts in splits:
+            room = slots_in(
+                *amounts[:3], request, (model,), most - sum(count for _, _, count in assignment), amounts[3]
+            )
             longer.extend(
-                ((*taken, (at, model, count)), subtract(now, request, model, count)) for count in range(1, room + 1)
+                ((*assignment, (position, model, count)), subtract(amounts, request, model, count))
+                for count in range(1, room + 1)
             )
         splits += longer
     return splits
@@ -175,16 +179,16 @@ def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken
 
 def _rebuilt(draft: PartialPlacement, groups: Sequence[MemberGroup], step: _Step | None) -> PartialPlacement:
     picks: list[list[Pick]] = [[] for _ in groups]
-    left = [group.count for group in groups]
+    unplaced = [group.count for group in groups]
     while step is not None:
-        for at, model, count in step.pack[1]:
+        for position, model, count in step.pack[1]:
             # A pack may offer more than was left to place.
-            members = min(count, left[at])
+            members = min(count, unplaced[position])
             if members:
-                picks[at].append(Pick(step.number, model, members))
-                left[at] -= members
+                picks[position].append(Pick(step.number, model, members))
+                unplaced[position] -= members
         step = step.before
-    made = PartialPlacement(draft.capacity)
-    for group, chosen in zip(groups, picks, strict=True):
-        made.add(group, chosen)
-    return made
+    placement = PartialPlacement(draft.capacity)
+    for group, group_picks in zip(groups, picks, strict=True):
+        placement.add(group, group_picks)
+    return placement

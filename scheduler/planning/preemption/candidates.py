@@ -127,4 +127,4 @@ class PreemptionCandidates:
         """``victims`` are stopped or shrunk by this plan: they are left alone for the rest of it."""
         self._excluded |= set(victims)
         for ranking in self._rankings.values():
-            ranking.drop(self._excluded)
+            ranking.exclude(self._excluded)

@@ -80,38 +80,38 @@ class EvictionWhatIf:
 
     def copy(self) -> EvictionWhatIf:
         """An independent copy."""
-        twin = EvictionWhatIf(self.capacity, self.reserved_nodes)
-        twin.base = self.base
-        twin._evicted = {number: evictables.copy() for number, evictables in self._evicted.items()}
-        twin._claimed = {number: taken.copy() for number, taken in self._claimed.items()}
-        return twin
+        clone = EvictionWhatIf(self.capacity, self.reserved_nodes)
+        clone.base = self.base
+        clone._evicted = {number: evictables.copy() for number, evictables in self._evicted.items()}
+        clone._claimed = {number: uses.copy() for number, uses in self._claimed.items()}
+        return clone
 
     def fits(self, demand: Demand) -> PartialPlacement | None:
         return place(demand, self.capacity, SearchBudget())
 
     def evict(self, evictables: Iterable[Evictable]) -> None:
         """Take these evicted; those that are evicted already change nothing."""
-        touched: set[int] = set()
+        changed: set[int] = set()
         for evictable in evictables:
             for number in {use[0] for use in evictable.uses} - self._ignored_nodes:
                 self._evicted.setdefault(number, {})[evictable.key] = evictable
-                touched.add(number)
-        self._refresh(touched)
+                changed.add(number)
+        self._refresh(changed)
 
     def restore(self, evictables: Iterable[Evictable]) -> None:
-        touched: set[int] = set()
+        changed: set[int] = set()
         for evictable in evictables:
             for number in {use[0] for use in evictable.uses}:
                 if self._evicted.get(number, {}).pop(evictable.key, None) is not None:
-                    touched.add(number)
-        self._refresh(touched)
+                    changed.add(number)
+        self._refresh(changed)
 
     def claim(self, draft: PartialPlacement) -> None:
         """Somebody has been promised this."""
-        used = draft.uses()
-        for use in used:
+        uses = draft.uses()
+        for use in uses:
             self._claimed.setdefault(use[0], []).append(use)
-        self._refresh({use[0] for use in used})
+        self._refresh({use[0] for use in uses})
 
     @property
     def _parent(self) -> Capacity | None:
@@ -125,18 +125,18 @@ class EvictionWhatIf:
         )
         return self._without(self.base, number, {**evicted, **{evictable.key: evictable for evictable in evictables}})
 
-    def _without(self, base: Capacity, number: int, gone: Mapping[tuple[str, int], Evictable]) -> FreeAmounts:
+    def _without(self, base: Capacity, number: int, evicted: Mapping[tuple[str, int], Evictable]) -> FreeAmounts:
         """The free amounts of ``base`` on one node after the evictions, minus what was claimed."""
-        whole = base.cluster.nodes[number]
+        node = base.cluster.nodes[number]
         left: FreeAmounts = (base.cpu[number], base.memory[number], base.gpus[number], base.shares[number])
-        whole_gangs = {job_id for job_id, index in gone if index < 0}
-        for (job_id, index), evictable in gone.items():
+        whole_gangs = {job_id for job_id, index in evicted if index < 0}
+        for (job_id, index), evictable in evicted.items():
             if index >= 0 and job_id in whole_gangs:
                 continue  # counted with its gang
-            for at, request, model, members in evictable.uses:
-                if at == number:
+            for use_number, request, model, members in evictable.uses:
+                if use_number == number:
                     left = add_back(left, request, model, members)
-        left = _at_most(left, whole, base, number)
+        left = _at_most(left, node, base, number)
         for _, request, model, members in self._claimed.get(number, ()):
             left = subtract(left, request, model, members)
         return left
@@ -148,13 +148,13 @@ class EvictionWhatIf:
                 self.capacity.parent.put(number, *self._without(self._parent, number, self._evicted.get(number, {})))
 
 
-def _at_most(left: FreeAmounts, whole: NodeSnapshot, base: Capacity, number: int) -> FreeAmounts:
+def _at_most(left: FreeAmounts, node: NodeSnapshot, base: Capacity, number: int) -> FreeAmounts:
     """Cap at the node's allocatable amounts: a stopping gang may have returned a part already."""
     cpu, memory, gpus, shares = left
-    most: Mapping[str, int] = whole.allocatable.gpus
+    allocatable: Mapping[str, int] = node.allocatable.gpus
     return (
-        min(cpu, max(whole.allocatable.cpu_milli, base.cpu[number])),
-        min(memory, max(whole.allocatable.memory_bytes, base.memory[number])),
-        {m: min(count, max(most.get(m, 0), base.gpus[number].get(m, 0))) for m, count in gpus.items()},
+        min(cpu, max(node.allocatable.cpu_milli, base.cpu[number])),
+        min(memory, max(node.allocatable.memory_bytes, base.memory[number])),
+        {m: min(count, max(allocatable.get(m, 0), base.gpus[number].get(m, 0))) for m, count in gpus.items()},
         shares,
     )

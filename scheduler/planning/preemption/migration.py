@@ -51,10 +51,10 @@ def find_migrations(
         choice = VictimSearch(demand, ranking, what_if).choose()
         if choice is None:
             return None
-        found = _elsewhere(job, choice.evictables, choice.draft, what_if)
-        if not isinstance(found, Evictable):
-            return MigrationSet(choice.evictables, found, choice.draft)
-        ranking.drop({found.gang.job_id})
+        moves = _elsewhere(job, choice.evictables, choice.draft, what_if)
+        if not isinstance(moves, Evictable):
+            return MigrationSet(choice.evictables, moves, choice.draft)
+        ranking.exclude({moves.gang.job_id})
     return None
 
 
@@ -64,9 +64,9 @@ def has_enough_gpus(demand: Demand, what_if: EvictionWhatIf) -> bool:
     if not demand.uses_gpus:
         return False
     for group in demand.merged:
-        wanted = group.request.gpu_count * group.count
-        there = sum(free.within(model, demand.pool) for model in group.models)
-        if there < wanted:
+        needed = group.request.gpu_count * group.count
+        available = sum(free.within(model, demand.pool) for model in group.models)
+        if available < needed:
             return False
     return True
 
@@ -84,9 +84,9 @@ def _elsewhere(
         demand = demand_of(evictable.gang.gang, cluster)
         headroom = room.base.headroom
         demand = demand if headroom is None else headroom.bind(demand)
-        found = room.fits(demand)
-        if found is None:
+        new_draft = room.fits(demand)
+        if new_draft is None:
             return evictable
-        room.claim(found)
-        moves[evictable.gang.job_id] = Migration(evictable.gang.job_id, job.job_id, found.placements(demand))
+        room.claim(new_draft)
+        moves[evictable.gang.job_id] = Migration(evictable.gang.job_id, job.job_id, new_draft.placements(demand))
     return tuple(moves[evictable.gang.job_id] for evictable in evictables)

@@ -34,28 +34,32 @@ class NodeRanking:
             for at, evictable in enumerate(self.evictables)
             for number, cpu, memory, milli in _on_nodes(evictable)
         )
-        self._at = np.array([row[1] for row in rows], dtype=np.int64)
+        self._positions = np.array([row[1] for row in rows], dtype=np.int64)
         self._node = np.array([row[0] for row in rows], dtype=np.int64)
         self._freed = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(rows), 3)
         self._cost = np.array([self.evictables[row[1]].cost for row in rows], dtype=np.float64)
-        self._alive = np.ones(len(rows), dtype=bool)
-        self._gone: set[JobId] = set()
+        self._is_remaining = np.ones(len(rows), dtype=bool)
+        self._excluded: set[JobId] = set()
 
-    def drop(self, gone: Iterable[JobId]) -> None:
+    def exclude(self, gangs: Iterable[JobId]) -> None:
         """Exclude these gangs: they are evicted already, or stay."""
-        self._gone |= set(gone)
-        dead = np.array([evictable.gang.job_id in self._gone for evictable in self.evictables], dtype=bool)
-        if len(dead):
-            self._alive = ~dead[self._at]
+        self._excluded |= set(gangs)
+        is_excluded = np.array([evictable.gang.job_id in self._excluded for evictable in self.evictables], dtype=bool)
+        if len(is_excluded):
+            self._is_remaining = ~is_excluded[self._positions]
 
     @property
-    def alive(self) -> list[Evictable]:
-        return [evictable for evictable in self.evictables if evictable.gang.job_id not in self._gone]
+    def remaining(self) -> list[Evictable]:
+        return [evictable for evictable in self.evictables if evictable.gang.job_id not in self._excluded]
 
-    def on(self, number: int) -> list[Evictable]:
+    def on_node(self, number: int) -> list[Evictable]:
         """The units on one node, the cheapest first."""
         low, high = np.searchsorted(self._node, [number, number + 1])
-        return [self.evictables[at] for at in self._at[low:high] if self.evictables[at].gang.job_id not in self._gone]
+        return [
+            self.evictables[at]
+            for at in self._positions[low:high]
+            if self.evictables[at].gang.job_id not in self._excluded
+        ]
 
     def bundles(
         self, request: ResourceRequest, models: Sequence[str], pool: NodePool, what_if: EvictionWhatIf
@@ -66,26 +70,26 @@ class NodeRanking:
         Sorted by cost. The second value is the number of members that fit without any eviction.
         """
         room = what_if.capacity
-        here = np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)
+        in_pool = np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)
         if what_if.reserved_nodes:
-            here = here.copy()
-            here[list(what_if.reserved_nodes)] = False
+            in_pool = in_pool.copy()
+            in_pool[list(what_if.reserved_nodes)] = False
         free = np.empty((len(room.cpu), 3))
         free[:, 0], free[:, 1] = room.cpus, room.memories
-        wanted = 1000 * request.gpu_count + request.gpu_milli
+        needed_milli = 1000 * request.gpu_count + request.gpu_milli
         free[:, 2] = 0
-        for model in models if wanted else ():
+        for model in models if needed_milli else ():
             free[:, 2] += 1000 * np.maximum(room.gpus.whole[model], 0)
         if request.gpu_milli:
             for number in sorted(set[int]().union(*(room.shared[model] for model in models))):
                 free[number, 2] += sum(sum(room.shares[number].get(model, ())) for model in models)
-        need = np.array([request.cpu_milli, request.memory_bytes, wanted], dtype=np.float64)
-        before = _slots(free, need)
-        present = int(before[np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)].sum())
-        is_candidate = self._alive & here[self._node] if len(self._node) else self._alive
+        need = np.array([request.cpu_milli, request.memory_bytes, needed_milli], dtype=np.float64)
+        slots_before = _slots(free, need)
+        fitting = int(slots_before[np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)].sum())
+        is_candidate = self._is_remaining & in_pool[self._node] if len(self._node) else self._is_remaining
         node, freed, cost = self._node[is_candidate], self._freed[is_candidate], self._cost[is_candidate]
         if not len(node):
-            return [], present
+            return [], fitting
         is_first = np.concatenate(([True], node[1:] != node[:-1]))
         starts = np.flatnonzero(is_first)
         segment = np.cumsum(is_first) - 1
@@ -93,7 +97,7 @@ class NodeRanking:
         costs = np.cumsum(cost)
         sums -= (sums[starts] - freed[starts])[segment]
         costs -= (costs[starts] - cost[starts])[segment]
-        gained = _slots(free[node] + sums, need) - before[node]
+        gained = _slots(free[node] + sums, need) - slots_before[node]
         ratio = np.where(gained > 0, costs / np.maximum(gained, 1), _FAR)
         best = np.minimum.reduceat(ratio, starts)
         position = np.arange(len(node))
@@ -104,7 +108,7 @@ class NodeRanking:
         return [
             (float(best[n]), int(nodes[n]), int(first_best[n] - starts[n]) + 1, int(gained[first_best[n]]))
             for n in order
-        ], present
+        ], fitting
 
 
 def _on_nodes(evictable: Evictable) -> list[tuple[int, int, int, int]]:

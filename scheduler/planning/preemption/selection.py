@@ -78,7 +78,7 @@ class VictimSelection:
         if quota_preemption.place_without(evictables) is None:
             keys = {evictable.key for evictable in evictables}
             ranking = self._ranking(preemptor, with_gangs=True)
-            others = NodeRanking(evictable for evictable in ranking.alive if evictable.key not in keys)
+            others = NodeRanking(evictable for evictable in ranking.remaining if evictable.key not in keys)
             what_if.evict(evictables)
             additional = self._within_bounds(preemptor, demand, others, what_if)
             what_if.restore(evictables)
@@ -105,7 +105,7 @@ class VictimSelection:
         if victims is None or self._is_within_bounds(preemptor, victims):
             return victims
         # Retry with the replicas that may leave in any case.
-        removable = replicas_that_may_leave(preemptor, ranking.alive, self.preemption_policy)
+        removable = replicas_that_may_leave(preemptor, ranking.remaining, self.preemption_policy)
         victims = VictimSearch(demand, NodeRanking(removable), what_if).choose()
         return victims if victims is not None and self._is_within_bounds(preemptor, victims) else None
 

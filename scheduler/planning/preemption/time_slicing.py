@@ -38,10 +38,10 @@ class ShareExchange:
         self._is_one_project = len(projects) < 2
 
     def usage_of(self, gang: RunningGang) -> Mapping[str, int]:
-        known = self._usage.get(gang.job_id)
-        if known is None:
-            known = self._usage[gang.job_id] = self.shares.running_amounts(gang)
-        return known
+        amounts = self._usage.get(gang.job_id)
+        if amounts is None:
+            amounts = self._usage[gang.job_id] = self.shares.running_amounts(gang)
+        return amounts
 
     def needs_of(self, job: QueuedGang) -> Mapping[str, int]:
         return self.shares.likely_amounts(job.gang, job.shape)
@@ -58,11 +58,11 @@ class ShareExchange:
         all_held = (
             shares.held_by_project.get(project, {}) if user is None else shares.held_by_user.get((project, user), {})
         )
-        has = self.usage_of(gang)
+        usage = self.usage_of(gang)
         keys = [
             key
             for key, amount in need.items()
-            if amount and has.get(key) and key != JOBS and (not need[GPUS] or key.startswith(GPUS))
+            if amount and usage.get(key) and key != JOBS and (not need[GPUS] or key.startswith(GPUS))
         ]
         named = [key for key in keys if key in guaranteed]
         return bool(keys) and (not named or any(all_held.get(key, 0) > guaranteed[key] for key in named))
@@ -77,46 +77,46 @@ class ShareExchange:
         held_now = self.shares.held_by_project.setdefault(job.project, {})
         for key in need:
             held_now.setdefault(key, 0)
-        mine = self.shares.project_share(job.project, {key: -amount for key, amount in need.items()})
-        theirs = self.shares.project_share(gang.project)
-        return mine < theirs if strictly else mine <= theirs
+        preemptor_share = self.shares.project_share(job.project, {key: -amount for key, amount in need.items()})
+        victim_share = self.shares.project_share(gang.project)
+        return preemptor_share < victim_share if strictly else preemptor_share <= victim_share
 
     def _need_there(self, job: QueuedGang, gang: RunningGang) -> Mapping[str, int]:
         """What ``job`` would hold in the place of ``gang``: GPUs of the models that are there, which may be scarce
         ones.
         """
         models = tuple(key.partition("/")[2] for key, amount in self.usage_of(gang).items() if "/" in key and amount)
-        known = self._needs.get((job.shape, models))
-        if known is None:
-            found = dict(self.needs_of(job))
+        cached = self._needs.get((job.shape, models))
+        if cached is None:
+            needs = dict(self.needs_of(job))
             parts = [(role, gpu_milli(role.request)) for role in job.gang.roles if gpu_milli(role.request)]
             if (
                 models
                 and parts
                 and all(accepted_models(role.request.gpu_models or models, models) for role, _ in parts)
             ):
-                found = {key: amount for key, amount in found.items() if "/" not in key}
+                needs = {key: amount for key, amount in needs.items() if "/" not in key}
                 for role, milli in parts:
                     for model in accepted_models(role.request.gpu_models or models, models):
-                        found[model_key(model)] = found.get(model_key(model), 0) + role.replicas * milli
-            known = self._needs[job.shape, models] = found
-        return known
+                        needs[model_key(model)] = needs.get(model_key(model), 0) + role.replicas * milli
+            cached = self._needs[job.shape, models] = needs
+        return cached
 
     def evens_out_in_project(self, job: QueuedGang, gang: RunningGang) -> bool:
         """The same between two users of one project."""
-        need, who = self._need_there(job, gang), (job.project, job.user)
-        held_now = self.shares.held_by_user.setdefault(who, {})
+        need, holder = self._need_there(job, gang), (job.project, job.user)
+        held_now = self.shares.held_by_user.setdefault(holder, {})
         for key in need:
             held_now.setdefault(key, 0)
-        mine = self.shares.user_share(*who, {key: -amount for key, amount in need.items()})
-        return mine < self.shares.user_share(gang.project, gang.user)
+        preemptor_share = self.shares.user_share(*holder, {key: -amount for key, amount in need.items()})
+        return preemptor_share < self.shares.user_share(gang.project, gang.user)
 
     def keeps_share(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether the exchange leaves their common project with no more of any resource."""
         if self._is_one_project:
             return True
-        has = self.usage_of(gang)
-        return all(amount <= has.get(key, 0) for key, amount in self._need_there(job, gang).items() if key != JOBS)
+        usage = self.usage_of(gang)
+        return all(amount <= usage.get(key, 0) for key, amount in self._need_there(job, gang).items() if key != JOBS)
 
 
 # Order of equal jobs: whole turns taken, queueing time, id.
@@ -179,11 +179,11 @@ class TimeSlicing:
         """Among equals; a strict order in which a running job only falls behind."""
         return self._are_equal(job, gang) and self._turn_record(job) < self._turn_record(gang)
 
-    def _will_have_fewer_turns(self, job: QueuedGang, there: RunningGang) -> bool:
-        """Whether that holds once ``there``, which starts now, has run for one turn."""
-        if not self._are_equal(job, there):
+    def _will_have_fewer_turns(self, job: QueuedGang, started: RunningGang) -> bool:
+        """Whether that holds once ``started``, which starts now, has run for one turn."""
+        if not self._are_equal(job, started):
             return False
-        turns, queued_at, job_id = self._turn_record_of(there)
+        turns, queued_at, job_id = self._turn_record_of(started)
         return self._turn_record(job) < (turns + 1, queued_at, job_id)
 
     def rank_among_running(self, job: QueuedGang) -> int:
@@ -195,10 +195,10 @@ class TimeSlicing:
         return bisect_left(self._running_turns, self._turn_record(job))
 
     def _turn_record(self, job: QueuedGang | RunningGang) -> _TurnRecord:
-        known = self._turn_records.get(job.job_id)
-        if known is None:
-            known = self._turn_records[job.job_id] = self._turn_record_of(job)
-        return known
+        record = self._turn_records.get(job.job_id)
+        if record is None:
+            record = self._turn_records[job.job_id] = self._turn_record_of(job)
+        return record
 
     def _turn_record_of(self, job: QueuedGang | RunningGang) -> _TurnRecord:
         return turns_taken(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
@@ -226,37 +226,37 @@ class TimeSlicing:
 
         The key of such a job only rises while it runs, that of the other only falls: no circle.
         """
-        mine, (theirs, costs, is_known) = self._waiting_key(job), self._running_key(gang)
-        if min(mine, theirs) < 0:
-            return mine < 0 <= theirs  # a long job precedes the others; long jobs do not take turns
-        mine += costs
+        waiting_key, (running_key, cost, is_known) = self._waiting_key(job), self._running_key(gang)
+        if min(waiting_key, running_key) < 0:
+            return waiting_key < 0 <= running_key  # a long job precedes the others; long jobs do not take turns
+        waiting_key += cost
         if job.estimate is None or gang.estimate is None:
-            return mine < theirs
+            return waiting_key < running_key
         are_known = is_known and job.estimate.early_s == job.estimate.late_s
-        return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
+        return waiting_key < running_key * (1.0 if are_known else _CLEARLY_LESS)
 
     def _waiting_key(self, job: QueuedGang) -> float:
-        known = self._waiting_keys.get(job.job_id)
-        if known is None:
-            known = self._waiting_keys[job.job_id] = policy_key(job, self.policy, self._long_s)
-        return known
+        key = self._waiting_keys.get(job.job_id)
+        if key is None:
+            key = self._waiting_keys[job.job_id] = policy_key(job, self.policy, self._long_s)
+        return key
 
     def _running_key(self, gang: RunningGang) -> tuple[float, float, bool]:
         """Its policy key, the cost of stopping it, and whether its end is known."""
-        known = self._running_keys.get(gang.job_id)
-        if known is None:
+        key = self._running_keys.get(gang.job_id)
+        if key is None:
             is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
-            known = policy_key(gang, self.policy, self._long_s), self._eviction_cost(gang), is_known
-            self._running_keys[gang.job_id] = known
-        return known
+            key = policy_key(gang, self.policy, self._long_s), self._eviction_cost(gang), is_known
+            self._running_keys[gang.job_id] = key
+        return key
 
     def _eviction_cost(self, gang: RunningGang) -> float:
         """In the unit of the policy key."""
-        costs = self.eviction_cost_gpu_s(gang)
+        cost_gpu_s = self.eviction_cost_gpu_s(gang)
         return (
-            costs / (self._exchange.usage_of(gang)[GPUS] / 1000 or 1.0)
+            cost_gpu_s / (self._exchange.usage_of(gang)[GPUS] / 1000 or 1.0)
             if self.policy.order is QueueOrder.FAIR_FINISH
-            else costs
+            else cost_gpu_s
         )
 
     def eviction_cost_gpu_s(self, gang: RunningGang) -> float:
@@ -282,5 +282,7 @@ class TimeSlicing:
 
     def will_come_first(self, job: QueuedGang, other: QueuedGang) -> bool:
         """Whether ``job`` will precede ``other`` once that has run for one turn, if it starts now."""
-        there = other.running((), started_at=self.now)
-        return self._comes_first(job, there) or self._will_pass(job, other) or self._will_have_fewer_turns(job, there)
+        started = other.running((), started_at=self.now)
+        return (
+            self._comes_first(job, started) or self._will_pass(job, other) or self._will_have_fewer_turns(job, started)
+        )

@@ -62,64 +62,68 @@ class VictimSearch:
 
     def choose(self) -> VictimSet | None:
         """The cheapest set found; ``None`` if the gang would not fit even with all units evicted."""
-        several = self._on_several()
-        single = self._on_one_node()
-        return min((choice for choice in (several, single) if choice is not None), key=lambda c: c.cost, default=None)
+        on_several_nodes = self._on_several()
+        on_one_node = self._on_one_node()
+        return min(
+            (choice for choice in (on_several_nodes, on_one_node) if choice is not None),
+            key=lambda c: c.cost,
+            default=None,
+        )
 
     # ---- one node ----
 
     def _on_one_node(self) -> VictimSet | None:
-        whole = self.demand.as_one
-        if whole is None:
+        single_request = self.demand.as_one
+        if single_request is None:
             return None
-        request, models = whole
+        request, models = single_request
         bundles, _ = self.ranking.bundles(request, models, self.demand.pool, self.what_if)
         best: tuple[tuple[object, ...], list[Evictable]] | None = None
         for _, number, _, _ in bundles[:_NODES_TRIED]:
-            chosen = self._cheapest_on(number, request, models)
-            if chosen is not None:
-                key = (*_cost(chosen), number)
+            victims = self._cheapest_on(number, request, models)
+            if victims is not None:
+                key = (*_cost(victims), number)
                 if best is None or key < best[0]:
-                    best = (key, chosen)
+                    best = (key, victims)
         return None if best is None else self._pruned(best[1])
 
     def _cheapest_on(self, number: int, request: ResourceRequest, models: Sequence[str]) -> list[Evictable] | None:
         """Evict in order of cost until the gang fits, then spare superfluous units, the most expensive first; also
         try cheaper subsets of the first few units.
         """
-        present = self.ranking.on(number)
-        chosen: list[Evictable] = []
-        for evictable in present:
-            chosen.append(evictable)
-            if self._fits_on(number, chosen, request, models):
+        candidates = self.ranking.on_node(number)
+        victims: list[Evictable] = []
+        for evictable in candidates:
+            victims.append(evictable)
+            if self._fits_on(number, victims, request, models):
                 break
         else:
             return None
-        for evictable in reversed(list(chosen)):
-            fewer = [single for single in chosen if single is not evictable]
+        for evictable in reversed(list(victims)):
+            fewer = [single for single in victims if single is not evictable]
             if self._fits_on(number, fewer, request, models):
-                chosen = fewer
-        return self._cheaper(number, present[:_PIECES_TRIED], chosen, request, models)
+                victims = fewer
+        return self._cheaper(number, candidates[:_PIECES_TRIED], victims, request, models)
 
     def _cheaper(
         self,
         number: int,
-        present: Sequence[Evictable],
-        chosen: list[Evictable],
+        candidates: Sequence[Evictable],
+        victims: list[Evictable],
         request: ResourceRequest,
         models: Sequence[str],
     ) -> list[Evictable]:
-        best, bound = chosen, _cost(chosen)
+        best, bound = victims, _cost(victims)
         sets: list[list[Evictable]] = [[]]
-        for evictable in present:
+        for evictable in candidates:
             for evictables in list(sets):
-                tried = [*evictables, evictable]
-                if _cost(tried) >= bound:
+                subset = [*evictables, evictable]
+                if _cost(subset) >= bound:
                     continue
-                if self._fits_on(number, tried, request, models):
-                    best, bound = tried, _cost(tried)
+                if self._fits_on(number, subset, request, models):
+                    best, bound = subset, _cost(subset)
                 else:
-                    sets.append(tried)
+                    sets.append(subset)
         return best
 
     def _fits_on(
@@ -149,7 +153,7 @@ class VictimSearch:
             if self._fits_without(evictables) is not None:
                 break
             if high >= len(bundles):
-                return self._pruned(self.ranking.alive)
+                return self._pruned(self.ranking.remaining)
             low, high = high, 2 * high
         while low + 1 < min(high, len(bundles)):
             middle = (low + min(high, len(bundles))) // 2
@@ -162,10 +166,8 @@ class VictimSearch:
 
     def _all_of(self, bundles: Iterable[tuple[float, int, int, int]]) -> list[Evictable]:
         """The units of all bundles, each once."""
-        found = [
-            evictable for _, number, evictables, _ in bundles for evictable in self.ranking.on(number)[:evictables]
-        ]
-        return list({evictable.key: evictable for evictable in found}.values())
+        units = [evictable for _, number, count, _ in bundles for evictable in self.ranking.on_node(number)[:count]]
+        return list({evictable.key: evictable for evictable in units}.values())
 
     def _fits_without(self, evictables: Sequence[Evictable]) -> PartialPlacement | None:
         self.what_if.evict(evictables)
@@ -181,17 +183,17 @@ class VictimSearch:
         # Only units on the gang's nodes can be in its way.
         remaining = [evictable for evictable in evictables if any(use[0] in draft.left for use in evictable.uses)]
         self.what_if.evict(remaining)
-        drafted = self.what_if.fits(self.demand)
-        if drafted is None:  # the bounded search found less with fewer evictions: evict all
+        pruned_draft = self.what_if.fits(self.demand)
+        if pruned_draft is None:  # the bounded search found less with fewer evictions: evict all
             self.what_if.evict(evictables)
-            remaining, drafted = list(evictables), draft
+            remaining, pruned_draft = list(evictables), draft
         for evictable in sorted(remaining, key=lambda single: single.order, reverse=True):
             self.what_if.restore([evictable])
-            found = self.what_if.fits(self.demand)
-            if found is None:
+            smaller_draft = self.what_if.fits(self.demand)
+            if smaller_draft is None:
                 self.what_if.evict([evictable])
             else:
                 remaining.remove(evictable)
-                drafted = found
+                pruned_draft = smaller_draft
         self.what_if.restore(remaining)
-        return VictimSet(tuple(sorted(remaining, key=lambda single: single.order)), drafted) if remaining else None
+        return VictimSet(tuple(sorted(remaining, key=lambda single: single.order)), pruned_draft) if remaining else None

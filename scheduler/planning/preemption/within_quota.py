@@ -37,23 +37,23 @@ class QuotaPreemption:
         ``None``: evicting all of them does not suffice, or nothing need be evicted, since enough is being freed
         already.
         """
-        own = [evictable for evictable in evictables if evictable.gang.project == self.job.project]
-        taken: list[Evictable] = []
-        key = self._key_without(taken)
+        own_units = [evictable for evictable in evictables if evictable.gang.project == self.job.project]
+        victims: list[Evictable] = []
+        key = self._key_without(victims)
         if not isinstance(key, QuotaExcess):
             return None
-        left = sorted(
-            replicas_that_may_leave(self.job, own, self.preemption_policy), key=lambda evictable: evictable.order
+        candidates = sorted(
+            replicas_that_may_leave(self.job, own_units, self.preemption_policy), key=lambda evictable: evictable.order
         )
         while isinstance(key, QuotaExcess):
             limit = key.limit
-            evictable = next((evictable for evictable in left if self._counts(evictable, limit)), None)
+            evictable = next((evictable for evictable in candidates if self._counts(evictable, limit)), None)
             if evictable is None:
                 return None
-            left.remove(evictable)
-            taken = without_redundant([*taken, evictable])
-            key = self._key_without(taken)
-        return taken, self.eligibility.demand(self.job, key)
+            candidates.remove(evictable)
+            victims = without_redundant([*victims, evictable])
+            key = self._key_without(victims)
+        return victims, self.eligibility.demand(self.job, key)
 
     def place_without(self, evictables: Sequence[Evictable]) -> PartialPlacement | None:
         """Placement of the job with ``evictables`` evicted; ``None`` if a quota or the capacity does not suffice."""
@@ -73,9 +73,9 @@ class QuotaPreemption:
         remaining = sorted(without_redundant(evictables), key=lambda evictable: evictable.order)
         for evictable in reversed(list(remaining)):
             fewer = [other for other in remaining if other is not evictable]
-            found = self.place_without(fewer)
-            if found is not None:
-                remaining, draft = fewer, found
+            smaller_draft = self.place_without(fewer)
+            if smaller_draft is not None:
+                remaining, draft = fewer, smaller_draft
         return VictimSet(tuple(remaining), draft)
 
     def _counts(self, evictable: Evictable, limit: QuotaLimit) -> bool:

@@ -27,9 +27,9 @@ def progressive_filling(
     Batches hold consecutive jobs of one class which are known to wait; every other job comes alone.
     """
     fair_queue = FairQueue(projects)
-    alone = 0  # jobs to take singly before testing again whether tied projects can be merged
+    singles = 0  # jobs to take singly before testing again whether tied projects can be merged
     while (project := fair_queue.first()) is not None:
-        if alone <= 0 and len(tied := fair_queue.tied()) > 1:
+        if singles <= 0 and len(tied := fair_queue.tied()) > 1:
             merged = merge_tied(tied, waits)
             if len(merged) >= len(tied):
                 yield merged
@@ -37,8 +37,8 @@ def progressive_filling(
                     project.refresh(shares)
                 fair_queue.update_all(tied)
                 continue
-            alone = len(tied)
-        alone -= 1
+            singles = len(tied)
+        singles -= 1
         yield from project.take(shares, fair_queue, waits)
         fair_queue.update(project)
 
@@ -134,25 +134,25 @@ class FairQueue(Generic[_Holder]):
         For jobs whose start changes nothing but the sort key of the head.
         """
         rival = min(self._ready[1:3], default=None)  # the second of a heap is one of these two
-        mine = self._ready[0]
-        if rival is None or mine[:3] != rival[:3]:
+        head = self._ready[0]
+        if rival is None or head[:3] != rival[:3]:
             return end
-        return bisect_left(entries, (rival[3], rival[4]), at, end, key=lambda entry: (entry[0], mine[4]))
+        return bisect_left(entries, (rival[3], rival[4]), at, end, key=lambda entry: (entry[0], head[4]))
 
     def tied(self) -> list[_Holder]:
         """The head, and the holders that follow it only because of the sort keys of their jobs."""
-        ready, mine = self._ready, self._ready[0]
+        ready, head = self._ready, self._ready[0]
         mean = self._weighted / self._weights + _ROUNDING
-        found: list[_Holder] = []
+        tied_holders: list[_Holder] = []
         places = [0]
         while places:  # ties are connected in a heap
             place = places.pop()
-            if place < len(ready) and ready[place][:3] == mine[:3]:
+            if place < len(ready) and ready[place][:3] == head[:3]:
                 holder = ready[place][5]
                 if holder.is_below_guarantee or holder.share <= mean:
-                    found.append(holder)
+                    tied_holders.append(holder)
                 places += (2 * place + 1, 2 * place + 2)
-        return found
+        return tied_holders
 
     def update_all(self, holders: Sequence[_Holder]) -> None:
         """Re-insert holders after a change that left their shares as they were."""

@@ -90,13 +90,13 @@ class JobQueue:
             turn = sort_key(job, policy, now, long_s)
             is_aged = job.waits_since is not None or -turn[2] >= starvation_s
             key = (job.project, job.user, job.shape, job.priority, is_aged)
-            found = job_families.get(key)
-            if found is None:
-                who = (job.project, job.user) if self._is_fair else _EVERYBODY
-                line = lines.setdefault(-job.priority, {}).setdefault(who, [])
-                found = job_families[key] = (JobFamily(), line, {})
+            family_entry = job_families.get(key)
+            if family_entry is None:
+                holder = (job.project, job.user) if self._is_fair else _EVERYBODY
+                line = lines.setdefault(-job.priority, {}).setdefault(holder, [])
+                family_entry = job_families[key] = (JobFamily(), line, {})
                 firsts.setdefault(job.shape, job)
-            job_family, line, job_classes = found
+            job_family, line, job_classes = family_entry
             length = (job.max_run_time_s, job.overrun_s)
             job_class = job_classes.get(length)
             if job_class is None:
@@ -149,18 +149,18 @@ class JobQueue:
         Hypothetical shares are computed for the first thousand jobs only; behind these, whole users and projects
         follow each other.
         """
-        taken: list[QueuedGang] = []
+        ordered: list[QueuedGang] = []
         if all(len(users) == 1 for users in self._ranks) and (self._is_fair or not self._owed):
             for run in self.batches(self.shares, lambda _: True):
-                taken.extend([job for _, job, _ in run])
-            return taken
-        twin = self.shares.copy()
-        for run in self.batches(twin, lambda job_class: job_class.is_ineligible or len(taken) >= LOOKAHEAD):
+                ordered.extend([job for _, job, _ in run])
+            return ordered
+        hypothetical = self.shares.copy()
+        for run in self.batches(hypothetical, lambda job_class: job_class.is_ineligible or len(ordered) >= LOOKAHEAD):
             _, job, job_class = run[0]
-            if len(taken) < LOOKAHEAD and not job_class.is_ineligible:
-                twin.add(job.project, job.user, twin.likely_amounts(job.gang, job.shape))
-            taken.extend([job for _, job, _ in run])
-        return taken
+            if len(ordered) < LOOKAHEAD and not job_class.is_ineligible:
+                hypothetical.add(job.project, job.user, hypothetical.likely_amounts(job.gang, job.shape))
+            ordered.extend([job for _, job, _ in run])
+        return ordered
 
     def _is_ineligible(self, job_class: JobClass) -> bool:
         if job_class.is_ineligible:
@@ -177,13 +177,13 @@ class JobQueue:
 
     def batches(self, shares: Shares, waits: Callable[[JobClass], bool]) -> Iterator[Batch]:
         """All jobs in the order of ``shares``: those for which ``waits`` holds in batches, every other one alone."""
-        gone = self.withdrawn.copy()
+        withdrawn = self.withdrawn.copy()
         is_ineligible = self._is_ineligible if self._hopeless or self._may_start is not None else None
         for users in self._ranks:
             by_project: dict[str, list[UserQueue]] = {}
             ineligible: list[QueueEntry] = []
             for (project, user), entries in users.items():
-                jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
+                jobs = [entry for entry in entries if entry[1].job_id not in withdrawn] if withdrawn else entries
                 if len(users) == 1:  # a single queue: nothing to share
                     if self._is_fair or not self._owed:
                         yield from job_batches(jobs, is_ineligible, ineligible, waits)
@@ -200,9 +200,11 @@ class JobQueue:
                 line.skip_ineligible()
                 if line.at < len(jobs):
                     by_project.setdefault(project, []).append(line)
-            lines = [line for its in by_project.values() for line in its]
+            lines = [line for user_queues in by_project.values() for line in user_queues]
             unit = min((shares.increment_of(line.head.gang, line.head.shape) for line in lines), default=0.0)
-            projects = [ProjectQueue(name, its, shares, unit) for name, its in sorted(by_project.items())]
+            projects = [
+                ProjectQueue(name, user_queues, shares, unit) for name, user_queues in sorted(by_project.items())
+            ]
             yield from progressive_filling(projects, shares, waits)
             ineligible.sort(key=itemgetter(0))
             if self._hopeless:
@@ -216,11 +218,11 @@ class JobQueue:
 
         One pass suffices, since amounts only grow: a job outside its guarantee stays outside.
         """
-        others: list[QueueEntry] = []
+        not_guaranteed: list[QueueEntry] = []
         for are_users in (True, False):
             if are_users and not any(shares.accounts[project].quota.user_guaranteed for project in self._owed):
                 continue
-            others = []
+            not_guaranteed = []
             for entry in entries:
                 job = entry[1]
                 if job.project in self._owed:
@@ -231,9 +233,9 @@ class JobQueue:
                     ):
                         yield (entry,)
                         continue
-                others.append(entry)
-            entries = others
-        for entry in others:
+                not_guaranteed.append(entry)
+            entries = not_guaranteed
+        for entry in not_guaranteed:
             yield (entry,)
 
 

@@ -91,21 +91,21 @@ def _is_needed(guarantee: Mapping[str, int], usage: Mapping[str, int], part: Map
 
 
 def _counted(guarantee: Mapping[str, int], usage: Mapping[str, int], judged: Mapping[str, int]) -> int:
-    """The amount of ``held`` that counts towards the total GPU guarantee.
+    """The amount of ``usage`` that counts towards the total GPU guarantee.
 
     Models with a guarantee of their own count up to that; other models count in full, but not at all where ``judged``
     has only GPUs of the former.
     """
-    own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
+    model_keys = [key for key in guarantee if key.startswith(f"{GPUS}/")]
 
     def named(amounts: Mapping[str, int]) -> int:
         return sum(
             amount
             for key, amount in amounts.items()
-            if key.startswith(f"{GPUS}/") and _names(own, key.removeprefix(f"{GPUS}/"))
+            if key.startswith(f"{GPUS}/") and _names(model_keys, key.removeprefix(f"{GPUS}/"))
         )
 
-    counted = min(named(usage), sum(min(amount_in(usage, key), guarantee[key]) for key in own))
+    counted = min(named(usage), sum(min(amount_in(usage, key), guarantee[key]) for key in model_keys))
     return counted if named(judged) == judged[GPUS] else counted + usage.get(GPUS, 0) - named(usage)
 
 
@@ -116,14 +116,15 @@ def _names(keys: Iterable[str], model: str) -> frozenset[str]:
 
 def _is_sure(guarantee: Mapping[str, int], gang: Gang, shares: Shares) -> bool:
     """Whether all GPUs that the gang may get are counted alike, so that it can be judged by what it will hold."""
-    own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
-    return bool(own) and all(
-        len({_names(own, model) for model in accepted_in(role.request, shares.models)}) <= 1 for role in gang.roles
+    model_keys = [key for key in guarantee if key.startswith(f"{GPUS}/")]
+    return bool(model_keys) and all(
+        len({_names(model_keys, model) for model in accepted_in(role.request, shares.models)}) <= 1
+        for role in gang.roles
     )
 
 
-def _sum(amounts: Mapping[str, int], more: Mapping[str, int], sign: int) -> dict[str, int]:
-    return {key: amounts.get(key, 0) + sign * more.get(key, 0) for key in {**amounts, **more}}
+def _sum(amounts: Mapping[str, int], added: Mapping[str, int], sign: int) -> dict[str, int]:
+    return {key: amounts.get(key, 0) + sign * added.get(key, 0) for key in {**amounts, **added}}
 
 
 def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -160,7 +161,7 @@ class QuotaExcess:
 
     def reason(self) -> Reason:
         limit = self.limit
-        whose = f"user {limit.user}" if limit.user else f"project {limit.project}"
+        holder = f"user {limit.user}" if limit.user else f"project {limit.project}"
         inside = f" of project {limit.project}" if limit.user else ""
         numbers: dict[str, Any] = {
             "project": limit.project,
@@ -174,8 +175,8 @@ class QuotaExcess:
             numbers["user"] = limit.user
         if limit.key == JOBS:
             noun = phrases.plural("job", limit.most)
-            sentence = f"{whose} may run {limit.most} {noun}{inside} at once, and has {self.used}"
-            never = f"{whose} may run no job{inside}; an administrator can raise the quota"
+            sentence = f"{holder} may run {limit.most} {noun}{inside} at once, and has {self.used}"
+            never = f"{holder} may run no job{inside}; an administrator can raise the quota"
             return Reason(
                 WaitReasonCode.QUOTA, never if self.is_never else f"{sentence}; it starts after them", numbers
             )
@@ -183,13 +184,13 @@ class QuotaExcess:
         if self.is_never:
             return Reason(
                 WaitReasonCode.QUOTA,
-                f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} "
+                f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {holder} may use {most}{inside} "
                 "at once, so it can never start. Ask for less, or ask an administrator for a larger quota",
                 numbers,
             )
         return Reason(
             WaitReasonCode.QUOTA,
-            f"{whose} may use {most}{inside} at once and has {amount_text(limit.key, self.used)}; this job needs "
+            f"{holder} may use {most}{inside} at once and has {amount_text(limit.key, self.used)}; this job needs "
             f"{amount_text(limit.key, self.needed)}, and starts by itself when enough of them are given back",
             numbers,
         )
@@ -231,7 +232,7 @@ class Quotas:
             for account in shares.accounts.values()
             if account.quota.limit or account.quota.user_limit or account.quota.user_limits
         }
-        self._known: dict[tuple[str, str, str], tuple[int, Allowed | QuotaExcess]] = {}
+        self._cache: dict[tuple[str, str, str], tuple[int, Allowed | QuotaExcess]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -244,13 +245,13 @@ class Quotas:
             return _ALLOWED
         key = (job.project, job.user, job.shape)
         changes = self._shares.changes.get(job.project, 0)
-        known = self._known.get(key)
-        if known is not None and (known[0] == changes or isinstance(known[1], QuotaExcess)):
-            return known[1]
+        cached = self._cache.get(key)
+        if cached is not None and (cached[0] == changes or isinstance(cached[1], QuotaExcess)):
+            return cached[1]
         need = self._shares.likely_amounts(job.gang, job.shape)
-        answer = self._check(job.project, job.user, job.gang.roles, need)
-        self._known[key] = (changes, answer)
-        return answer
+        result = self._check(job.project, job.user, job.gang.roles, need)
+        self._cache[key] = (changes, result)
+        return result
 
     def check_unused(self, job: QueuedGang) -> Allowed | QuotaExcess:
         """The same if its project held nothing at all."""
@@ -269,17 +270,17 @@ class Quotas:
 
     def limits_of(self, project: str, user: str) -> Sequence[QuotaLimit]:
         """The limits of the project, then those of the user."""
-        found = self._limits.get((project, user))
-        if found is None:
+        limits = self._limits.get((project, user))
+        if limits is None:
             account = self._shares.accounts.get(project)
-            found = []
+            limits = []
             if account is not None:
                 quota = account.quota
-                found = [QuotaLimit(project, "", key, most) for key, most in sorted(quota.limit.items())]
+                limits = [QuotaLimit(project, "", key, most) for key, most in sorted(quota.limit.items())]
                 of_user = quota.user_limits.get(user, quota.user_limit)
-                found += [QuotaLimit(project, user, key, most) for key, most in sorted(of_user.items())]
-            self._limits[project, user] = found
-        return found
+                limits += [QuotaLimit(project, user, key, most) for key, most in sorted(of_user.items())]
+            self._limits[project, user] = limits
+        return limits
 
     def with_current_usage(self, excess: QuotaExcess) -> QuotaExcess:
         """``excess`` with present usage: jobs of the same project may have started since it was found."""
@@ -313,12 +314,12 @@ class Quotas:
                     exceeded.append(QuotaExcess(limit, usage, needed))
                 continue
             models = frozenset(m for m in self._shares.models if accepts(limit.key.partition("/")[2], m))
-            possible = [(role, self._accepted(role)) for role in roles if gpu_milli(role.request)]
-            forced = sum(_devices(role) for role, accepted in possible if accepted and accepted <= models)
-            if forced and usage + forced > limit.most:
-                exceeded.append(QuotaExcess(limit, usage, forced))
+            gpu_roles = [(role, self._accepted(role)) for role in roles if gpu_milli(role.request)]
+            required = sum(_devices(role) for role, accepted in gpu_roles if accepted and accepted <= models)
+            if required and usage + required > limit.most:
+                exceeded.append(QuotaExcess(limit, usage, required))
                 continue
-            most = sum(_devices(role) for role, accepted in possible if accepted & models)
+            most = sum(_devices(role) for role, accepted in gpu_roles if accepted & models)
             if usage + most > limit.most:
                 narrowing.append((QuotaExcess(limit, usage, most), models))
         if exceeded:
@@ -326,13 +327,13 @@ class Quotas:
         if not narrowing:
             return _ALLOWED
         without = frozenset[str]().union(*(models for _, models in narrowing))
-        stuck = [
+        blocked = [
             _binding(accepted, narrowing)
             for accepted in map(self._accepted, roles)
             if accepted and accepted <= without and not any(accepted <= models for _, models in narrowing)
         ]
-        if stuck:  # a limit that makes a start impossible comes first
-            return min(stuck, key=lambda excess: not excess.is_never)
+        if blocked:  # a limit that makes a start impossible comes first
+            return min(blocked, key=lambda excess: not excess.is_never)
         return Allowed(without, narrowing[0][0])
 
     def _accepted(self, role: GangRole) -> frozenset[str]:

@@ -95,10 +95,10 @@ class Shares:
         self.changes: dict[str, int] = {}
         self._likely: dict[str, dict[str, int]] = {}
         self._steps: dict[str, float] = {}
-        self._promised: dict[str | tuple[str, str], dict[str, int]] = {}
+        self._reserved: dict[str | tuple[str, str], dict[str, int]] = {}
         # Keyed by the identity of the gang, which lives as long as the snapshot, and the models of its replicas.
         self._of_running: dict[tuple[int, tuple[str | None, ...]], dict[str, int]] = {}
-        self._bare: dict[int, int] = {}
+        self._members_without_gpus: dict[int, int] = {}
         together: dict[tuple[str, str, int], tuple[dict[str, int], int]] = {}  # equal amounts of one user, counted
         for gang in snapshot.running:
             amounts = self.running_amounts(gang)
@@ -115,22 +115,22 @@ class Shares:
         is_whole = len(recorded) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
         # A replica without a recorded model has no GPUs, or depends on the models of its node.
         key = (id(gang.gang), recorded) if is_whole and recorded.count(None) == self._without_gpus(gang.gang) else None
-        known = None if key is None else self._of_running.get(key)
-        if known is None:
-            known = self._count(gang)
+        amounts = None if key is None else self._of_running.get(key)
+        if amounts is None:
+            amounts = self._count(gang)
             if gang.is_part:
-                del known[JOBS]  # the job itself runs on and is counted there
+                del amounts[JOBS]  # the job itself runs on and is counted there
             if key is not None:
-                self._of_running[key] = known
-        return known
+                self._of_running[key] = amounts
+        return amounts
 
     def _without_gpus(self, gang: Gang) -> int:
         """How many members have no GPUs."""
-        known = self._bare.get(id(gang))
-        if known is None:
-            known = sum(role.replicas for role in gang.roles if not gpu_milli(role.request))
-            self._bare[id(gang)] = known
-        return known
+        members = self._members_without_gpus.get(id(gang))
+        if members is None:
+            members = sum(role.replicas for role in gang.roles if not gpu_milli(role.request))
+            self._members_without_gpus[id(gang)] = members
+        return members
 
     def _count(self, gang: RunningGang) -> dict[str, int]:
         requests = {role.role: role.request for role in gang.gang.roles}
@@ -142,8 +142,8 @@ class Shares:
                 continue
             model = recorded[position] if position < len(recorded) else None
             if model is None and gpu_milli(request):
-                present = self._models_on.get(node, ())
-                model = next(iter(accepted_models(request.gpu_models, present) or present), None)
+                models = self._models_on.get(node, ())
+                model = next(iter(accepted_models(request.gpu_models, models) or models), None)
             parts[role, model] += 1
         return total_amounts((requests[role], model, members) for (role, model), members in parts.items())
 
@@ -166,20 +166,20 @@ class Shares:
     def count_reserved(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
         """Count reserved amounts in both shares until :meth:`forget_reserved`; quotas do not see them."""
         self.changes[project] = self.changes.get(project, 0) + 1
-        for who in (project, (project, user)):
-            promised = self._promised.setdefault(who, {})
+        for holder in (project, (project, user)):
+            reserved = self._reserved.setdefault(holder, {})
             for key, amount in amounts.items():
-                promised[key] = promised.get(key, 0) + amount
+                reserved[key] = reserved.get(key, 0) + amount
 
     def forget_reserved(self) -> None:
-        self._promised = {}
+        self._reserved = {}
 
-    def _with_promised(self, amounts_held: Mapping[str, int], who: str | tuple[str, str]) -> Mapping[str, int]:
-        promised = self._promised.get(who)
+    def _with_reserved(self, amounts_held: Mapping[str, int], holder: str | tuple[str, str]) -> Mapping[str, int]:
+        reserved = self._reserved.get(holder)
         return (
             amounts_held
-            if promised is None
-            else {k: amounts_held.get(k, 0) + promised.get(k, 0) for k in {**amounts_held, **promised}}
+            if reserved is None
+            else {k: amounts_held.get(k, 0) + reserved.get(k, 0) for k in {**amounts_held, **reserved}}
         )
 
     def weight_of(self, project: str) -> float:
@@ -193,50 +193,52 @@ class Shares:
     def project_share(self, project: str, less: Mapping[str, int] | None = None) -> float:
         """The project's share by weight, past usage included. ``less``: as if it did not hold these amounts."""
         account = self.accounts.get(project)
-        now, _ = self.dominant_share(self._with_promised(self.held_by_project.get(project, {}), project), less)
-        return self._mixed(now, account.usage if account is not None else 0.0) / self.weight_of(project)
+        present_share, _ = self.dominant_share(
+            self._with_reserved(self.held_by_project.get(project, {}), project), less
+        )
+        return self._mixed(present_share, account.usage if account is not None else 0.0) / self.weight_of(project)
 
     def user_share(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
         """The same for one user within the project."""
         account = self.accounts.get(project)
-        who = (project, user)
-        now, _ = self.dominant_share(self._with_promised(self.held_by_user.get(who, {}), who), less)
+        holder = (project, user)
+        present_share, _ = self.dominant_share(self._with_reserved(self.held_by_user.get(holder, {}), holder), less)
         past = account.user_usage.get(user, 0.0) if account is not None else 0.0
-        return self._mixed(now, past) / self.weight_of_user(project, user)
+        return self._mixed(present_share, past) / self.weight_of_user(project, user)
 
-    def _mixed(self, now: float, past: float) -> float:
+    def _mixed(self, present: float, past: float) -> float:
         part = self.policy.usage_weight
-        return (1 - part) * now + part * past
+        return (1 - part) * present + part * past
 
     def increment_of(self, gang: Gang, shape: str) -> float:
         """How much the start of a gang raises a share of weight 1, if its dominant resource is that of the share."""
-        known = self._steps.get(shape)
-        if known is None:
-            known = self._steps[shape] = self._mixed(self.dominant_share(self.likely_amounts(gang, shape))[0], 0.0)
-        return known
+        increment = self._steps.get(shape)
+        if increment is None:
+            increment = self._steps[shape] = self._mixed(self.dominant_share(self.likely_amounts(gang, shape))[0], 0.0)
+        return increment
 
     def dominant_share(
         self, amounts_held: Mapping[str, int], less: Mapping[str, int] | None = None
     ) -> tuple[float, str]:
         """The largest fraction held of any resource (0 to 1), and its key."""
         totals = self.totals
-        best, which = 0.0, CPU
+        largest, dominant_key = 0.0, CPU
         for key, amount in amounts_held.items():
             total = totals.get(key)
             if not total:
                 continue  # only counted, such as jobs
             part = (amount - less.get(key, 0) if less else amount) / total
-            if part > best:
-                best, which = part, key
-        return best, which
+            if part > largest:
+                largest, dominant_key = part, key
+        return largest, dominant_key
 
     def likely_amounts(self, gang: Gang, shape: str) -> dict[str, int]:
         """Amounts that an unplaced gang would hold: of several accepted models the most plentiful."""
-        known = self._likely.get(shape)
-        if known is None:
+        amounts = self._likely.get(shape)
+        if amounts is None:
             parts = [(role.request, self._plentiful(role.request), role.replicas) for role in gang.roles]
-            known = self._likely[shape] = total_amounts(parts)
-        return known
+            amounts = self._likely[shape] = total_amounts(parts)
+        return amounts
 
     def has_guarantee(self, project: str) -> bool:
         """Whether the project has any guarantee."""
@@ -245,12 +247,12 @@ class Shares:
 
     def copy(self) -> Shares:
         """An independent copy."""
-        twin = copy(self)
-        twin.held_by_project = {project: amounts_held.copy() for project, amounts_held in self.held_by_project.items()}
-        twin.held_by_user = {who: amounts_held.copy() for who, amounts_held in self.held_by_user.items()}
-        twin.changes = self.changes.copy()
-        twin.forget_reserved()
-        return twin
+        clone = copy(self)
+        clone.held_by_project = {project: amounts_held.copy() for project, amounts_held in self.held_by_project.items()}
+        clone.held_by_user = {holder: amounts_held.copy() for holder, amounts_held in self.held_by_user.items()}
+        clone.changes = self.changes.copy()
+        clone.forget_reserved()
+        return clone
 
     def _plentiful(self, request: ResourceRequest) -> str | None:
         if not gpu_milli(request):
