@@ -80,6 +80,12 @@ class Caller:
     def may(self, scope: Scope) -> bool:
         return any(_SCOPES.index(own) >= _SCOPES.index(scope) for own in self.scopes)
 
+    def demand(self, scope: Scope) -> None:
+        """Raises ``Forbidden`` if the token lacks the scope."""
+        if not self.may(scope):
+            own = ", ".join(sorted(self.scopes)) or "nothing"
+            raise Forbidden(f"This needs a token of scope {scope}; yours has {own}. Log in with another token.")
+
     def member_of(self, session: Session, project: str, role: Role = "viewer") -> ProjectMembership:
         """The caller's membership in the project of this name.
 
@@ -211,8 +217,7 @@ async def bearer_caller(connection: HTTPConnection, context: AppContext) -> Call
     if is_cookie:
         raise Unauthenticated("This needs a token: send `Authorization: Bearer <token>`.")
     found = await caller_of_token(connection, context, token)
-    if not found.may(Scope.READ):
-        raise Forbidden("This needs a token of scope read; log in with another token.")
+    found.demand(Scope.READ)
     return found
 
 
@@ -277,9 +282,7 @@ def require(scope: Scope | Literal["read", "write", "admin"]) -> Callable[..., A
         found = await authenticate(request, context)
         if wanted is Scope.ADMIN and not found.is_admin:
             raise Forbidden("This needs a platform admin, with a token of scope admin.")
-        if not found.may(wanted):
-            has = ", ".join(sorted(found.scopes)) or "nothing"
-            raise Forbidden(f"This needs a token of scope {wanted}; yours has {has}. Log in with another token.")
+        found.demand(wanted)
         return found
 
     return caller

@@ -62,8 +62,8 @@ def _storage_caller(scope: Scope) -> Callable[..., Awaitable[StorageCaller]]:
 
 async def _authenticated(request: Request, context: AppContext, scope: Scope) -> StorageCaller:
     found = await attempt_or_caller(request, context)
-    if isinstance(found, Caller) and not found.may(scope):
-        raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
+    if isinstance(found, Caller):
+        found.demand(scope)
     return found
 
 

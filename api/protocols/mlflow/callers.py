@@ -92,8 +92,8 @@ async def _script(request: Request, context: AppContextDep) -> ScriptAccess:
 
 async def _reader(request: Request, context: AppContextDep) -> ReadAccess:
     caller = await attempt_or_caller(request, context)
-    if isinstance(caller, Caller) and not caller.may(Scope.READ):
-        raise Forbidden("This needs a token of scope read; log in with another one.")
+    if isinstance(caller, Caller):
+        caller.demand(Scope.READ)
     return ReadAccess(caller)
 
 

@@ -89,8 +89,7 @@ def _project_of(context: AppContext, caller: AttemptId | Caller, project: str | 
             return attempt.project_id
         if project is None:
             raise InvalidRequest("project: name the project whose studies these are.", field="project")
-        if not caller.may(Scope.READ if is_reading else Scope.WRITE):
-            raise Forbidden("This needs a token of scope write; log in with another one.")
+        caller.demand(Scope.READ if is_reading else Scope.WRITE)
         return caller.member_of(work.session, project, "viewer" if is_reading else "member").project_id
 
 

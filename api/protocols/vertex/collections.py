@@ -62,7 +62,7 @@ class JobCollection:
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
         with context.read() as work:
-            return jobs.list_page(work, caller, parent, self.name, query, lambda found: self.view(context, found))
+            return jobs.list_jobs(work, caller, parent, self.name, query, lambda found: self.view(context, found))
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         with context.write() as work:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.auth import Caller, Reader, Writer
+from api.auth import Caller, Reader, Scope, Writer
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of
@@ -196,8 +196,9 @@ def list_operations(
     return answer(_page(context, caller, parent, resource, pageSize, pageToken))
 
 
-# Polling a deletion continues it, so this needs write access.
-def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+def get_operation(path: _PathDep, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:
+    if path.endswith(f"/{DELETION}"):  # polling a deletion continues it
+        caller.demand(Scope.WRITE)
     return answer(_find_operation(context, caller, parent, path))
 
 

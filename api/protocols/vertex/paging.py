@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -12,7 +13,8 @@ from sqlalchemy import asc, desc, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from api.http.paging import plain, read_time
-from api.protocols.kit.paging import bad_page_token, page_token, token_parts
+from api.protocols.kit.paging import bad_page_token, page_of, page_token, token_parts
+from api.protocols.vertex.filters import DEFAULT_VOCABULARY, FilterVocabulary, field_reader, parse_filter
 from api.protocols.vertex.proto import snake
 from core.db.engine import AnyRow, AnySelect
 from core.db.tables import UtcDateTime
@@ -159,3 +161,38 @@ def take_page(
             found.append(item)
         last = row
     return found, ""
+
+
+def list_page(
+    session: Session,
+    statement: AnySelect,
+    keyset: Keyset,
+    query: ListQuery,
+    view: Callable[[AnyRow], tuple[dict[str, Any], Mapping[str, datetime | None]] | None],
+    *,
+    collection: str,
+    vocabulary: FilterVocabulary = DEFAULT_VOCABULARY,
+    scanned: int = 0,
+    is_full: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """A page of the rows of ``statement`` that match the filter.
+
+    With a selective filter a page may be short and still have a next page.
+
+    Args:
+        view: a row's resource, and its times by the fields of filters; ``None`` for a row that is not listed.
+        scanned: as in :func:`take_page`; 0 for as many as the page has items.
+    """
+    test = parse_filter(query.filter, vocabulary)
+
+    def item_of(row: AnyRow) -> dict[str, Any] | None:
+        resource = view(row)
+        return resource[0] if resource is not None and test(field_reader(resource[0], **resource[1])) else None
+
+    batches = keyset.batches(session, keyset.after_token(statement, query.page_token), query.limit)
+    rows = itertools.chain.from_iterable(batches)
+    limit = query.limit
+    items, token = take_page(
+        rows, item_of, lambda row: keyset.token(row[0]), limit, scanned=scanned or limit, is_full=is_full
+    )
+    return page_of(collection, items, token)

@@ -148,6 +148,12 @@ class Message:
     def message(self, name: str) -> Message | None:
         return Message(self._fields[name], self.at(name)) if self.has(name) else None
 
+    def required(self, name: str) -> Message:
+        """A message that must be there."""
+        if not self.has(name):
+            raise self.missing(name)
+        return Message(self._fields[name], self.at(name))
+
     def items(self, name: str) -> list[tuple[str, Any]]:
         """(path, item) of a list."""
         value = self._fields.get(name, [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
@@ -30,10 +30,7 @@ router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
 _SERVED: Final = (*COLLECTIONS, "metadataStores", "tensorboards", "operations")
 _MODEL: Final = f"{PARENT}/{models.COLLECTION}/{{resource}}"
-_UPLOAD: Final = f"/{models.COLLECTION}/{{resource}}/operations/{uploads.OPERATION}-{{number}}"
 _ENDPOINT: Final = f"{PARENT}/{endpoints.COLLECTION}/{{resource}}"
-_OPERATION: Final = f"/{endpoints.COLLECTION}/{{resource}}/operations/"
-_DeploymentId = Annotated[str, Path(max_length=100)]
 
 # The routes of models and endpoints come before the collections' routes, whose patterns match these, too.
 # --- models ----------------------------------------------------------------------------------------------------------
@@ -42,18 +39,6 @@ _DeploymentId = Annotated[str, Path(max_length=100)]
 @router.post(f"{PARENT}/{models.COLLECTION}:upload")
 def upload_model(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
     return answer(uploads.upload(context, caller, parent, body))
-
-
-@router.get(f"{PARENT}{_UPLOAD}")
-@router.get(f"{PARENT_OF_PROGRESS}{_UPLOAD}")
-def get_upload_operation(
-    resource: ResourceId,
-    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
-    parent: ParentDep,
-    caller: Reader,
-    context: AppContextDep,
-) -> Response:
-    return answer(uploads.poll_upload(context, caller, parent, resource, number))
 
 
 @router.get(f"{_MODEL}:listVersions")
@@ -129,22 +114,6 @@ def undeploy_model(
     resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
 ) -> Response:
     return answer(deploying.undeploy(context, caller, parent, resource, body))
-
-
-@router.get(f"{PARENT}{_OPERATION}{deploying.DEPLOY}-{{deployment}}")
-@router.get(f"{PARENT_OF_PROGRESS}{_OPERATION}{deploying.DEPLOY}-{{deployment}}")
-def get_deployment_operation(
-    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
-) -> Response:
-    return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.DEPLOY, deployment))
-
-
-@router.get(f"{PARENT}{_OPERATION}{deploying.UNDEPLOY}-{{deployment}}")
-@router.get(f"{PARENT_OF_PROGRESS}{_OPERATION}{deploying.UNDEPLOY}-{{deployment}}")
-def get_undeployment_operation(
-    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
-) -> Response:
-    return answer(deploying.poll_deployment(context, caller, parent, resource, deploying.UNDEPLOY, deployment))
 
 
 # A prediction needs only read access.

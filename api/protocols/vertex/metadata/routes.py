@@ -14,12 +14,12 @@ from api.app.unit_of_work import AppContextDep
 from api.protocols.kit.json_values import answer, timestamp
 from api.protocols.vertex.metadata import runs
 from api.protocols.vertex.metadata.runs import ARTIFACT, CONTEXT, EXECUTION, STORE
-from api.protocols.vertex.names import PARENT, ParentDep, RawBody
+from api.protocols.vertex.names import PARENT, ParentDep
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import RecordKind
 from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
-from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path
+from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, add_verb, record_path
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.repositories import vertex_records
 from core.db.tables import VertexRecord
@@ -198,19 +198,6 @@ _CONTEXTS: Final = ResourceRoutes(
 _EXECUTIONS: Final = ResourceRoutes(EXECUTION, f"{_IN_STORE}/executions", STORE)
 
 
-def _post(
-    routes: ResourceRoutes, action: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]
-) -> None:
-    def verb(
-        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
-    ) -> Response:
-        with context.write() as work:
-            tx = principal.open(work, parent, "member", verb=routes.permission(action))
-            return answer(apply(tx, record_path(request, routes.template), Message(body, action)))
-
-    router.add_api_route(f"{PARENT}/{routes.template}:{action}", verb, methods=["POST"], name=f"vertex_{action}")
-
-
 def _query(routes: ResourceRoutes, action: str, answer_of: Callable[[RecordTransaction, str], dict[str, Any]]) -> None:
     def query(request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep) -> Response:
         with context.read() as work:
@@ -221,10 +208,20 @@ def _query(routes: ResourceRoutes, action: str, answer_of: Callable[[RecordTrans
 
 
 # Before the routes that refuse all other verbs.
-_post(_CONTEXTS, "addContextArtifactsAndExecutions", _add_members)
-_post(_CONTEXTS, "addContextChildren", _add_children)
-_post(_CONTEXTS, "removeContextChildren", _remove_children)
-_post(_EXECUTIONS, "addExecutionEvents", _add_events)
+add_verb(
+    router,
+    _CONTEXTS.template,
+    "addContextArtifactsAndExecutions",
+    _CONTEXTS.permission("addContextArtifactsAndExecutions"),
+    _add_members,
+)
+for _routes, _action, _apply in (
+    (_CONTEXTS, "addContextArtifactsAndExecutions", _add_members),
+    (_CONTEXTS, "addContextChildren", _add_children),
+    (_CONTEXTS, "removeContextChildren", _remove_children),
+    (_EXECUTIONS, "addExecutionEvents", _add_events),
+):
+    add_verb(router, _routes.template, _action, _routes.permission(_action), _apply)
 _query(_CONTEXTS, "queryContextLineageSubgraph", _of_context)
 _query(_EXECUTIONS, "queryExecutionInputsAndOutputs", _of_execution)
 

@@ -64,9 +64,7 @@ class Principal:
         if parent.location == ANY_LOCATION:
             raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
         if isinstance(self.caller, Caller):
-            required = _SCOPES[role]
-            if not self.caller.may(required):
-                raise Forbidden(f"This needs a token of scope {required}; log in with another one.")
+            self.caller.demand(_SCOPES[role])
             member = member_of(work.session, self.caller, parent, role, verb=verb)
             return RecordTransaction(work, parent, RecordScope(member.project_id, parent.location), None)
         attempt = ScriptAccess(self.caller).load(work.session, work.now)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
+from api.auth import Role
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of
@@ -80,6 +81,36 @@ def add_resource_routes(router: APIRouter, routes: ResourceRoutes) -> None:
     add(routes.template, get, "GET")
     add(routes.template, patch, "PATCH")
     add(routes.template, delete, "DELETE")
+
+
+def add_verb(
+    router: APIRouter,
+    template: str,
+    action: str,
+    permission: str,
+    apply: Callable[[RecordTransaction, str, Message], dict[str, Any]],
+    *,
+    on: str = "",
+    reads: bool = False,
+) -> None:
+    """A route for a custom method, ``POST <template>:<action>``. Add it before :func:`add_resource_routes`.
+
+    Args:
+        template: path template of the resource that has the action.
+        permission: the real API's name.
+        on: what follows the template in the address.
+        reads: whether the method changes nothing.
+    """
+    role: Role = "viewer" if reads else "member"
+
+    def post(
+        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
+    ) -> Response:
+        with context.read() if reads else context.write() as work:
+            tx = principal.open(work, parent, role, verb=permission)
+            return answer(apply(tx, record_path(request, template), Message(body, action)))
+
+    router.add_api_route(f"{PARENT}/{template}{on}:{action}", post, methods=["POST"], name=f"vertex_{permission}")
 
 
 Handler = Callable[..., Response]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,14 +26,14 @@ from api.models.access import ModelAccess, by_of
 from api.protocols.kit.errors import NotServed, first_mistake
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.kit.paging import page_of
-from api.protocols.vertex.filters import FieldReader, field_reader, parse_filter
+from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
 from api.protocols.vertex.names import Parent, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, read_order, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, list_page, read_order
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs
+from core.db.engine import AnyRow
 from core.db.repositories import models
 from core.db.tables import Job, Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -230,20 +231,16 @@ class Models:
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
         """Models whose first version is not ready yet are not listed."""
-        test, order = parse_filter(query.filter), _order(query.order_by)
+        order = _order(query.order_by)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
             statement = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
-            statement = order.ordered(order.after_token(statement, query.page_token))
-            rows = work.session.scalars(statement.limit(query.limit + 1)).all()
 
-            def item_of(row: Model) -> dict[str, Any] | None:
-                version = _default(work.session, row)
-                item = {} if version is None else view(work.session, parent, row, version)
-                return item if item and test(_reader_of(item, row)) else None
+            def view_of(row: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]] | None:
+                version = _default(work.session, row[0])
+                return None if version is None else (view(work.session, parent, row[0], version), _times_of(row[0]))
 
-            items, token = take_page(rows, item_of, order.token, query.limit, scanned=query.limit)
-        return page_of(COLLECTION, items, token)
+            return list_page(work.session, statement, order, query, view_of, collection=COLLECTION)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         del context, caller, parent, resource_id
@@ -292,7 +289,7 @@ def list_versions(
         ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
         rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
         items = [view(work.session, parent, model, row, is_version=True) for row in rows]
-        return {COLLECTION: [item for item in items if test(_reader_of(item, model))]}
+        return {COLLECTION: [item for item in items if test(field_reader(item, **_times_of(model)))]}
 
 
 def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
@@ -404,5 +401,5 @@ def view(
     }
 
 
-def _reader_of(item: dict[str, Any], row: Model) -> FieldReader:
-    return field_reader(item, create_time=row.created_at, update_time=row.updated_at)
+def _times_of(row: Model) -> dict[str, datetime]:
+    return {"create_time": row.created_at, "update_time": row.updated_at}

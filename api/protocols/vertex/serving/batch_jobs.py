@@ -148,9 +148,7 @@ class _Source:
 
 
 def _read_source(context: AppContext, caller: Caller, message: Message) -> _Source:
-    config = message.message("inputConfig")
-    if config is None:
-        raise message.missing("inputConfig")
+    config = message.required("inputConfig")
     config.refuse_unknown_fields({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
     kind = _format(config, "instancesFormat", ("jsonl", "csv"))
     bucket = config.message("gcsSource")
@@ -179,9 +177,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
 
 def _read_destination(message: Message) -> str:
     """The URI below which the job creates its output folder."""
-    config = message.message("outputConfig")
-    if config is None:
-        raise message.missing("outputConfig")
+    config = message.required("outputConfig")
     config.refuse_unknown_fields({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
     _format(config, "predictionsFormat", ("jsonl",))
     bucket = config.message("gcsDestination")

@@ -91,9 +91,7 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
     """
     message = Message(raw, "deploy_model_request")
     message.refuse_unknown_fields({"endpoint", "deployedModel", "trafficSplit"})
-    model_message = message.message("deployedModel")
-    if model_message is None:
-        raise message.missing("deployedModel")
+    model_message = message.required("deployedModel")
     model_message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     table = table_of(context)
     resources = read_dedicated(model_message.message("dedicatedResources"), table, parent.location)

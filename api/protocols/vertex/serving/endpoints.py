@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import or_, select
@@ -25,11 +26,9 @@ from api.endpoints.access import EndpointAccess
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
-from api.protocols.kit.paging import page_of
-from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.long_running import deletion_view, operation_not_found, operation_view, pack_any
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
@@ -171,9 +170,8 @@ class Endpoints:
             return view(work.session, parent, row, about)
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
-        """Newest first. With a selective filter a page may be short and still have a next page."""
+        """Newest first."""
         query.demand_newest_first()
-        test = parse_filter(query.filter)
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="endpoints.list")
             statement = (
@@ -184,17 +182,13 @@ class Endpoints:
             if parent.location != ANY_LOCATION:
                 here = VertexEndpoint.location == parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
-            statement = _NEWEST.ordered(_NEWEST.after_token(statement, query.page_token))
-            rows = work.session.execute(statement.limit(query.limit + 1)).all()
 
-            def item_of(found: AnyRow) -> dict[str, Any] | None:
+            def view_of(found: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]]:
                 row, about = found
-                item = view(work.session, _at(parent, about), row, about)
-                read = field_reader(item, create_time=row.created_at, update_time=row.updated_at)
-                return item if test(read) else None
+                times = {"create_time": row.created_at, "update_time": row.updated_at}
+                return view(work.session, _at(parent, about), row, about), times
 
-            items, token = take_page(rows, item_of, lambda row: _NEWEST.token(row[0]), query.limit, scanned=query.limit)
-        return page_of(COLLECTION, items, token)
+            return list_page(work.session, statement, _NEWEST, query, view_of, collection=COLLECTION)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         del context, caller, parent, resource_id

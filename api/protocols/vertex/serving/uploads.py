@@ -55,9 +55,7 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     message.refuse_unknown_fields(
         {"parent", "parentModel", "modelId", "model"}, absent={"serviceAccount": "service accounts are"}
     )
-    model_message = message.message("model")
-    if model_message is None:
-        raise message.missing("model")
+    model_message = message.required("model")
     requested = models.read_upload(
         model_message,
         model_id=message.text("modelId", _NAME),

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
 
 from api.app.unit_of_work import AppContextDep
-from api.auth import Role
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of, page_token, token_offset
-from api.protocols.vertex.names import PARENT, ParentDep, RawBody
+from api.protocols.vertex.names import PARENT, ParentDep
 from api.protocols.vertex.proto import Message, camel
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import RecordKind, check_id, read_fields
 from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
-from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, record_path
+from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, add_verb, record_path
 from api.protocols.vertex.tensorboards import points
 from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
 from api.protocols.vertex.vertex_route import VertexRoute
@@ -253,29 +252,16 @@ _TIME_SERIES: Final = ResourceRoutes(
 )
 
 
-def _post(
-    path: str, action: str, verb: str, apply: Callable[[RecordTransaction, str, Message], dict[str, Any]]
-) -> None:
-    """``path``: template of the resource that has the action."""
-    role: Role = "viewer" if action.startswith("export") else "member"
-
-    def post(
-        request: Request, body: RawBody, parent: ParentDep, principal: PrincipalDep, context: AppContextDep
-    ) -> Response:
-        with context.read() if role == "viewer" else context.write() as work:
-            tx = principal.open(work, parent, role, verb=verb)
-            return answer(apply(tx, record_path(request, path), Message(body, action)))
-
-    on = f"{path}/runs" if apply is _batch_create_runs else path
-    router.add_api_route(f"{PARENT}/{on}:{action}", post, methods=["POST"], name=f"vertex_{verb}")
-
-
 # Before the routes that refuse all other verbs.
-_post(_EXPERIMENTS.template, "batchCreate", "tensorboardTimeSeries.batchCreate", _batch_create_series)
-_post(_EXPERIMENTS.template, "batchCreate", "tensorboardRuns.batchCreate", _batch_create_runs)
-_post(_EXPERIMENTS.template, "write", "tensorboardExperiments.write", _write_experiment)
-_post(_RUNS.template, "write", "tensorboardRuns.write", _write_run)
-_post(_TIME_SERIES.template, "exportTensorboardTimeSeries", "tensorboardTimeSeries.read", _export_series)
+for _template, _action, _permission, _apply in (
+    (_EXPERIMENTS.template, "batchCreate", "tensorboardTimeSeries.batchCreate", _batch_create_series),
+    (_EXPERIMENTS.template, "write", "tensorboardExperiments.write", _write_experiment),
+    (_RUNS.template, "write", "tensorboardRuns.write", _write_run),
+):
+    add_verb(router, _template, _action, _permission, _apply)
+add_verb(router, _EXPERIMENTS.template, "batchCreate", "tensorboardRuns.batchCreate", _batch_create_runs, on="/runs")
+_EXPORT: Final = "exportTensorboardTimeSeries"
+add_verb(router, _TIME_SERIES.template, _EXPORT, "tensorboardTimeSeries.read", _export_series, reads=True)
 
 
 @router.get(f"{PARENT}/{_BOARDS.template}:batchRead")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -16,9 +16,8 @@ from api.forecasts.service import why_never
 from api.jobs import verbs
 from api.jobs.service import Submission, canonical, check_submission, submit
 from api.protocols.kit.json_values import timestamps
-from api.protocols.kit.paging import page_of
 from api.protocols.kit.vertex_table import table_of
-from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
+from api.protocols.vertex.filters import job_vocabulary
 from api.protocols.vertex.long_running import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -28,7 +27,7 @@ from api.protocols.vertex.long_running import (
     error_status,
 )
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.kinds import labels
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
@@ -282,7 +281,7 @@ def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
-def list_page(
+def list_jobs(
     work: UnitOfWork,
     caller: Caller,
     parent: Parent,
@@ -290,11 +289,10 @@ def list_page(
     query: ListQuery,
     view: Callable[[JobResource], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Newest first. With a selective filter a page may be short and still have a next page."""
+    """Newest first."""
     query.demand_newest_first()
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
     states = _PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
-    test = parse_filter(query.filter, job_vocabulary(states))
     statement = (
         select(VertexResource, Job)
         .join(Job, Job.id == VertexResource.job_id)
@@ -306,23 +304,27 @@ def list_page(
     )
     if parent.location != ANY_LOCATION:
         statement = statement.where(VertexResource.location == parent.location)
-    statement = _NEWEST.after_token(statement, query.page_token)
 
-    def item_of(found: AnyRow) -> dict[str, Any] | None:
+    def view_of(found: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
         row, job = found
-        item = view(JobResource(row, job, Parent(parent.project, row.location, parent.own)))
-        read = field_reader(
-            item,
-            create_time=row.created_at,
-            start_time=job.started_at,
-            end_time=job.finished_at,
-            update_time=job.updated_at,
-        )
-        return item if test(read) else None
+        times = {
+            "create_time": row.created_at,
+            "start_time": job.started_at,
+            "end_time": job.finished_at,
+            "update_time": job.updated_at,
+        }
+        return view(JobResource(row, job, Parent(parent.project, row.location, parent.own))), times
 
-    rows = itertools.chain.from_iterable(_NEWEST.batches(work.session, statement, query.limit))
-    items, token = take_page(rows, item_of, lambda row: _NEWEST.token(row[0]), query.limit, scanned=_SCANNED)
-    return page_of(collection, items, token)
+    return list_page(
+        work.session,
+        statement,
+        _NEWEST,
+        query,
+        view_of,
+        collection=collection,
+        vocabulary=job_vocabulary(states),
+        scanned=_SCANNED,
+    )
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------

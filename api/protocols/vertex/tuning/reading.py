@@ -72,9 +72,7 @@ def read_tuning(message: Message) -> TuningRequest:
         {"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING
     )
     common = read_common(message)
-    spec = message.message("studySpec")
-    if spec is None:
-        raise message.missing("studySpec")
+    spec = message.required("studySpec")
     tuning = TuningRequest(common, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
     if tuning.job.experiment:
         raise NotServed(
@@ -296,10 +294,7 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
         values = [_plain(value) for value in condition.numbers("values")]
     if not values:
         raise condition.missing("values")
-    spec = message.message("parameterSpec")
-    if spec is None:
-        raise message.missing("parameterSpec")
-    _read_parameter(spec, tuning, {name: values}, depth + 1)
+    _read_parameter(message.required("parameterSpec"), tuning, {name: values}, depth + 1)
 
 
 def _plain(value: float) -> int | float:

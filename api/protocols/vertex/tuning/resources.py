@@ -14,9 +14,8 @@ from api.auth import Caller, Role
 from api.jobs.service import canonical
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp, timestamps
-from api.protocols.kit.paging import page_of
 from api.protocols.kit.vertex_table import table_of
-from api.protocols.vertex.filters import field_reader, job_vocabulary, parse_filter
+from api.protocols.vertex.filters import job_vocabulary
 from api.protocols.vertex.long_running import (
     CANCELLED,
     INVALID_ARGUMENT,
@@ -26,7 +25,7 @@ from api.protocols.vertex.long_running import (
     operation_not_found,
 )
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from api.protocols.vertex.paging import Keyset, ListQuery, take_page
+from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
@@ -95,33 +94,36 @@ class TuningJobs:
             return _view(work.session, study, parent, context.settings)
 
     def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
-        """Newest first. With a selective filter a page may be short and still have a next page."""
+        """Newest first."""
         query.demand_newest_first()
-        test = parse_filter(query.filter, job_vocabulary(JOB_STATES))
         with context.read() as work:
             statement = _studies(work.session, caller, parent, "list")
-            statement = _NEWEST.after_token(statement, query.page_token)
             trials = 0
 
-            def item_of(study: Study) -> dict[str, Any] | None:
+            def view_of(row: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
                 nonlocal trials
+                (study,) = row
                 item = _view(work.session, study, _parent_of(parent, study), context.settings)
                 trials += len(item.get("trials", ()))
                 started = item.get("startTime")
-                read = field_reader(
-                    item,
-                    create_time=study.created_at,
-                    start_time=None if started is None else datetime.fromisoformat(started),
-                    end_time=study.finished_at,
-                    update_time=study.updated_at,
-                )
-                return item if test(read) else None
+                return item, {
+                    "create_time": study.created_at,
+                    "start_time": None if started is None else datetime.fromisoformat(started),
+                    "end_time": study.finished_at,
+                    "update_time": study.updated_at,
+                }
 
-            rows = (row[0] for rows in _NEWEST.batches(work.session, statement, query.limit) for row in rows)
-            items, token = take_page(
-                rows, item_of, _NEWEST.token, query.limit, scanned=_SCANNED, is_full=lambda: trials >= _TRIALS
+            return list_page(
+                work.session,
+                statement,
+                _NEWEST,
+                query,
+                view_of,
+                collection=COLLECTION,
+                vocabulary=job_vocabulary(JOB_STATES),
+                scanned=_SCANNED,
+                is_full=lambda: trials >= _TRIALS,
             )
-        return page_of(COLLECTION, items, token)
 
     def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
         with context.write() as work:

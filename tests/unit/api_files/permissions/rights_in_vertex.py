@@ -59,10 +59,9 @@ MODELS = {
     f"DELETE {_ONE_MODEL}": case(VERTEX_MEMBER, _DIGITS),
 }
 _OPERATION, _UPLOADED = "operations/{operation}", "models/model-served/operations/upload-1"
-# Looking at an upload has a route of its own.
 _MADE = "metadataStores/default/operations/create"
 _WAITS = {**VERTEX_READER, "reader": 403}
-_FOUND = {"GET": _WAITS, ":wait": _WAITS, ":cancel": VERTEX_MEMBER, "DELETE": VERTEX_MEMBER}
+_FOUND = {"GET": VERTEX_READER, ":wait": _WAITS, ":cancel": VERTEX_MEMBER, "DELETE": VERTEX_MEMBER}
 OPERATIONS: dict[str, Case] = {
     f"{method} {prefix}{_PARENT[3:]}/{path}{_OPERATION}{action}": case(
         # Of those that may ask nobody knows an operation without a resource.

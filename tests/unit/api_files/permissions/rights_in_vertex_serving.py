@@ -28,21 +28,8 @@ WANTED: dict[str, Any] = {
 }
 
 
-def _progress(path: str, refused: dict[str, int], place: str) -> dict[str, Case]:
-    """An operation under both of the addresses that clients ask at."""
-    return {
-        f"GET {prefix}{path.removeprefix('/v1')}": case(refused, f"{prefix}{place.removeprefix('/v1')}")
-        for prefix in ("/v1", "/ui")
-    }
-
-
 SERVING: dict[str, Case] = {
     f"POST {_PARENT}/models:upload": case(VERTEX_MEMBER, f"{_LOCATED}/models:upload", json={"model": _MODEL}),
-    **_progress(
-        f"{_PARENT}/models/{{resource}}/operations/upload-{{number}}",
-        VERTEX_READER,
-        f"{_LOCATED}/models/model-served/operations/upload-1",
-    ),
     f"POST {_PARENT}/endpoints": case(VERTEX_MEMBER, f"{_LOCATED}/endpoints", json={"displayName": "x"}),
     f"GET {_PARENT}/endpoints": case(VERTEX_READER, f"{_LOCATED}/endpoints"),
     f"GET {_ENDPOINT}": case(VERTEX_READER, _SUMS),
@@ -64,16 +51,6 @@ SERVING: dict[str, Case] = {
     f"POST {_ENDPOINT}:predict": case(_NOT_READY, f"{_SUMS}:predict", json={"instances": [1]}),
     f"POST {_ENDPOINT}:rawPredict": case(_NOT_READY, f"{_SUMS}:rawPredict", json={"instances": [1]}),
     f"POST {_ENDPOINT}:{{action}}": case({**NOT_SERVED, "reader": 403}, f"{_SUMS}:explain", json={}),
-    **_progress(
-        f"{_ENDPOINT}/operations/deploy-{{deployment}}",
-        VERTEX_READER,
-        f"{_LOCATED}/endpoints/endpoint-1/operations/deploy-deployment-1",
-    ),
-    **_progress(
-        f"{_ENDPOINT}/operations/undeploy-{{deployment}}",
-        VERTEX_READER,
-        f"{_LOCATED}/endpoints/endpoint-1/operations/undeploy-deployment-1",
-    ),
     f"POST {_BATCH}": case(VERTEX_MEMBER, _BATCHES, json=WANTED),
     f"GET {_BATCH}": case(VERTEX_READER, _BATCHES),
     f"GET {_BATCH}/{{resource}}": case(VERTEX_READER, f"{_BATCHES}/job-1"),
