@@ -148,7 +148,7 @@ def find_bucket(
 
 def open_uri(
     context: AppContext, caller: Caller, uri: str, where: str, *, writes: bool = False, table: Table | None = None
-) -> tuple[Bucket, list[str]]:
+) -> tuple[Bucket, tuple[str, ...]]:
     """The bucket of a ``gs://`` URI, checked as by :func:`find_bucket`, and the names in the URI's path.
 
     ``where``: of the URI in the request. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``.

@@ -10,9 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContext
-from api.auth import Caller
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.paging import ListQuery
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import batch_jobs, endpoints
@@ -25,21 +24,21 @@ from core.domain.errors import Conflict
 class Collection(Protocol):
     """Every method raises ``NotFound`` or ``Forbidden``; ``create`` also ``InvalidRequest`` and ``NotServed``."""
 
-    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+    def create(self, call: VertexCall, raw: Any) -> str:
         """Returns the new resource's id."""
         ...
 
-    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]: ...
+    def get(self, call: VertexCall, resource_id: str) -> dict[str, Any]: ...
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]: ...
+    def page(self, call: VertexCall, query: ListQuery) -> dict[str, Any]: ...
 
-    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None: ...
+    def cancel(self, call: VertexCall, resource_id: str) -> None: ...
 
-    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """Returns an operation. Raises ``Conflict`` if the resource has not ended."""
         ...
 
-    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """The current state of the deletion. Raises ``NotFound`` if none was started."""
         ...
 
@@ -49,45 +48,43 @@ class JobCollection:
     """Job-backed resources. ``make`` creates one, ``view`` renders it."""
 
     name: str
-    make: Callable[[AppContext, Caller, Parent, Any], str]
+    make: Callable[[VertexCall, Any], str]
     view: Callable[[AppContext, jobs.JobResource], dict[str, Any]]
 
-    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
-        return self.make(context, caller, parent, raw)
+    def create(self, call: VertexCall, raw: Any) -> str:
+        return self.make(call, raw)
 
-    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with context.read() as work:
-            found = jobs.find(work.session, caller, parent, self.name, resource_id, "viewer", verb=f"{self.name}.get")
-            return self.view(context, found)
+    def get(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        with call.context.read() as work:
+            found = jobs.find(work.session, call, self.name, resource_id, "viewer", verb=f"{self.name}.get")
+            return self.view(call.context, found)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
-        with context.read() as work:
-            return jobs.list_jobs(work, caller, parent, self.name, query, lambda found: self.view(context, found))
+    def page(self, call: VertexCall, query: ListQuery) -> dict[str, Any]:
+        with call.context.read() as work:
+            return jobs.list_jobs(work, call, self.name, query, lambda found: self.view(call.context, found))
 
-    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
-        with context.write() as work:
-            found = jobs.find(
-                work.session, caller, parent, self.name, resource_id, "member", verb=f"{self.name}.cancel"
-            )
-            jobs.cancel(work, caller, found)
+    def cancel(self, call: VertexCall, resource_id: str) -> None:
+        with call.context.write() as work:
+            found = jobs.find(work.session, call, self.name, resource_id, "member", verb=f"{self.name}.cancel")
+            jobs.cancel(work, call.caller, found)
 
-    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """Start or continue the deletion of an ended job. It is done when the job's last processes are gone."""
         verb = f"{self.name}.delete"
-        with context.write() as work:
-            found = jobs.find(work.session, caller, parent, self.name, resource_id, "member", verb=verb)
+        with call.context.write() as work:
+            found = jobs.find(work.session, call, self.name, resource_id, "member", verb=verb)
             if found.is_trial:
                 raise Conflict(f"{found.name} is the job of a trial; delete the hyperparameter tuning job.")
             if self.name == custom_jobs.COLLECTION and _has_pipeline(work.session, resource_id):
                 raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
-            is_done = jobs.delete(work, caller, found)
+            is_done = jobs.delete(work, call.caller, found)
             found.row.deletion_requested_at = found.row.deletion_requested_at or work.now
         return deletion_view(found.name, is_done=is_done)
 
-    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def poll_deletion(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """The operation has no row: it is done when its job is deleted, and polling it continues the deletion."""
-        with context.read() as work:
-            member = member_of(work.session, caller, parent, "member", verb=f"{self.name}.get")
+        with call.context.read() as work:
+            member = call.member_of(work.session, "member", verb=f"{self.name}.get")
             query = (
                 select(Job.deleted_at, VertexResource.deletion_requested_at)
                 .join(VertexResource, VertexResource.job_id == Job.id)
@@ -98,12 +95,12 @@ class JobCollection:
                 )
             )
             row = work.session.execute(query).one_or_none()
-        name = parent.name_of(self.name, resource_id)
+        name = call.parent.name_of(self.name, resource_id)
         if row is None or row == (None, None):
             raise operation_not_found(name)
         if row[0] is not None:
             return deletion_view(name, is_done=True)
-        return self.delete(context, caller, parent, resource_id)
+        return self.delete(call, resource_id)
 
 
 def _has_pipeline(session: Session, job_id: str) -> bool:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from fastapi import Body, Depends, Path
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import AppContextDep
-from api.auth import Caller, ProjectMembership, Role
+from api.app.unit_of_work import AppContext, AppContextDep
+from api.auth import Caller, ProjectMembership, Reader, Role, Writer
 from api.protocols.kit.vertex_table import table_of
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
@@ -50,6 +50,26 @@ def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, v
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
+class VertexCall:
+    """A request to resources of a project and location, by an authenticated user."""
+
+    context: AppContext
+    caller: Caller
+    parent: Parent
+
+    def member_of(self, session: Session, role: Role, *, verb: str) -> ProjectMembership:
+        """As the function :func:`member_of`."""
+        return member_of(session, self.caller, self.parent, role, verb=verb)
+
+    def demand_member(self, role: Role, *, verb: str) -> None:
+        """Raises ``Forbidden``, or ``InvalidRequest`` if no location is given."""
+        if self.parent.location == ANY_LOCATION:
+            raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
+        with self.context.read() as work:
+            self.member_of(work.session, role, verb=verb)
+
+
 def _parent(
     project: Annotated[str, Path(max_length=100)],
     location: Annotated[str, Path(max_length=64)],
@@ -62,3 +82,15 @@ def _parent(
 
 
 ParentDep = Annotated[Parent, Depends(_parent)]
+
+
+def _reading(context: AppContextDep, caller: Reader, parent: ParentDep) -> VertexCall:
+    return VertexCall(context, caller, parent)
+
+
+def _writing(context: AppContextDep, caller: Writer, parent: ParentDep) -> VertexCall:
+    return VertexCall(context, caller, parent)
+
+
+ReadCall = Annotated[VertexCall, Depends(_reading)]
+WriteCall = Annotated[VertexCall, Depends(_writing)]

@@ -17,19 +17,25 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import AppContext, AppContextDep
-from api.auth import Caller, Reader, Scope, Writer
+from api.auth import Scope
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of
 from api.protocols.vertex.collections import COLLECTIONS
 from api.protocols.vertex.long_running import DELETION, operation_not_found, operation_view, pack_any
-from api.protocols.vertex.names import ANY_LOCATION, PARENT, PARENT_OF_PROGRESS, Parent, ParentDep, member_of
+from api.protocols.vertex.names import (
+    ANY_LOCATION,
+    PARENT,
+    PARENT_OF_PROGRESS,
+    Parent,
+    ReadCall,
+    VertexCall,
+    WriteCall,
+)
 from api.protocols.vertex.paging import Keyset, ListQuery
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import deploying, endpoints, uploads
-from api.protocols.vertex.training import jobs
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.engine import AnySelect
 from core.db.repositories.vertex_records import RecordScope, find_record
@@ -46,7 +52,7 @@ _UPLOAD: Final = re.compile(rf"{uploads.OPERATION}-(?P<number>[1-9][0-9]{{0,8}})
 _DEPLOYMENT: Final = re.compile(rf"(?P<kind>{deploying.DEPLOY}|{deploying.UNDEPLOY})-(?P<id>.+)")
 
 
-def _find_operation(context: AppContext, caller: Caller, parent: Parent, path: str) -> dict[str, Any]:
+def _find_operation(call: VertexCall, path: str) -> dict[str, Any]:
     """The operation at ``path``, such as ``models/<id>/operations/upload-1``. Polling a deletion continues it.
 
     Raises:
@@ -57,28 +63,28 @@ def _find_operation(context: AppContext, caller: Caller, parent: Parent, path: s
     collection, _, resource_id = resource.partition("/")
     if collection in COLLECTIONS and "/" not in resource_id:
         if operation == DELETION:
-            return COLLECTIONS[collection].poll_deletion(context, caller, parent, resource_id)
+            return COLLECTIONS[collection].poll_deletion(call, resource_id)
         if collection == models.COLLECTION and (found := _UPLOAD.fullmatch(operation)):
-            return uploads.poll_upload(context, caller, parent, resource_id, int(found["number"]))
+            return uploads.poll_upload(call, resource_id, int(found["number"]))
         if collection == endpoints.COLLECTION and (found := _DEPLOYMENT.fullmatch(operation)):
-            return deploying.poll_deployment(context, caller, parent, resource_id, found["kind"], found["id"])
+            return deploying.poll_deployment(call, resource_id, found["kind"], found["id"])
         if collection == endpoints.COLLECTION and operation == "create":
-            shown = COLLECTIONS[collection].get(context, caller, parent, resource_id)
-            return operation_view(parent.name_of(path), response=pack_any("Endpoint", **shown))
+            shown = COLLECTIONS[collection].get(call, resource_id)
+            return operation_view(call.parent.name_of(path), response=pack_any("Endpoint", **shown))
     if collection in _TYPES and "/" not in resource_id and operation in ("create", "update"):
-        with context.read() as work:
-            member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.get")
-            record = find_record(work.session, RecordScope(member.project_id, parent.location), resource)
+        with call.context.read() as work:
+            member = call.member_of(work.session, "viewer", verb=f"{collection}.get")
+            record = find_record(work.session, RecordScope(member.project_id, call.parent.location), resource)
         if record is not None:
-            response = pack_any(_TYPES[collection], name=parent.name_of(resource))
-            return operation_view(parent.name_of(path), response=response)
-    with context.read() as work:
-        member_of(work.session, caller, parent, "viewer", verb="operations.get")
-    name, _, operation = parent.name_of(path).rpartition("/operations/")
+            response = pack_any(_TYPES[collection], name=call.parent.name_of(resource))
+            return operation_view(call.parent.name_of(path), response=response)
+    with call.context.read() as work:
+        call.member_of(work.session, "viewer", verb="operations.get")
+    name, _, operation = call.parent.name_of(path).rpartition("/operations/")
     raise operation_not_found(name, operation)
 
 
-def _cancel(context: AppContext, caller: Caller, parent: Parent, path: str) -> None:
+def _cancel(call: VertexCall, path: str) -> None:
     """Cancel an operation, with the code CANCELLED; no effect once it is done.
 
     Raises:
@@ -87,52 +93,52 @@ def _cancel(context: AppContext, caller: Caller, parent: Parent, path: str) -> N
     """
     resource, _, operation = path.rpartition("/operations/")
     resource_id = resource.partition("/")[2]
-    jobs.demand_member(context, caller, parent, "member", verb="operations.cancel")
+    call.demand_member("member", verb="operations.cancel")
     uploaded, deployed = _UPLOAD.fullmatch(operation), _DEPLOYMENT.fullmatch(operation)
-    if operation != DELETION and _find_operation(context, caller, parent, path).get("done"):
+    if operation != DELETION and _find_operation(call, path).get("done"):
         return
     if uploaded is not None:
-        models.delete_version(context, caller, parent, f"{resource_id}@{uploaded['number']}")
+        models.delete_version(call, f"{resource_id}@{uploaded['number']}")
     elif deployed is not None and deployed["kind"] == deploying.DEPLOY:
-        deploying.cancel_deployment(context, caller, parent, resource_id, deployed["id"])
+        deploying.cancel_deployment(call, resource_id, deployed["id"])
     else:
-        raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it cannot be undone.")
+        raise NotServed(f"Cancelling {call.parent.name_of(path)} is not served by this platform: it cannot be undone.")
 
 
-def _page(context: AppContext, caller: Caller, parent: Parent, resource: str, size: int, token: str) -> dict[str, Any]:
+def _page(call: VertexCall, resource: str, size: int, token: str) -> dict[str, Any]:
     """Uploads and deployments, newest first. ``resource``: only its operations; empty: all of the location.
 
     A deployed model counts once: as its undeployment, if there is one. Raises ``NotFound`` or
     ``Forbidden``.
     """
     limit = ListQuery(page_size=size).limit
-    with context.read() as work:
+    with call.context.read() as work:
         rows: list[ModelVersion | Deployment] = []
-        for table, query in _queries(work.session, caller, parent, resource):
+        for table, query in _queries(work.session, call, resource):
             newest = Keyset(table.created_at, table.id)
             statement = newest.ordered(newest.after_token(query, token))
             rows += work.session.scalars(statement.limit(limit + 1)).all()
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
-        shown = [_view(work.session, parent, row) for row in rows[:limit]]
+        shown = [_view(work.session, call.parent, row) for row in rows[:limit]]
         return page_of("operations", shown, newest.token(rows[limit - 1]) if len(rows) > limit else "")
 
 
 def _queries(
-    session: Session, caller: Caller, parent: Parent, resource: str
+    session: Session, call: VertexCall, resource: str
 ) -> list[tuple[type[ModelVersion | Deployment], AnySelect]]:
     """The tables to list, each with its query."""
-    member = member_of(session, caller, parent, "viewer", verb="operations.list")
+    member = call.member_of(session, "viewer", verb="operations.list")
     made = _uploads(member.project_id)
-    deployed = _deployments(member.project_id, parent.location)
+    deployed = _deployments(member.project_id, call.parent.location)
     collection, _, resource_id = resource.partition("/")
     match collection:
         case "":
             return [(ModelVersion, made), (Deployment, deployed)]
         case models.COLLECTION:
-            model, _ = models.find(session, caller, parent, resource_id, "viewer", verb="operations.list", is_any=True)
+            model, _ = models.find(session, call, resource_id, "viewer", verb="operations.list", is_any=True)
             return [(ModelVersion, made.where(ModelVersion.model_id == model.id))]
         case endpoints.COLLECTION:
-            row, _ = endpoints.find(session, caller, parent, resource_id, "viewer", verb="operations.list")
+            row, _ = endpoints.find(session, call, resource_id, "viewer", verb="operations.list")
             return [(Deployment, deployed.where(Deployment.endpoint_id == row.id))]
         case _:  # other collections have only deletions and operations that are done at once
             return []
@@ -183,9 +189,7 @@ _PathDep = Annotated[str, Depends(_path)]
 
 def list_operations(
     request: Request,
-    parent: ParentDep,
-    caller: Reader,
-    context: AppContextDep,
+    call: ReadCall,
     pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803 (as Google names it)
     pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
 ) -> Response:
@@ -193,39 +197,37 @@ def list_operations(
     resource = f"{path_params['collection']}/{path_params['resource']}" if "collection" in path_params else ""
     if resource and path_params["collection"] not in (*COLLECTIONS, *_TYPES):
         raise NotServed(f"GET {resource[:200]}/operations is not served by this platform.")
-    return answer(_page(context, caller, parent, resource, pageSize, pageToken))
+    return answer(_page(call, resource, pageSize, pageToken))
 
 
-def get_operation(path: _PathDep, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:
+def get_operation(path: _PathDep, call: ReadCall) -> Response:
     if path.endswith(f"/{DELETION}"):  # polling a deletion continues it
-        caller.demand(Scope.WRITE)
-    return answer(_find_operation(context, caller, parent, path))
+        call.caller.demand(Scope.WRITE)
+    return answer(_find_operation(call, path))
 
 
-def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-    _cancel(context, caller, parent, path)
+def cancel_operation(path: _PathDep, call: WriteCall) -> Response:
+    _cancel(call, path)
     return answer({})
 
 
-def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+def delete_operation(path: _PathDep, call: WriteCall) -> Response:
     """Nothing to delete: operations have no rows. The work goes on, as in the real API."""
-    jobs.demand_member(context, caller, parent, "member", verb="operations.delete")
-    _find_operation(context, caller, parent, path)
+    call.demand_member("member", verb="operations.delete")
+    _find_operation(call, path)
     return answer({})
 
 
 async def wait_operation(
     path: _PathDep,
-    parent: ParentDep,
-    caller: Writer,
-    context: AppContextDep,
+    call: WriteCall,
     timeout: Annotated[str, Query(max_length=40)] = "",  # noqa: ASYNC109 (as Google names it)
 ) -> Response:
     """The operation once it is done, or its state after ``timeout``."""
     timeout_s = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
     left_s = min(timeout_s or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
     while True:
-        shown = await run_in_threadpool(_find_operation, context, caller, parent, path)
+        shown = await run_in_threadpool(_find_operation, call, path)
         if shown.get("done") or left_s <= 0:
             return answer(shown)
         await asyncio.sleep(min(_LOOK_EVERY_S, left_s))

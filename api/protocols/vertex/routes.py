@@ -11,13 +11,12 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.app.unit_of_work import AppContextDep
-from api.auth import Reader, Writer
+from api.auth import Reader
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.vertex.collections import COLLECTIONS, Collection
 from api.protocols.vertex.metadata.routes import router as metadata
-from api.protocols.vertex.names import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
+from api.protocols.vertex.names import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ReadCall, ResourceId, WriteCall
 from api.protocols.vertex.operations import router as operations
 from api.protocols.vertex.paging import ListQuery, ListQueryDep
 from api.protocols.vertex.registry import model_updates, models
@@ -37,43 +36,37 @@ _ENDPOINT: Final = f"{PARENT}/{endpoints.COLLECTION}/{{resource}}"
 
 
 @router.post(f"{PARENT}/{models.COLLECTION}:upload")
-def upload_model(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-    return answer(uploads.upload(context, caller, parent, body))
+def upload_model(body: RawBody, call: WriteCall) -> Response:
+    return answer(uploads.upload(call, body))
 
 
 @router.get(f"{_MODEL}:listVersions")
 def list_model_versions(
     resource: ResourceId,
-    parent: ParentDep,
-    caller: Reader,
-    context: AppContextDep,
+    call: ReadCall,
     filter: Annotated[str, Query()] = "",  # noqa: A002
 ) -> Response:
-    return answer(models.list_versions(context, caller, parent, resource, ListQuery(filter)))
+    return answer(models.list_versions(call, resource, ListQuery(filter)))
 
 
 @router.post(f"{_MODEL}:mergeVersionAliases")
-def merge_version_aliases(
-    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
-) -> Response:
-    return answer(models.merge_aliases(context, caller, parent, resource, body))
+def merge_version_aliases(resource: ResourceId, body: RawBody, call: WriteCall) -> Response:
+    return answer(models.merge_aliases(call, resource, body))
 
 
 @router.patch(_MODEL)
 def update_model(
     resource: ResourceId,
     body: RawBody,
-    parent: ParentDep,
-    caller: Writer,
-    context: AppContextDep,
+    call: WriteCall,
     updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
 ) -> Response:
-    return answer(model_updates.update(context, caller, parent, resource, body, updateMask))
+    return answer(model_updates.update(call, resource, body, updateMask))
 
 
 @router.delete(f"{_MODEL}:deleteVersion")
-def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-    return answer(models.delete_version(context, caller, parent, resource))
+def delete_model_version(resource: ResourceId, call: WriteCall) -> Response:
+    return answer(models.delete_version(call, resource))
 
 
 # --- endpoints -------------------------------------------------------------------------------------------------------
@@ -82,53 +75,41 @@ def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer
 @router.post(f"{PARENT}/{endpoints.COLLECTION}")
 def create_endpoint(
     body: RawBody,
-    parent: ParentDep,
-    caller: Writer,
-    context: AppContextDep,
+    call: WriteCall,
     endpointId: Annotated[str, Query(max_length=100)] = "",  # noqa: N803 (as Google names it)
 ) -> Response:
-    return answer(endpoints.create(context, caller, parent, body, endpointId))
+    return answer(endpoints.create(call, body, endpointId))
 
 
 @router.patch(_ENDPOINT)
 def update_endpoint(
     resource: ResourceId,
     body: RawBody,
-    parent: ParentDep,
-    caller: Writer,
-    context: AppContextDep,
+    call: WriteCall,
     updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
 ) -> Response:
-    return answer(endpoints.update(context, caller, parent, resource, body, updateMask))
+    return answer(endpoints.update(call, resource, body, updateMask))
 
 
 @router.post(f"{_ENDPOINT}:deployModel")
-def deploy_model(
-    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
-) -> Response:
-    return answer(deploying.deploy(context, caller, parent, resource, body))
+def deploy_model(resource: ResourceId, body: RawBody, call: WriteCall) -> Response:
+    return answer(deploying.deploy(call, resource, body))
 
 
 @router.post(f"{_ENDPOINT}:undeployModel")
-def undeploy_model(
-    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
-) -> Response:
-    return answer(deploying.undeploy(context, caller, parent, resource, body))
+def undeploy_model(resource: ResourceId, body: RawBody, call: WriteCall) -> Response:
+    return answer(deploying.undeploy(call, resource, body))
 
 
 # A prediction needs only read access.
 @router.post(f"{_ENDPOINT}:predict")
-async def predict(
-    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep
-) -> Response:
-    return await predicting.predict(request, context, caller, parent, resource)
+async def predict(request: Request, resource: ResourceId, call: ReadCall) -> Response:
+    return await predicting.predict(request, call, resource)
 
 
 @router.post(f"{_ENDPOINT}:rawPredict")
-async def raw_predict(
-    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep
-) -> Response:
-    return await predicting.raw_predict(request, context, caller, parent, resource)
+async def raw_predict(request: Request, resource: ResourceId, call: ReadCall) -> Response:
+    return await predicting.raw_predict(request, call, resource)
 
 
 # --- collections -----------------------------------------------------------------------------------------------------
@@ -137,24 +118,24 @@ async def raw_predict(
 def _add(collection: str, kind: Collection) -> None:
     """The routes of one collection."""
 
-    def create(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-        resource_id = kind.create(context, caller, parent, body)
-        return answer(kind.get(context, caller, parent, resource_id))
+    def create(body: RawBody, call: WriteCall) -> Response:
+        resource_id = kind.create(call, body)
+        return answer(kind.get(call, resource_id))
 
-    def list_all(parent: ParentDep, caller: Reader, context: AppContextDep, query: ListQueryDep) -> Response:
-        return answer(kind.page(context, caller, parent, query))
+    def list_all(call: ReadCall, query: ListQueryDep) -> Response:
+        return answer(kind.page(call, query))
 
-    def get(resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:
-        return answer(kind.get(context, caller, parent, resource))
+    def get(resource: ResourceId, call: ReadCall) -> Response:
+        return answer(kind.get(call, resource))
 
-    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    def verb(resource: ResourceId, action: str, call: WriteCall) -> Response:
         if action != "cancel":
             raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
-        kind.cancel(context, caller, parent, resource)
+        kind.cancel(call, resource)
         return answer({})
 
-    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
-        return answer(kind.delete(context, caller, parent, resource))
+    def delete(resource: ResourceId, call: WriteCall) -> Response:
+        return answer(kind.delete(call, resource))
 
     def add(path: str, handler: Callable[..., Response], method: str) -> None:
         router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")

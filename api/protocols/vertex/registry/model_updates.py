@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.app.unit_of_work import AppContext, UnitOfWork
-from api.auth import Caller
-from api.protocols.vertex.names import Parent
+from api.app.unit_of_work import UnitOfWork
+from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message, snake
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
@@ -26,9 +25,7 @@ _OF_VERSION: Final = ("versionDescription", "labels")
 _DESCRIPTION: Final = 10_000
 
 
-def update(
-    context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
-) -> dict[str, Any]:
+def update(call: VertexCall, resource_id: str, raw: Any, update_mask: str) -> dict[str, Any]:
     """The updated model. Fields outside the mask stay, even if sent: clients send the whole resource.
 
     Raises:
@@ -46,17 +43,17 @@ def update(
         jobs.read_common(message)
     texts = {name: message.text(name, _DESCRIPTION) for name in ("description", "versionDescription")}
     ref = f"{model_id}@{version_ref}" if version_ref else model_id
-    with context.write() as work:
-        found, _ = models.find(work.session, caller, parent, ref, "member", verb="models.update")
+    with call.context.write() as work:
+        found, _ = models.find(work.session, call, ref, "member", verb="models.update")
         rows.lock_model(work.session, found.id)
-        model, version = models.find(work.session, caller, parent, ref, "member", verb="models.update")
+        model, version = models.find(work.session, call, ref, "member", verb="models.update")
         if version_ref:
             _change_version(version, named, texts["versionDescription"], common.labels)
         else:
             _change_model(work, model, version, named, {**texts, "displayName": common.display_name}, common.labels)
         model.updated_at = version.updated_at = work.now
         work.session.flush()
-        return models.view(work.session, parent, model, version, is_version=bool(version_ref))
+        return models.view(work.session, call.parent, model, version, is_version=bool(version_ref))
 
 
 def _named(update_mask: str, *, is_version: bool) -> set[str]:

@@ -28,7 +28,7 @@ from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page, read_order
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.serving.containers import read_container
@@ -220,47 +220,49 @@ def of_pipeline(found: jobs.JobResource) -> ModelVersion | None:
 class Models:
     """See :class:`api.protocols.vertex.collections.Collection`."""
 
-    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
-        del context, caller, parent, raw
+    def create(self, call: VertexCall, raw: Any) -> str:
+        del call, raw
         raise NotServed("models.create is not served by this platform, nor there: a model is made by models.upload.")
 
-    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with context.read() as work:
-            model, version = find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
-            return view(work.session, parent, model, version, is_version="@" in resource_id)
+    def get(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        with call.context.read() as work:
+            model, version = find(work.session, call, resource_id, "viewer", verb="models.get")
+            return view(work.session, call.parent, model, version, is_version="@" in resource_id)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
+    def page(self, call: VertexCall, query: ListQuery) -> dict[str, Any]:
         """Models whose first version is not ready yet are not listed."""
         order = _order(query.order_by)
-        with context.read() as work:
-            member = member_of(work.session, caller, parent, "viewer", verb="models.list")
+        with call.context.read() as work:
+            member = call.member_of(work.session, "viewer", verb="models.list")
             statement = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
 
             def view_of(row: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]] | None:
                 version = _default(work.session, row[0])
-                return None if version is None else (view(work.session, parent, row[0], version), _times_of(row[0]))
+                return (
+                    None if version is None else (view(work.session, call.parent, row[0], version), _times_of(row[0]))
+                )
 
             return list_page(work.session, statement, order, query, view_of, collection=COLLECTION)
 
-    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
-        del context, caller, parent, resource_id
+    def cancel(self, call: VertexCall, resource_id: str) -> None:
+        del call, resource_id
         raise NotServed("models:cancel is not served by this platform.")
 
-    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """Delete a model with its versions. Aliases do not block this, as they do in our own API."""
-        with context.write() as work:
-            model, _ = find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
-            access = _access(caller, parent, model)
+        with call.context.write() as work:
+            model, _ = find(work.session, call, resource_id, "member", verb="models.delete", is_any=True)
+            access = _access(call, model)
             for alias in models.aliases_of(work.session, [model.id])[model.id]:
                 service.remove_alias(work, access, alias)
             service.delete_model(work, access, force=False)
-        return deletion_view(parent.name_of(COLLECTION, resource_id), is_done=True)
+        return deletion_view(call.parent.name_of(COLLECTION, resource_id), is_done=True)
 
-    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with context.read() as work:
-            member = member_of(work.session, caller, parent, "member", verb="models.get")
+    def poll_deletion(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        with call.context.read() as work:
+            member = call.member_of(work.session, "member", verb="models.get")
             row = work.session.get(Model, resource_id.partition("@")[0])
-        name = parent.name_of(COLLECTION, resource_id)
+        name = call.parent.name_of(COLLECTION, resource_id)
         if row is None or row.project_id != member.project_id or row.deleted_at is None:
             raise operation_not_found(name)
         return deletion_view(name, is_done=True)
@@ -279,26 +281,24 @@ def _order(text: str) -> Keyset:
     return Keyset(_TIMES.get(field, Model.name), Model.id, is_descending)
 
 
-def list_versions(
-    context: AppContext, caller: Caller, parent: Parent, resource_id: str, query: ListQuery
-) -> dict[str, Any]:
+def list_versions(call: VertexCall, resource_id: str, query: ListQuery) -> dict[str, Any]:
     """All ready versions that match the filter, newest first, in one page."""
     test = parse_filter(query.filter)
-    with context.read() as work:
-        model, _ = find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
+    with call.context.read() as work:
+        model, _ = find(work.session, call, resource_id, "viewer", verb="models.listVersions")
         ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
         rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
-        items = [view(work.session, parent, model, row, is_version=True) for row in rows]
+        items = [view(work.session, call.parent, model, row, is_version=True) for row in rows]
         return {COLLECTION: [item for item in items if test(field_reader(item, **_times_of(model)))]}
 
 
-def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+def merge_aliases(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
     """Add aliases to a version; aliases with a leading dash are removed."""
     message = Message(raw, "merge_version_aliases")
     message.refuse_unknown_fields({"name", "versionAliases"})
-    with context.write() as work:
-        model, version = find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
-        access = _access(caller, parent, model)
+    with call.context.write() as work:
+        model, version = find(work.session, call, resource_id, "member", verb="models.mergeVersionAliases")
+        access = _access(call, model)
         for text in message.texts("versionAliases"):
             _valid(Alias, text.removeprefix("-"), message.at("versionAliases"))
             own = models.aliases_of(work.session, [model.id])[model.id]
@@ -309,39 +309,35 @@ def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_
             elif own.get(text[1:]) == version.number:
                 service.remove_alias(work, access, text[1:])
         work.session.flush()
-        return view(work.session, parent, model, version, is_version="@" in resource_id)
+        return view(work.session, call.parent, model, version, is_version="@" in resource_id)
 
 
-def delete_version(context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-    with context.write() as work:
-        model, version = find(
-            work.session, caller, parent, resource_id, "member", verb="models.deleteVersion", is_any=True
-        )
-        service.delete_version(work, _access(caller, parent, model), str(version.number), force=False)
-    return deletion_view(parent.name_of(COLLECTION, model.id), is_done=True)
+def delete_version(call: VertexCall, resource_id: str) -> dict[str, Any]:
+    with call.context.write() as work:
+        model, version = find(work.session, call, resource_id, "member", verb="models.deleteVersion", is_any=True)
+        service.delete_version(work, _access(call, model), str(version.number), force=False)
+    return deletion_view(call.parent.name_of(COLLECTION, model.id), is_done=True)
 
 
-def _access(caller: Caller, parent: Parent, model: Model) -> ModelAccess:
-    return ModelAccess(ProjectAccess(caller, parent.own, "member"), model.name)
+def _access(call: VertexCall, model: Model) -> ModelAccess:
+    return ModelAccess(ProjectAccess(call.caller, call.parent.own, "member"), model.name)
 
 
 def find(
-    session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str, is_any: bool = False
+    session: Session, call: VertexCall, resource_id: str, role: Role, *, verb: str, is_any: bool = False
 ) -> tuple[Model, ModelVersion]:
     """``is_any``: also if no version is ready. Raises ``NotFound`` or ``Forbidden``."""
-    member = member_of(session, caller, parent, role, verb=verb)
+    member = call.member_of(session, role, verb=verb)
     model_id, _, ref = resource_id.partition("@")
     row = find_row(session, member.project_id, model_id)
     if row is not None:
         version = versions.find_version(session, row, ref) if ref else _default(session, row, is_any=is_any)
         if version is not None and (is_any or version.state == VersionState.READY):
             return row, version
-    raise NotFound(f"The Model {parent.name_of(COLLECTION, resource_id)} is not found.")
+    raise NotFound(f"The Model {call.parent.name_of(COLLECTION, resource_id)} is not found.")
 
 
-def find_named(
-    session: Session, caller: Caller, parent: Parent, message: Message, field: str
-) -> tuple[Model, ModelVersion]:
+def find_named(session: Session, call: VertexCall, message: Message, field: str) -> tuple[Model, ModelVersion]:
     """The model and version that a message's field names. Raises ``InvalidRequest``, ``NotFound`` or
     ``Forbidden``.
     """
@@ -349,7 +345,7 @@ def find_named(
     found = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
     if found is None:
         raise message.fault(field, f"'{name[:200]}' is no name of a model.")
-    return find(session, caller, parent, found["id"], "member", verb="models.get")
+    return find(session, call, found["id"], "member", verb="models.get")
 
 
 def display_name_of(model: Model, version: ModelVersion) -> str:

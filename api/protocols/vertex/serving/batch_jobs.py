@@ -17,7 +17,7 @@ from api.protocols.gcs.buckets import open_uri
 from api.protocols.kit.errors import NotServed, parse_request
 from api.protocols.kit.job_fields import own_labels, slug
 from api.protocols.kit.vertex_table import table_of
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving.containers import read_batch, read_container, server_of
@@ -71,25 +71,25 @@ _NO_FIELDS: Final = {
 _Format = Literal["jsonl", "csv"]
 
 
-def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+def create(call: VertexCall, raw: Any) -> str:
     """The id of a new job. Raises as ``custom_jobs.create``."""
-    jobs.demand_member(context, caller, parent, "member", verb="batchPredictionJobs.create")
+    call.demand_member("member", verb="batchPredictionJobs.create")
     message = Message(raw, "batch_prediction_job")
     message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     common = jobs.read_common(message)
-    table = table_of(context)
-    resources = read_batch(message.message("dedicatedResources"), table, parent.location)
-    source = _read_source(context, caller, message)
+    table = table_of(call.context)
+    resources = read_batch(message.message("dedicatedResources"), table, call.parent.location)
+    source = _read_source(call.context, call.caller, message)
     prefix = _read_destination(message)
     tuning = message.message("manualBatchTuningParameters")
     if tuning is not None:
         tuning.refuse_unknown_fields({"batchSize"})
-    with context.read() as work:
-        member = member_of(work.session, caller, parent, "member", verb="batchPredictionJobs.create")
-        model, version = models.find_named(work.session, caller, parent, message, "model")
+    with call.context.read() as work:
+        member = call.member_of(work.session, "member", verb="batchPredictionJobs.create")
+        model, version = models.find_named(work.session, call, message, "model")
         at = work.now.strftime("%Y-%m-%dT%H-%M-%S-%f")
     container = read_container(Message(version.registration.get(models.KEY, {}), "model"))
-    server = server_of(container, table, is_plain=context.settings.executor == "process")
+    server = server_of(container, table, is_plain=call.context.settings.executor == "process")
     if server.container is not None:
         raise NotServed(
             f"{message.at('model')}: batch predictions by a container of one's own are not served by this platform; "
@@ -105,15 +105,17 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         "input": source.location,
         "format": source.format,
         "csv_rows": source.csv_rows,
-        "output": _location(context, caller, folder, where, writes=True),
+        "output": _location(call.context, call.caller, folder, where, writes=True),
         "replicas": resources.replicas,
         "resources": resources.requested,
         "priority": resources.priority,
         "labels": own_labels(common.labels),
         **({"batch_size": tuning.whole("batchSize")} if tuning is not None and tuning.has("batchSize") else {}),
     }
-    submission = service.check_batch(context, caller, member, parse_request(BatchPredictRequest, fields, message.path))
-    check_placement(context, caller, submission)
+    submission = service.check_batch(
+        call.context, call.caller, member, parse_request(BatchPredictRequest, fields, message.path)
+    )
+    check_placement(call.context, call.caller, submission)
     stored_fields = (
         "inputConfig",
         "instanceConfig",
@@ -122,12 +124,12 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
         "manualBatchTuningParameters",
     )
     body = {
-        "model": parent.name_of(models.COLLECTION, model.id),
+        "model": call.parent.name_of(models.COLLECTION, model.id),
         "modelVersionId": str(version.number),
         **{name: message.raw(name) for name in stored_fields if message.has(name)},
         "outputInfo": {"gcsOutputDirectory": folder},
     }
-    return jobs.submit_resources(context, caller, parent, submission, common, {COLLECTION: body})
+    return jobs.submit_resources(call, submission, common, {COLLECTION: body})
 
 
 def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import DeployRequest
 
 from api.app.unit_of_work import AppContext
-from api.auth import Caller
 from api.endpoints import service
 from api.protocols.kit.errors import NotServed, parse_request
 from api.protocols.kit.job_fields import slug
@@ -27,7 +26,7 @@ from api.protocols.vertex.long_running import (
     operation_view,
     pack_any,
 )
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import endpoints
@@ -82,7 +81,7 @@ _TRIES: Final = 20
 _UNREAD: Final = {"torchserve": "an archive of TorchServe (.mar)"}
 
 
-def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+def deploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
     """An operation, done when all replicas are ready.
 
     Raises:
@@ -93,21 +92,21 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
     message.refuse_unknown_fields({"endpoint", "deployedModel", "trafficSplit"})
     model_message = message.required("deployedModel")
     model_message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
-    table = table_of(context)
-    resources = read_dedicated(model_message.message("dedicatedResources"), table, parent.location)
-    with context.read() as work:
-        endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
-        model, version = models.find_named(work.session, caller, parent, model_message, "model")
+    table = table_of(call.context)
+    resources = read_dedicated(model_message.message("dedicatedResources"), table, call.parent.location)
+    with call.context.read() as work:
+        endpoint, _ = endpoints.find(work.session, call, resource_id, "member", verb="endpoints.deploy")
+        model, version = models.find_named(work.session, call, model_message, "model")
         display_name = model_message.text("displayName", _DISPLAY_NAME) or models.display_name_of(model, version)
         name = _free_id(work.session, endpoint, model_message, slug(display_name))
     container = read_container(Message(version.registration.get(models.KEY, {}), "model"))
-    server = server_of(container, table, is_plain=context.settings.executor == "process")
+    server = server_of(container, table, is_plain=call.context.settings.executor == "process")
     _demand_readable(version, server)
-    access = endpoints.access_to(caller, parent, endpoint, "member")
-    request = _request(context, endpoint, name, f"{model.name}@{version.number}", server, resources)
-    draft = service.check_deploy(context, access, request)
-    check_placement(context, caller, draft.submission)
-    with context.write() as work:
+    access = endpoints.access_to(call, endpoint, "member")
+    request = _request(call.context, endpoint, name, f"{model.name}@{version.number}", server, resources)
+    draft = service.check_deploy(call.context, access, request)
+    check_placement(call.context, call.caller, draft.submission)
+    with call.context.write() as work:
         row, _ = access.load(work.session, is_changing=True)
         split = _split(work.session, message, row, name)
         for failed in serving.live_deployments(work.session, [row.id]):
@@ -116,23 +115,23 @@ def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str
         others = any(one.traffic for one in serving.live_deployments(work.session, [row.id]))
         begun = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
         deployed = service.deploy(work, access, begun, draft, split_when_ready=split if others and split else None)
-        about = work.session.get(VertexEndpoint, row.id) or endpoints.add_metadata(work, parent, row)
+        about = work.session.get(VertexEndpoint, row.id) or endpoints.add_metadata(work, call.parent, row)
         shown = {"displayName": display_name, "dedicatedResources": model_message.raw("dedicatedResources")}
         about.deployed = {**about.deployed, name: {key: value for key, value in shown.items() if value}}
         work.session.flush()
-        return progress(work.session, parent, row, deployed, DEPLOY)
+        return progress(work.session, call.parent, row, deployed, DEPLOY)
 
 
-def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+def undeploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
     """An operation, done when the replicas have ended. Its traffic goes to the other models, or by ``trafficSplit``."""
     message = Message(raw, "undeploy_model_request")
     message.refuse_unknown_fields({"endpoint", "deployedModelId", "trafficSplit"})
     name = message.text("deployedModelId", _ID)
     if not name:
         raise message.missing("deployedModelId")
-    with context.write() as work:
-        row, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.undeploy")
-        access = endpoints.access_to(caller, parent, row, "member")
+    with call.context.write() as work:
+        row, _ = endpoints.find(work.session, call, resource_id, "member", verb="endpoints.undeploy")
+        access = endpoints.access_to(call, row, "member")
         access.load(work.session, is_changing=True)
         access.deployment(work.session, row, name)
         if message.has("trafficSplit"):
@@ -140,16 +139,14 @@ def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: s
             service.set_traffic(work, access, read_split(message, others))
         service.undeploy(work, access, name)
         deployed = access.deployment(work.session, row, name)
-        return progress(work.session, parent, row, deployed, UNDEPLOY)
+        return progress(work.session, call.parent, row, deployed, UNDEPLOY)
 
 
-def cancel_deployment(
-    context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str
-) -> None:
+def cancel_deployment(call: VertexCall, resource_id: str, deployment_id: str) -> None:
     """Undeploy a model that is not ready yet; a ready one stays. Raises ``NotFound`` or ``Forbidden``."""
-    with context.write() as work:
-        endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
-        access = endpoints.access_to(caller, parent, endpoint, "member")
+    with call.context.write() as work:
+        endpoint, _ = endpoints.find(work.session, call, resource_id, "member", verb="endpoints.deploy")
+        access = endpoints.access_to(call, endpoint, "member")
         access.load(work.session, is_changing=True)
         row = work.session.get(Deployment, deployment_id, populate_existing=True)
         if row is None or row.endpoint_id != endpoint.id or row.state != DeploymentState.ACTIVE:
@@ -158,12 +155,10 @@ def cancel_deployment(
             service.undeploy(work, access, row.name)
 
 
-def poll_deployment(
-    context: AppContext, caller: Caller, parent: Parent, resource_id: str, kind: str, deployment_id: str
-) -> dict[str, Any]:
+def poll_deployment(call: VertexCall, resource_id: str, kind: str, deployment_id: str) -> dict[str, Any]:
     """The current state of an operation. Raises ``NotFound`` if it was never started."""
-    with context.read() as work:
-        member = member_of(work.session, caller, parent, "viewer", verb="endpoints.get")
+    with call.context.read() as work:
+        member = call.member_of(work.session, "viewer", verb="endpoints.get")
         endpoint = work.session.get(Endpoint, resource_id)
         row = work.session.get(Deployment, deployment_id)
         if (
@@ -172,8 +167,8 @@ def poll_deployment(
             or row is None
             or row.endpoint_id != resource_id
         ):
-            raise operation_not_found(parent.name_of(COLLECTION, resource_id), f"{kind}-{deployment_id}")
-        return progress(work.session, parent, endpoint, row, kind)
+            raise operation_not_found(call.parent.name_of(COLLECTION, resource_id), f"{kind}-{deployment_id}")
+        return progress(work.session, call.parent, endpoint, row, kind)
 
 
 def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployment, kind: str) -> dict[str, Any]:

@@ -19,15 +19,15 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import EndpointCreate
 
-from api.app.unit_of_work import AppContext, UnitOfWork
-from api.auth import Caller, Role
+from api.app.unit_of_work import UnitOfWork
+from api.auth import Role
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.long_running import deletion_view, operation_not_found, operation_view, pack_any
-from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.names import ANY_LOCATION, Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
@@ -69,9 +69,9 @@ _CHANCE: Final = 6
 _DESCRIPTION: Final = 1_000
 
 
-def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoint_id: str) -> dict[str, Any]:
+def create(call: VertexCall, raw: Any, endpoint_id: str) -> dict[str, Any]:
     """Create an endpoint; the operation is done. ``endpoint_id``: chosen by the client; empty: generated."""
-    jobs.demand_member(context, caller, parent, "member", verb="endpoints.create")
+    call.demand_member("member", verb="endpoints.create")
     message = Message(raw, "endpoint")
     message.refuse_unknown_fields(
         {"displayName", "description", "labels", "deployedModels", "trafficSplit", *_OUTPUT_ONLY}, absent=_ABSENT
@@ -86,27 +86,25 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoi
             "at the ends.",
             field="endpoint_id",
         )
-    with context.write() as work:
-        member = member_of(work.session, caller, parent, "member", verb="endpoints.create")
+    with call.context.write() as work:
+        member = call.member_of(work.session, "member", verb="endpoints.create")
         name = endpoint_id or _free_name(work.session, member.project_id, slug(common.display_name))
         body = EndpointCreate(name=name, description=message.text("description", _DESCRIPTION))
-        row = service.create(work, caller, member, body)
+        row = service.create(work, call.caller, member, body)
         about = VertexEndpoint(
             endpoint_id=row.id,
-            location=parent.location,
+            location=call.parent.location,
             display_name=common.display_name,
             labels=common.labels,
             deployed={},
         )
         work.session.add(about)
         work.session.flush()
-        shown = view(work.session, parent, row, about)
+        shown = view(work.session, call.parent, row, about)
         return operation_view(f"{shown['name']}/operations/create", response=pack_any("Endpoint", **shown))
 
 
-def update(
-    context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
-) -> dict[str, Any]:
+def update(call: VertexCall, resource_id: str, raw: Any, update_mask: str) -> dict[str, Any]:
     """The updated endpoint. Without a mask all sent fields are set."""
     message = Message(raw, "endpoint")
     message.refuse_unknown_fields({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
@@ -115,11 +113,11 @@ def update(
     named = {name for name in _CHANGED if name in mask}
     if not update_mask.strip(", "):
         named = {name for name in _CHANGED if message.has(name)}
-    with context.write() as work:
-        row, about = find(work.session, caller, parent, resource_id, "member", verb="endpoints.update")
-        access = access_to(caller, parent, row, "member")
+    with call.context.write() as work:
+        row, about = find(work.session, call, resource_id, "member", verb="endpoints.update")
+        access = access_to(call, row, "member")
         access.load(work.session, is_changing=True)
-        about = about or add_metadata(work, parent, row)
+        about = about or add_metadata(work, call.parent, row)
         if {"displayName", "labels"} & named:
             common = jobs.read_common(Message({"displayName": about.display_name, **raw}, "endpoint"))
             about.display_name = common.display_name if "displayName" in named else about.display_name
@@ -132,7 +130,7 @@ def update(
             )
         row.updated_at = work.now
         work.session.flush()
-        return view(work.session, parent, row, about)
+        return view(work.session, call.parent, row, about)
 
 
 def read_split(message: Message, names: set[str]) -> dict[str, int]:
@@ -161,56 +159,56 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
 class Endpoints:
     """See :class:`api.protocols.vertex.collections.Collection`."""
 
-    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
-        return str(create(context, caller, parent, raw, "")["response"]["name"]).rpartition("/")[2]
+    def create(self, call: VertexCall, raw: Any) -> str:
+        return str(create(call, raw, "")["response"]["name"]).rpartition("/")[2]
 
-    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with context.read() as work:
-            row, about = find(work.session, caller, parent, resource_id, "viewer", verb="endpoints.get")
-            return view(work.session, parent, row, about)
+    def get(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        with call.context.read() as work:
+            row, about = find(work.session, call, resource_id, "viewer", verb="endpoints.get")
+            return view(work.session, call.parent, row, about)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
+    def page(self, call: VertexCall, query: ListQuery) -> dict[str, Any]:
         """Newest first."""
         query.demand_newest_first()
-        with context.read() as work:
-            member = member_of(work.session, caller, parent, "viewer", verb="endpoints.list")
+        with call.context.read() as work:
+            member = call.member_of(work.session, "viewer", verb="endpoints.list")
             statement = (
                 select(Endpoint, VertexEndpoint)
                 .outerjoin(VertexEndpoint, VertexEndpoint.endpoint_id == Endpoint.id)
                 .where(Endpoint.project_id == member.project_id, Endpoint.deleted_at.is_(None))
             )
-            if parent.location != ANY_LOCATION:
-                here = VertexEndpoint.location == parent.location
+            if call.parent.location != ANY_LOCATION:
+                here = VertexEndpoint.location == call.parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
 
             def view_of(found: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]]:
                 row, about = found
                 times = {"create_time": row.created_at, "update_time": row.updated_at}
-                return view(work.session, _at(parent, about), row, about), times
+                return view(work.session, _at(call.parent, about), row, about), times
 
             return list_page(work.session, statement, _NEWEST, query, view_of, collection=COLLECTION)
 
-    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
-        del context, caller, parent, resource_id
+    def cancel(self, call: VertexCall, resource_id: str) -> None:
+        del call, resource_id
         raise NotServed("endpoints:cancel is not served by this platform, nor there.")
 
-    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """Raises ``Conflict``: models are deployed to it."""
-        with context.write() as work:
-            row, _ = find(work.session, caller, parent, resource_id, "member", verb="endpoints.delete")
-            name = parent.name_of(COLLECTION, row.id)
+        with call.context.write() as work:
+            row, _ = find(work.session, call, resource_id, "member", verb="endpoints.delete")
+            name = call.parent.name_of(COLLECTION, row.id)
             if serving_ones := active_deployments(work.session, row):
                 names = ", ".join(one.name for one in serving_ones)
                 raise Conflict(
                     f"Endpoint {name} has deployed models ({names}): undeploy them first, or delete it with force."
                 )
-            service.delete(work, access_to(caller, parent, row, "member"))
+            service.delete(work, access_to(call, row, "member"))
         return deletion_view(name, is_done=False)
 
-    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        name = parent.name_of(COLLECTION, resource_id)
-        with context.read() as work:
-            member = member_of(work.session, caller, parent, "member", verb="endpoints.get")
+    def poll_deletion(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        name = call.parent.name_of(COLLECTION, resource_id)
+        with call.context.read() as work:
+            member = call.member_of(work.session, "member", verb="endpoints.get")
             row = work.session.get(Endpoint, resource_id)
             if row is None or row.project_id != member.project_id or row.deleting_at is None:
                 raise operation_not_found(name)
@@ -218,10 +216,10 @@ class Endpoints:
 
 
 def find(
-    session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str
+    session: Session, call: VertexCall, resource_id: str, role: Role, *, verb: str
 ) -> tuple[Endpoint, VertexEndpoint | None]:
     """By id or name. Raises ``NotFound`` or ``Forbidden``."""
-    member = member_of(session, caller, parent, role, verb=verb)
+    member = call.member_of(session, role, verb=verb)
     query = select(Endpoint).where(
         Endpoint.project_id == member.project_id,
         Endpoint.deleted_at.is_(None),
@@ -229,13 +227,13 @@ def find(
     )
     row = session.scalars(query.order_by((Endpoint.id == resource_id).desc()).limit(1)).one_or_none()
     about = None if row is None else session.get(VertexEndpoint, row.id)
-    if row is None or (about is not None and about.location != parent.location):
-        raise NotFound(f"The Endpoint {parent.name_of(COLLECTION, resource_id)} is not found.")
+    if row is None or (about is not None and about.location != call.parent.location):
+        raise NotFound(f"The Endpoint {call.parent.name_of(COLLECTION, resource_id)} is not found.")
     return row, about
 
 
-def access_to(caller: Caller, parent: Parent, row: Endpoint, role: Role) -> EndpointAccess:
-    return EndpointAccess(caller, parent.own, row.id, role)
+def access_to(call: VertexCall, row: Endpoint, role: Role) -> EndpointAccess:
+    return EndpointAccess(call.caller, call.parent.own, row.id, role)
 
 
 def add_metadata(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpoint:

@@ -15,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.app.unit_of_work import AppContext
-from api.auth import Caller
 from api.endpoints.access import EndpointAccess
 from api.endpoints.proxy import DEPLOYMENT_HEADER, REPLICA_HEADER, Proxy
 from api.endpoints.upstream import ProxiedResponse
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.registry.models import COLLECTION as MODELS
 from api.protocols.vertex.registry.models import display_name_of
 from api.protocols.vertex.vertex_route import VertexRoute
@@ -48,13 +47,13 @@ class ServedModel:
 _served: OrderedDict[str, ServedModel] = OrderedDict()
 
 
-async def predict(request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> Response:
+async def predict(request: Request, call: VertexCall, resource_id: str) -> Response:
     """``PredictResponse``. Raises as ``Proxy.forward``."""
-    answer = await _ask(request, context, caller, parent, resource_id)
+    answer = await _ask(request, call, resource_id)
     if not isinstance(answer, ProxiedResponse):
         return answer
     status, headers = answer.status_code, dict(answer.headers)
-    body = await answer.read(context.settings.predict_limit_bytes)
+    body = await answer.read(call.context.settings.predict_limit_bytes)
     if status != 200:
         message = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
         status = status if status >= 400 else 500
@@ -66,11 +65,11 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
     if prediction is None:
         message = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
         return VertexRoute.error_response(500, "INTERNAL", f"{message}. By rawPredict any answer comes as it is.")
-    served = await _find_served(context, headers)
+    served = await _find_served(call.context, headers)
     shown = {
         "predictions": prediction["predictions"],
         "deployedModelId": served.deployment,
-        "model": served.model(parent),
+        "model": served.model(call.parent),
         "modelDisplayName": served.display_name,
         "modelVersionId": served.version,
         **({"metadata": prediction["metadata"]} if prediction.get("metadata") is not None else {}),
@@ -80,30 +79,28 @@ async def predict(request: Request, context: AppContext, caller: Caller, parent:
     return Response(written, media_type="application/json")
 
 
-async def raw_predict(
-    request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str
-) -> Response:
+async def raw_predict(request: Request, call: VertexCall, resource_id: str) -> Response:
     """The model's response unchanged, with the deployed model's identity in the headers that the SDK reads."""
-    answer = await _ask(request, context, caller, parent, resource_id)
+    answer = await _ask(request, call, resource_id)
     if isinstance(answer, ProxiedResponse):
-        served = await _find_served(context, dict(answer.headers))
+        served = await _find_served(call.context, dict(answer.headers))
         answer.headers["X-Vertex-AI-Endpoint-Id"] = resource_id
         answer.headers["X-Vertex-AI-Deployed-Model-Id"] = served.deployment
-        answer.headers["X-Vertex-AI-Model"] = served.model(parent)
+        answer.headers["X-Vertex-AI-Model"] = served.model(call.parent)
         answer.headers["X-Vertex-AI-Model-Version-Id"] = served.version
     return answer
 
 
-async def _ask(request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> Response:
-    if all(member.project != parent.own for member in caller.projects.values()):
-        await run_in_threadpool(_demand_member, context, caller, parent)
+async def _ask(request: Request, call: VertexCall, resource_id: str) -> Response:
+    if all(member.project != call.parent.own for member in call.caller.projects.values()):
+        await run_in_threadpool(_demand_member, call)
     proxy: Proxy = request.app.state.proxy
-    return await proxy.forward(request, EndpointAccess(caller, parent.own, resource_id, "viewer"), None)
+    return await proxy.forward(request, EndpointAccess(call.caller, call.parent.own, resource_id, "viewer"), None)
 
 
-def _demand_member(context: AppContext, caller: Caller, parent: Parent) -> None:
-    with context.read() as work:
-        member_of(work.session, caller, parent, "viewer", verb="endpoints.predict")
+def _demand_member(call: VertexCall) -> None:
+    with call.context.read() as work:
+        call.member_of(work.session, "viewer", verb="endpoints.predict")
 
 
 def _read(body: bytes) -> dict[str, Any] | None:

@@ -23,10 +23,9 @@ from api.protocols.vertex.long_running import (
     operation_view,
     pack_any,
 )
-from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
-from api.protocols.vertex.training import jobs
 from core.db.repositories import models as rows
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -42,7 +41,7 @@ OPERATION: Final = "upload"
 _NAME: Final = 63
 
 
-def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dict[str, Any]:
+def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
     """An operation, done when the files are copied.
 
     Raises:
@@ -50,7 +49,7 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
         NotFound, Forbidden: the files, or the parent model.
         Conflict: a model with this id exists.
     """
-    jobs.demand_member(context, caller, parent, "member", verb="models.upload")
+    call.demand_member("member", verb="models.upload")
     message = Message(raw, "upload_model_request")
     message.refuse_unknown_fields(
         {"parent", "parentModel", "modelId", "model"}, absent={"serviceAccount": "service accounts are"}
@@ -64,9 +63,9 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
     )
     if not model_message.has("containerSpec"):
         raise model_message.fault("containerSpec", "Required field is not set: what is to serve the model.")
-    uploaded = _find_files(context, caller, model_message)
-    with context.write() as work:
-        member = member_of(work.session, caller, parent, "member", verb="models.upload")
+    uploaded = _find_files(call.context, call.caller, model_message)
+    with call.context.write() as work:
+        member = call.member_of(work.session, "member", verb="models.upload")
         above = models.demand_parent(work.session, member.project_id, requested)
         name = above.name if above is not None else models.free_name(work.session, member.project_id, requested)
         made = versions.register_upload(
@@ -74,9 +73,9 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
             work.now,
             member.project_id,
             name,
-            by_of(caller),
+            by_of(call.caller),
             uploaded,
-            volume=context.settings.default_volume,
+            volume=call.context.settings.default_volume,
             metadata=models.version_metadata(
                 requested, is_first=above is None or not rows.has_versions(work.session, above.id)
             ),
@@ -84,13 +83,13 @@ def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dic
         made.registration = {**made.registration, models.KEY: requested.body}
         work.session.flush()
         work.notify(TOPIC_MODELS)
-        return view_of(parent, made)
+        return view_of(call.parent, made)
 
 
-def poll_upload(context: AppContext, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
+def poll_upload(call: VertexCall, model_id: str, number: int) -> dict[str, Any]:
     """The current state of the operation. Raises ``NotFound`` if this version was not uploaded."""
-    with context.read() as work:
-        member = member_of(work.session, caller, parent, "viewer", verb="models.get")
+    with call.context.read() as work:
+        member = call.member_of(work.session, "viewer", verb="models.get")
         model = work.session.get(Model, model_id)
         found = None
         if model is not None and model.project_id == member.project_id:
@@ -98,8 +97,8 @@ def poll_upload(context: AppContext, caller: Caller, parent: Parent, model_id: s
             query = select(ModelVersion).where(ModelVersion.model_id == model.id, ModelVersion.number == number)
             found = work.session.scalars(query).one_or_none()
         if found is None or found.source["kind"] != UploadedSource.KIND:
-            raise operation_not_found(parent.name_of(models.COLLECTION, model_id), f"{OPERATION}-{number}")
-        return view_of(parent, found)
+            raise operation_not_found(call.parent.name_of(models.COLLECTION, model_id), f"{OPERATION}-{number}")
+        return view_of(call.parent, found)
 
 
 def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:

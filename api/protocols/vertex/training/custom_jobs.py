@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.app.unit_of_work import AppContext
-from api.auth import Caller
-from api.protocols.vertex.names import Parent
+from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.training import jobs, tracking
 from api.protocols.vertex.training.mapping import ROLES, JobOrder
@@ -36,21 +35,19 @@ OUTPUT_ONLY: Final = frozenset(
 _NO_JOB: Final = {"encryptionSpec": "encryption by keys of one's own is"}
 
 
-def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+def create(call: VertexCall, raw: Any) -> str:
     """The id of a new job. Raises ``InvalidRequest``, ``NotServed``, ``NotFound`` or ``Forbidden``."""
-    jobs.demand_member(context, caller, parent, "member", verb="customJobs.create")
+    call.demand_member("member", verb="customJobs.create")
     message = Message(raw, "custom_job")
     message.refuse_unknown_fields({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
     common = jobs.read_common(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
-    order = JobOrder(spec, common.display_name, parent.own, parent.location, common.labels)
+    order = JobOrder(spec, common.display_name, common.labels)
     return jobs.create(
-        context,
-        caller,
-        parent,
+        call,
         order,
         {COLLECTION: {"jobSpec": message.raw("jobSpec")}},
-        also=lambda work, job_id: tracking.begin(work, parent, spec, job_id),
+        also=lambda work, job_id: tracking.begin(work, call.parent, spec, job_id),
     )
 
 

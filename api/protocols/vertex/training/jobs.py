@@ -26,7 +26,7 @@ from api.protocols.vertex.long_running import (
     RESOURCE_EXHAUSTED,
     error_status,
 )
-from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.names import ANY_LOCATION, Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.kinds import labels
@@ -34,7 +34,7 @@ from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, transla
 from api.protocols.vertex.vertex_route import NoCapacity
 from core.db.engine import AnyRow
 from core.db.tables import Job, Study, Trial, VertexResource
-from core.domain.errors import InvalidRequest, NotFound
+from core.domain.errors import NotFound
 from core.domain.jobs.exits import ExitKind
 from core.domain.jobs.states import DesiredState, JobState
 
@@ -133,9 +133,7 @@ def read_common(message: Message) -> CommonFields:
 
 
 def create(
-    context: AppContext,
-    caller: Caller,
-    parent: Parent,
+    call: VertexCall,
     order: JobOrder,
     bodies: dict[str, dict[str, Any]],
     also: Callable[[UnitOfWork, str], None] | None = None,
@@ -145,25 +143,23 @@ def create(
     ``also`` runs in the same transaction with the job's id.
     """
     with translated_errors(order.spec):
-        spec = canonical(job_spec_of(context, caller, order, table_of(context)))
-        submission = check_submission(context, caller, spec)
-    check_placement(context, caller, submission)
+        spec = canonical(job_spec_of(call, order, table_of(call.context)))
+        submission = check_submission(call.context, call.caller, spec)
+    check_placement(call.context, call.caller, submission)
     common = CommonFields(order.display_name, dict(order.labels))
-    return submit_resources(context, caller, parent, submission, common, bodies, also)
+    return submit_resources(call, submission, common, bodies, also)
 
 
 def submit_resources(
-    context: AppContext,
-    caller: Caller,
-    parent: Parent,
+    call: VertexCall,
     submission: Submission,
     common: CommonFields,
     bodies: dict[str, dict[str, Any]],
     also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
     """As ``create``, for a checked submission."""
-    with context.write() as work:
-        submitted = submit(work, caller, submission, key=None, digest="")
+    with call.context.write() as work:
+        submitted = submit(work, call.caller, submission, key=None, digest="")
         for collection, body in bodies.items():
             work.session.add(
                 VertexResource(
@@ -171,7 +167,7 @@ def submit_resources(
                     id=submitted.job_id,
                     project_id=submission.member.project_id,
                     job_id=submitted.job_id,
-                    location=parent.location,
+                    location=call.parent.location,
                     display_name=common.display_name,
                     labels=common.labels,
                     body=body,
@@ -198,18 +194,11 @@ def check_placement(context: AppContext, caller: Caller, submission: Submission)
         )
 
 
-def demand_member(context: AppContext, caller: Caller, parent: Parent, role: Role, *, verb: str) -> None:
-    if parent.location == ANY_LOCATION:
-        raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
-    with context.read() as work:
-        member_of(work.session, caller, parent, role, verb=verb)
-
-
 def find(
-    session: Session, caller: Caller, parent: Parent, collection: str, resource_id: str, role: Role, *, verb: str
+    session: Session, call: VertexCall, collection: str, resource_id: str, role: Role, *, verb: str
 ) -> JobResource:
     """Raises ``NotFound`` (none, deleted, or of another project or location) or ``Forbidden``."""
-    member = member_of(session, caller, parent, role, verb=verb)
+    member = call.member_of(session, role, verb=verb)
     row = session.execute(
         select(VertexResource, Job)
         .join(Job, Job.id == VertexResource.job_id)
@@ -217,15 +206,15 @@ def find(
             VertexResource.collection == collection,
             VertexResource.id == resource_id,
             VertexResource.project_id == member.project_id,
-            VertexResource.location == parent.location,
+            VertexResource.location == call.parent.location,
             Job.deleted_at.is_(None),
         )
     ).one_or_none()
     if row is not None:
-        return JobResource(row[0], row[1], parent)
-    trial = _find_trial(session, parent, member.project_id, resource_id) if collection == "customJobs" else None
+        return JobResource(row[0], row[1], call.parent)
+    trial = _find_trial(session, call.parent, member.project_id, resource_id) if collection == "customJobs" else None
     if trial is None:
-        raise NotFound(f"{collection} {parent.name_of(collection, resource_id)} is not found.")
+        raise NotFound(f"{collection} {call.parent.name_of(collection, resource_id)} is not found.")
     return trial
 
 
@@ -283,15 +272,14 @@ def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
 
 def list_jobs(
     work: UnitOfWork,
-    caller: Caller,
-    parent: Parent,
+    call: VertexCall,
     collection: str,
     query: ListQuery,
     view: Callable[[JobResource], dict[str, Any]],
 ) -> dict[str, Any]:
     """Newest first."""
     query.demand_newest_first()
-    member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
+    member = call.member_of(work.session, "viewer", verb=f"{collection}.list")
     states = _PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
     statement = (
         select(VertexResource, Job)
@@ -302,8 +290,8 @@ def list_jobs(
             Job.deleted_at.is_(None),
         )
     )
-    if parent.location != ANY_LOCATION:
-        statement = statement.where(VertexResource.location == parent.location)
+    if call.parent.location != ANY_LOCATION:
+        statement = statement.where(VertexResource.location == call.parent.location)
 
     def view_of(found: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
         row, job = found
@@ -313,7 +301,7 @@ def list_jobs(
             "end_time": job.finished_at,
             "update_time": job.updated_at,
         }
-        return view(JobResource(row, job, Parent(parent.project, row.location, parent.own))), times
+        return view(JobResource(row, job, Parent(call.parent.project, row.location, call.parent.own))), times
 
     return list_page(
         work.session,

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.app.unit_of_work import AppContext
-from api.auth import Caller
 from api.protocols.gcs.buckets import Bucket, find_bucket, open_uri
 from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
 from api.protocols.kit.vertex_table import Table
+from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.training import tracking
 from api.protocols.vertex.training.specs import CustomJobSpec, Pool, Program
 from core.domain.errors import InvalidRequest, InvalidSpec, TrainmasterError
@@ -28,23 +27,21 @@ _BUCKET: Final = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{0,61}[a-z0-9])
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """A job to submit. ``location``: Vertex AI's."""
+    """A job to submit."""
 
     spec: CustomJobSpec
     display_name: str
-    project: str
-    location: str
     labels: Mapping[str, str]
 
 
-def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Table) -> dict[str, Any]:
+def job_spec_of(call: VertexCall, order: JobOrder, table: Table) -> dict[str, Any]:
     """Our job spec, not yet validated. Checks the buckets that it names.
 
     Raises:
         InvalidRequest, NotFound, Forbidden: an unknown machine type, accelerator or bucket.
     """
     spec = order.spec
-    selector = table.node_selector(order.location)
+    selector = table.node_selector(call.parent.location)
     roles: dict[str, Any] = {}
     for role, pool in zip(ROLES, spec.pools, strict=False):
         if pool is not None:
@@ -52,13 +49,13 @@ def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Tab
             selector |= own_selector
     found: dict[str, Any] = {
         "name": slug(order.display_name),
-        "project": order.project,
+        "project": call.parent.own,
         "roles": roles,
         "env": {
-            "CLOUD_ML_REGION": order.location,
-            **tracking.environment(context, caller, order.project, order.location, spec, table),
+            "CLOUD_ML_REGION": call.parent.location,
+            **tracking.environment(call, spec, table),
         },
-        "mounts": _mounts(context, caller, order, table),
+        "mounts": _mounts(call, spec, table),
         "labels": own_labels(order.labels),
         "max_run_time": spec.timeout_s,
         "max_restarts": _RESTARTS if spec.restarts else 0,
@@ -69,7 +66,9 @@ def job_spec_of(context: AppContext, caller: Caller, order: JobOrder, table: Tab
     if spec.strategy in ("SPOT", "LOW_COST"):
         found["priority"] = _LOW
     if spec.base_output:
-        bucket, names = open_uri(context, caller, spec.base_output, "base_output_directory", writes=True, table=table)
+        bucket, names = open_uri(
+            call.context, call.caller, spec.base_output, "base_output_directory", writes=True, table=table
+        )
         found["output"] = bucket.location(names)
     return found
 
@@ -102,17 +101,17 @@ def _command(program: Program) -> list[str]:
 # --- buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _mounts(context: AppContext, caller: Caller, order: JobOrder, table: Table) -> list[dict[str, Any]]:
+def _mounts(call: VertexCall, spec: CustomJobSpec, table: Table) -> list[dict[str, Any]]:
     """Mounts of all buckets that the job names anywhere, at ``/gcs/<bucket>``.
 
     Unknown buckets are ignored, except for packages: their names may be other text.
     """
     found: dict[str, dict[str, Any]] = {}
-    needed = {uri.split("/", 3)[2] for pool in order.spec.pools if pool is not None for uri in pool.program.packages}
-    for name, folder in _named(order.spec):
+    needed = {uri.split("/", 3)[2] for pool in spec.pools if pool is not None for uri in pool.program.packages}
+    for name, folder in _named(spec):
         try:
-            bucket = find_bucket(context, caller, name, table=table)
-            mount = _mount(bucket, folder, order.project, context.settings.folder_owner)
+            bucket = find_bucket(call.context, call.caller, name, table=table)
+            mount = _mount(bucket, folder, call.parent.own, call.context.settings.folder_owner)
         except TrainmasterError:
             if name in needed:
                 raise

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from api.app.unit_of_work import AppContext, UnitOfWork
-from api.auth import Caller
+from api.app.unit_of_work import UnitOfWork
 from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.long_running import FAILED_PRECONDITION, error_status
-from api.protocols.vertex.names import Parent
+from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import custom_jobs, jobs, tracking
@@ -30,9 +29,9 @@ _NO_PIPELINE: Final = {
 }
 
 
-def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+def create(call: VertexCall, raw: Any) -> str:
     """The id of a new pipeline, and of the job behind it. Raises as ``custom_jobs.create``."""
-    jobs.demand_member(context, caller, parent, "member", verb="trainingPipelines.create")
+    call.demand_member("member", verb="trainingPipelines.create")
     message = Message(raw, "training_pipeline")
     served = {
         "displayName",
@@ -60,15 +59,13 @@ def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str
     spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
 
     def begin(work: UnitOfWork, job_id: str) -> None:
-        tracking.begin(work, parent, spec, job_id)
+        tracking.begin(work, call.parent, spec, job_id)
         if upload is not None:
-            models.register(context, work, caller, upload, job_id)
+            models.register(call.context, work, call.caller, upload, job_id)
 
-    order = JobOrder(spec, common.display_name, parent.own, parent.location, common.labels)
+    order = JobOrder(spec, common.display_name, common.labels)
     return jobs.create(
-        context,
-        caller,
-        parent,
+        call,
         order,
         {
             COLLECTION: {"trainingTaskDefinition": definition, "trainingTaskInputs": inputs},

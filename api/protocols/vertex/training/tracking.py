@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from api.app.unit_of_work import AppContext, UnitOfWork
-from api.auth import Caller
+from api.app.unit_of_work import UnitOfWork
 from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.metadata import runs as metadata
 from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
-from api.protocols.vertex.names import Parent
+from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import check_id
 from api.protocols.vertex.records.principals import RecordTransaction
@@ -30,12 +29,10 @@ _BOARD: Final = re.compile(r"tensorboards/[^/]+")
 _HERE: Final = {"VERTEX_AI_SDK_SERVER": "trainmaster"}
 
 
-def environment(
-    context: AppContext, caller: Caller, project: str, location: str, spec: CustomJobSpec, table: Table
-) -> dict[str, str]:
+def environment(call: VertexCall, spec: CustomJobSpec, table: Table) -> dict[str, str]:
     """Environment variables of the job's processes. Checks the records that the spec names.
 
-    ``project``: ours. Raises ``InvalidRequest`` or ``NotFound`` for an unknown experiment, run or TensorBoard.
+    Raises ``InvalidRequest`` or ``NotFound`` for an unknown experiment, run or TensorBoard.
     """
     references = (
         ("experiment", "AIP_EXPERIMENT_NAME", spec.experiment, _CONTEXT),
@@ -47,7 +44,8 @@ def environment(
     schemas = {"experiment": EXPERIMENT, "experiment_run": RUN, "tensorboard": ""}
     nouns = {"experiment": "an experiment", "experiment_run": "a run of one", "tensorboard": "a TensorBoard"}
     env = dict(_HERE)
-    with context.read() as work:
+    project, location = call.parent.own, call.parent.location
+    with call.context.read() as work:
         for field, variable, name, shape in references:
             if not name:
                 continue
@@ -59,7 +57,7 @@ def environment(
                 raise InvalidRequest(
                     f"{where}: '{name[:300]}' is of another project or location than the job.", field=where
                 )
-            place = RecordScope(caller.member_of(work.session, project).project_id, location)
+            place = RecordScope(call.caller.member_of(work.session, project).project_id, location)
             record = find_record(work.session, place, found["path"])
             if record is None or record.schema_title != schemas[field]:
                 raise NotFound(f"{where}: {name[:300]} is not found, or is not {nouns[field]}.")

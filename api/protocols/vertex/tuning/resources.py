@@ -9,8 +9,7 @@ from typing import Any, Final
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import AppContext
-from api.auth import Caller, Role
+from api.auth import Role
 from api.jobs.service import canonical
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp, timestamps
@@ -24,10 +23,9 @@ from api.protocols.vertex.long_running import (
     error_status,
     operation_not_found,
 )
-from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.names import ANY_LOCATION, Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.training import jobs
 from api.protocols.vertex.training.custom_jobs import has_web_access, web_access_uris
 from api.protocols.vertex.training.jobs import JOB_STATES, check_placement
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
@@ -61,49 +59,49 @@ _TRIALS: Final = 10_000  # of all tuning jobs of a page; with more the next page
 class TuningJobs:
     """See :class:`api.protocols.vertex.collections.Collection`."""
 
-    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
-        jobs.demand_member(context, caller, parent, "member", verb=f"{COLLECTION}.create")
+    def create(self, call: VertexCall, raw: Any) -> str:
+        call.demand_member("member", verb=f"{COLLECTION}.create")
         message = Message(raw, PATH)
         tuning = read_tuning(message)
-        order = JobOrder(tuning.job, tuning.common.display_name, parent.own, parent.location, tuning.common.labels)
-        template = job_spec_of(context, caller, order, table_of(context))
+        order = JobOrder(tuning.job, tuning.common.display_name, tuning.common.labels)
+        template = job_spec_of(call, order, table_of(call.context))
         metrics = tuning.study["metrics"]
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
         with translated_errors(tuning.job):
             canonical(template)  # mistakes are reported as those of a custom job
-        spec = study_spec_of(tuning, slug(tuning.common.display_name), parent.own, template)
-        draft = service.check_study(context, caller, spec)
+        spec = study_spec_of(tuning, slug(tuning.common.display_name), call.parent.own, template)
+        draft = service.check_study(call.context, call.caller, spec)
         if draft.submission is not None:
-            check_placement(context, caller, draft.submission)
+            check_placement(call.context, call.caller, draft.submission)
         client_fields = {
-            "location": parent.location,
+            "location": call.parent.location,
             "displayName": tuning.common.display_name,
             "labels": tuning.common.labels,
             "body": {name: message.raw(name) for name in _STORED_FIELDS if message.raw(name) is not None},
         }
-        with context.write() as work:
-            row = service.create(work, caller, draft).row
+        with call.context.write() as work:
+            row = service.create(work, call.caller, draft).row
             row.spec = {**row.spec, KEY: client_fields}
             work.session.flush()
             return row.id
 
-    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with context.read() as work:
-            study = _find(work.session, caller, parent, resource_id, "viewer", "get")
-            return _view(work.session, study, parent, context.settings)
+    def get(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        with call.context.read() as work:
+            study = _find(work.session, call, resource_id, "viewer", "get")
+            return _view(work.session, study, call.parent, call.context.settings)
 
-    def page(self, context: AppContext, caller: Caller, parent: Parent, query: ListQuery) -> dict[str, Any]:
+    def page(self, call: VertexCall, query: ListQuery) -> dict[str, Any]:
         """Newest first."""
         query.demand_newest_first()
-        with context.read() as work:
-            statement = _studies(work.session, caller, parent, "list")
+        with call.context.read() as work:
+            statement = _studies(work.session, call, "list")
             trials = 0
 
             def view_of(row: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
                 nonlocal trials
                 (study,) = row
-                item = _view(work.session, study, _parent_of(parent, study), context.settings)
+                item = _view(work.session, study, _parent_of(call.parent, study), call.context.settings)
                 trials += len(item.get("trials", ()))
                 started = item.get("startTime")
                 return item, {
@@ -125,51 +123,52 @@ class TuningJobs:
                 is_full=lambda: trials >= _TRIALS,
             )
 
-    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
-        with context.write() as work:
-            study = _find(work.session, caller, parent, resource_id, "member", "cancel")
+    def cancel(self, call: VertexCall, resource_id: str) -> None:
+        with call.context.write() as work:
+            study = _find(work.session, call, resource_id, "member", "cancel")
             _lock(work.session, study)
             if StudyState(study.state).is_terminal:
-                raise Conflict(f"The resource {_name(parent, study)} has ended already ({study.state}).")
-            service.request_transition(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
+                raise Conflict(f"The resource {_name(call.parent, study)} has ended already ({study.state}).")
+            service.request_transition(work, StudyAccess(call.caller, study.id, "member"), StudyEvent.STOP, "")
 
-    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """Deleted at once; the jobs of its trials stay."""
-        with context.write() as work:
-            study = _find(work.session, caller, parent, resource_id, "member", "delete")
-            name = _name(parent, study)
+        with call.context.write() as work:
+            study = _find(work.session, call, resource_id, "member", "delete")
+            name = _name(call.parent, study)
             if not StudyState(study.state).is_terminal:
                 raise Conflict(f"The resource {name} is in state {study.state.upper()}; cancel it first.")
-            service.delete(work, StudyAccess(caller, study.id, "member"))
+            service.delete(work, StudyAccess(call.caller, study.id, "member"))
         return deletion_view(name, is_done=True)
 
-    def poll_deletion(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with context.read() as work:
-            statement = _studies(work.session, caller, parent, "get", is_deleted=True).where(Study.id == resource_id)
-            name = parent.name_of(COLLECTION, resource_id)
+    def poll_deletion(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
+        with call.context.read() as work:
+            statement = _studies(work.session, call, "get", is_deleted=True).where(Study.id == resource_id)
+            name = call.parent.name_of(COLLECTION, resource_id)
             if work.session.scalars(statement).one_or_none() is None:
                 raise operation_not_found(name)
         return deletion_view(name, is_done=True)
 
 
-def _studies(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:
+def _studies(session: Session, call: VertexCall, what: str, *, is_deleted: bool = False) -> AnySelect:
     """Studies that Vertex AI's clients created in the location."""
-    member = member_of(session, caller, parent, "viewer", verb=f"{COLLECTION}.{what}")
+    member = call.member_of(session, "viewer", verb=f"{COLLECTION}.{what}")
     location = Study.spec[KEY]["location"].as_string()
     query = select(Study).where(
         Study.project_id == member.project_id,
         Study.deleted_at.is_not(None) if is_deleted else Study.deleted_at.is_(None),
     )
-    return query.where(location.is_not(None) if parent.location == ANY_LOCATION else location == parent.location)
+    wanted = call.parent.location
+    return query.where(location.is_not(None) if wanted == ANY_LOCATION else location == wanted)
 
 
-def _find(session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, what: str) -> Study:
+def _find(session: Session, call: VertexCall, resource_id: str, role: Role, what: str) -> Study:
     """Raises ``NotFound`` (none, deleted, or of another project or location) or ``Forbidden``."""
-    member_of(session, caller, parent, role, verb=f"{COLLECTION}.{what}")
-    statement = _studies(session, caller, parent, what).where(Study.id == resource_id)
+    call.member_of(session, role, verb=f"{COLLECTION}.{what}")
+    statement = _studies(session, call, what).where(Study.id == resource_id)
     study: Study | None = session.scalars(statement).one_or_none()
     if study is None:
-        raise NotFound(f"{COLLECTION} {parent.name_of(COLLECTION, resource_id)} is not found.")
+        raise NotFound(f"{COLLECTION} {call.parent.name_of(COLLECTION, resource_id)} is not found.")
     return study
 
 
