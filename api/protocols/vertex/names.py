@@ -71,9 +71,7 @@ class VertexCall:
 
 
 def _parent(
-    project: Annotated[str, Path(max_length=100)],
-    location: Annotated[str, Path(max_length=64)],
-    context: AppContextDep,
+    project: Annotated[str, Path(max_length=100)], location: Annotated[str, Path(max_length=64)], context: AppContextDep
 ) -> Parent:
     """Raises ``InvalidRequest`` for an invalid location."""
     if not _LOCATION.fullmatch(location):

@@ -172,11 +172,7 @@ def _reading_handlers(routes: ResourceRoutes) -> tuple[Handler, Handler]:
     kind = routes.kind
 
     def list_all(
-        request: Request,
-        parent: ParentDep,
-        principal: PrincipalDep,
-        context: AppContextDep,
-        query: ListQueryDep,
+        request: Request, parent: ParentDep, principal: PrincipalDep, context: AppContextDep, query: ListQueryDep
     ) -> Response:
         path = record_path(request, routes.path)
         with context.read() as work:

@@ -271,11 +271,7 @@ def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
 
 
 def list_jobs(
-    work: UnitOfWork,
-    call: VertexCall,
-    collection: str,
-    query: ListQuery,
-    view: Callable[[JobResource], dict[str, Any]],
+    work: UnitOfWork, call: VertexCall, collection: str, query: ListQuery, view: Callable[[JobResource], dict[str, Any]]
 ) -> dict[str, Any]:
     """Newest first."""
     query.demand_newest_first()
