@@ -46,7 +46,7 @@ async def batch(request: Request, caller: StorageWriter, context: AppContextDep)
     parts = _parts(request.headers.get("content-type", ""), await request.body())
     answers = await run_in_threadpool(lambda: [_run_part(context, caller, part) for part in parts])
     mark = f"batch_{secrets.token_hex(16)}"
-    body = b"".join(f"--{mark}\r\n".encode() + one + b"\r\n" for one in answers) + f"--{mark}--\r\n".encode()
+    body = b"".join(f"--{mark}\r\n".encode() + answer + b"\r\n" for answer in answers) + f"--{mark}--\r\n".encode()
     # gcsfs does not unquote the boundary.
     return Response(body, media_type=f"multipart/mixed; boundary={mark}")
 
@@ -54,10 +54,10 @@ async def batch(request: Request, caller: StorageWriter, context: AppContextDep)
 def _parts(content_type: str, body: bytes) -> list[Message]:
     """Parts of the multipart body. Raises ``InvalidRequest`` if the body is not a batch."""
     head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n".encode()
-    found = BytesParser().parsebytes(head + body)
-    if found.get_content_type() != "multipart/mixed" or not found.get_boundary() or not found.is_multipart():
+    message = BytesParser().parsebytes(head + body)
+    if message.get_content_type() != "multipart/mixed" or not message.get_boundary() or not message.is_multipart():
         raise InvalidRequest("A batch is multipart/mixed, with a boundary, of parts application/http.", field="body")
-    parts = [part for part in found.get_payload() if isinstance(part, Message)]
+    parts = [part for part in message.get_payload() if isinstance(part, Message)]
     if len(parts) > LIMIT:
         raise InvalidRequest(f"A batch has at most {LIMIT:,} requests; send several.", field="body")
     return parts
@@ -84,8 +84,8 @@ def _delete(context: AppContext, caller: StorageCaller, part: Message) -> None:
     line, _, rest = text.lstrip("\r\n").partition("\n")
     method, _, target = line.strip().partition(" ")
     address = urlsplit(target.rpartition(" ")[0] if " HTTP/" in target else target)
-    found = _OBJECT.fullmatch(address.path)
-    if method != "DELETE" or found is None:
+    match = _OBJECT.fullmatch(address.path)
+    if method != "DELETE" or match is None:
         raise NotServed(
             f"{method[:10]} {address.path[:200]} in a batch is not served by this platform; deleting objects is."
         )
@@ -96,8 +96,8 @@ def _delete(context: AppContext, caller: StorageCaller, part: Message) -> None:
         )
     query = dict(parse_qsl(address.query, keep_blank_values=True))
     refuse_unknown_parameters(query, dict(headers.items()), _NUMBERS)
-    bucket = find_bucket(context, caller, unquote(found[1]), writes=True)
-    delete_object(bucket, unquote(found[2]), Preconditions(*_numbers(query)))
+    bucket = find_bucket(context, caller, unquote(match[1]), writes=True)
+    delete_object(bucket, unquote(match[2]), Preconditions(*_numbers(query)))
 
 
 def _numbers(query: Mapping[str, str]) -> Iterator[int | None]:

@@ -100,15 +100,15 @@ class Bucket:
         return self.tree().below(own), path.removeprefix(f"{own}/")
 
 
-def volume_of(context: AppContext, meant: str, projects: frozenset[str]) -> tuple[CachedVolume | None, str]:
-    """The volume named ``meant``, and the bucket's folder in it (a project's own folder, or empty).
+def volume_of(context: AppContext, own_name: str, projects: frozenset[str]) -> tuple[CachedVolume | None, str]:
+    """The volume named ``own_name``, and the bucket's folder in it (a project's own folder, or empty).
 
     Args:
         projects: the caller's projects.
     """
-    volume = context.volumes.find(meant, context.clock())
-    if volume is None and meant in projects:
-        return context.volumes.find(context.settings.default_volume, context.clock()), meant
+    volume = context.volumes.find(own_name, context.clock())
+    if volume is None and own_name in projects:
+        return context.volumes.find(context.settings.default_volume, context.clock()), own_name
     return volume, ""
 
 
@@ -127,10 +127,10 @@ def find_bucket(
     role: Role = "member" if writes else "viewer"
     own = frozenset(each.project for each in caller.projects.values() if has_role(each.role, role))
     shared = context.settings.default_volume
-    meant = (table_of(context) if table is None else table).bucket(name)
-    volume, base = volume_of(context, meant, own)
+    own_name = (table_of(context) if table is None else table).bucket(name)
+    volume, base = volume_of(context, own_name, own)
     if volume is None:
-        if any(each.project == meant for each in caller.projects.values()):
+        if any(each.project == own_name for each in caller.projects.values()):
             raise Forbidden(f"Bucket {name} is your project's own folder; to write needs the role member there.")
         raise NotFound("The specified bucket does not exist.")
     if volume.root is None:
@@ -138,12 +138,12 @@ def find_bucket(
             f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so its "
             "files are reached from jobs only."
         )
-    if not base and meant != shared and not _may_use_volumes(caller):
+    if not base and own_name != shared and not _may_use_volumes(caller):
         raise Forbidden(f"Bucket {name} is for members of projects; ask an admin of a project to take you in.")
     if writes and volume.is_read_only:
         raise Forbidden(f"Bucket {name} is a read-only volume; choose another one to write to.")
-    owners = own if meant == shared and not caller.is_admin else None
-    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, meant == shared, owners)
+    owners = own if own_name == shared and not caller.is_admin else None
+    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, own_name == shared, owners)
 
 
 def open_uri(
@@ -153,12 +153,12 @@ def open_uri(
 
     ``where``: of the URI in the request. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``.
     """
-    found = _URI.fullmatch(uri)
-    if found is None:
+    match = _URI.fullmatch(uri)
+    if match is None:
         raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field=where)
     with not_found_at(where, uri):
-        bucket = find_bucket(context, caller, found["bucket"], writes=writes, table=table)
-    return bucket, split_path(found["path"] or "", field=where)
+        bucket = find_bucket(context, caller, match["bucket"], writes=writes, table=table)
+    return bucket, split_path(match["path"] or "", field=where)
 
 
 @contextmanager
@@ -174,9 +174,9 @@ def not_found_at(where: str, uri: str) -> Iterator[None]:
 
 def open_bucket(context: AppContext, name: str) -> Bucket:
     """The bucket for a request without a token: never a project's own folder, nor the shared volume."""
-    meant = table_of(context).bucket(name)
-    volume = context.volumes.find(meant, context.clock()) if _NAME.fullmatch(name) else None
-    if volume is None or volume.root is None or volume.is_read_only or meant == context.settings.default_volume:
+    own_name = table_of(context).bucket(name)
+    volume = context.volumes.find(own_name, context.clock()) if _NAME.fullmatch(name) else None
+    if volume is None or volume.root is None or volume.is_read_only or own_name == context.settings.default_volume:
         raise Forbidden(
             f"Bucket {name[:100]} takes nothing without a token; `trainmaster vertex-env` tells how to send one."
         )

@@ -61,10 +61,10 @@ def _storage_caller(scope: Scope) -> Callable[..., Awaitable[StorageCaller]]:
 
 
 async def _authenticated(request: Request, context: AppContext, scope: Scope) -> StorageCaller:
-    found = await attempt_or_caller(request, context)
-    if isinstance(found, Caller):
-        found.demand(scope)
-    return found
+    caller = await attempt_or_caller(request, context)
+    if isinstance(caller, Caller):
+        caller.demand(scope)
+    return caller
 
 
 async def _uploader(request: Request, context: AppContextDep) -> StorageCaller | None:
@@ -108,8 +108,8 @@ def _script_bucket(context: AppContext, attempt: AttemptId, name: str, *, writes
     """
     project, mounted = _mounted(context, attempt)
     volume, base = volume_of(context, table_of(context).bucket(name), frozenset({project}))
-    found = [] if volume is None else [one for one in mounted if one.volume == volume.name]
-    paths = {one.path: one.is_writable for one in sorted(found, key=lambda one: one.is_writable)}
+    mounts = [] if volume is None else [mount for mount in mounted if mount.volume == volume.name]
+    paths = {mount.path: mount.is_writable for mount in sorted(mounts, key=lambda mount: mount.is_writable)}
     known = {below: paths[path] for path in paths if (below := _below(path, base)) is not None}
     if volume is None or volume.root is None or not known:
         raise NotFound(
@@ -129,8 +129,8 @@ def _script_buckets(context: AppContext, attempt: AttemptId) -> list[str]:
     """Names of the buckets of which the job mounts something."""
     project, mounted = _mounted(context, attempt)
     shared = context.settings.default_volume
-    own = {project for one in mounted if one.volume == shared and _below(one.path, project) is not None}
-    return [*sorted({one.volume for one in mounted} - own), *sorted(own)]
+    own = {project for mount in mounted if mount.volume == shared and _below(mount.path, project) is not None}
+    return [*sorted({mount.volume for mount in mounted} - own), *sorted(own)]
 
 
 def _mounted(context: AppContext, attempt: AttemptId) -> tuple[str, list[_Mounted]]:
@@ -139,12 +139,12 @@ def _mounted(context: AppContext, attempt: AttemptId) -> tuple[str, list[_Mounte
         access = ScriptAccess(attempt).load(work.session, work.now)
         job = work.session.get_one(Job, access.job_id)
         spec = JobSpec.model_validate(job.spec)
-        found = [_Mounted(job.output_volume, job.output_path.strip("/"), is_writable=True)]
-    found += [_Mounted(one.volume, one.path.strip("/"), is_writable=not one.read_only) for one in spec.mounts]
+        mounts = [_Mounted(job.output_volume, job.output_path.strip("/"), is_writable=True)]
+    mounts += [_Mounted(mount.volume, mount.path.strip("/"), is_writable=not mount.read_only) for mount in spec.mounts]
     if spec.input is not None:
         volume, path = split_location(spec.input, field="input")
-        found.append(_Mounted(volume, path.strip("/"), is_writable=False))
-    return access.project, found
+        mounts.append(_Mounted(volume, path.strip("/"), is_writable=False))
+    return access.project, mounts
 
 
 def _below(path: str, base: str) -> str | None:

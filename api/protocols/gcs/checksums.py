@@ -43,10 +43,10 @@ class Checksums:
 
     def compare(self, *expected: ExpectedChecksums) -> None:
         """Raises ``InvalidRequest``, worded as Cloud Storage does, if an expected checksum differs."""
-        for one in expected:
-            for name, theirs, real in (("CRC32C", one.crc32c, self.crc32c), ("MD5 hash", one.md5, self.md5)):
-                if theirs is not None and theirs != real:
-                    raise InvalidRequest(f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{real}".')
+        for sums in expected:
+            for name, sent, real in (("CRC32C", sums.crc32c, self.crc32c), ("MD5 hash", sums.md5, self.md5)):
+                if sent is not None and sent != real:
+                    raise InvalidRequest(f'Provided {name} "{sent}" doesn\'t match calculated {name} "{real}".')
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +69,19 @@ def checksums_in_headers(headers: Headers) -> ExpectedChecksums:
 
     https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash
     """
-    found: dict[str, str] = {}
+    sums: dict[str, str] = {}
     for part in ",".join(headers.getlist("x-goog-hash")).split(","):
         name, _, value = part.strip().partition("=")
         if name and name.lower() not in _SIZES:
             raise InvalidRequest(f"x-goog-hash: '{name[:50]}' is not served; crc32c and md5 are.", field="x-goog-hash")
-        if name and found.setdefault(name.lower(), value) != value:
+        if name and sums.setdefault(name.lower(), value) != value:
             raise InvalidRequest(
                 f"x-goog-hash: {name.lower()} is given twice with different values.", field="x-goog-hash"
             )
     md5 = headers.get("content-md5")
-    if md5 is not None and found.setdefault("md5", md5.strip()) != md5.strip():
+    if md5 is not None and sums.setdefault("md5", md5.strip()) != md5.strip():
         raise InvalidRequest("Content-MD5 and the MD5 of x-goog-hash differ.", field="content-md5")
-    crc32c, md5 = (_read(found.get(name), f"the request's {name}", _SIZES[name]) for name in ("crc32c", "md5"))
+    crc32c, md5 = (_read(sums.get(name), f"the request's {name}", _SIZES[name]) for name in ("crc32c", "md5"))
     return ExpectedChecksums(crc32c, md5)
 
 
@@ -99,7 +99,7 @@ def _read(value: Any, name: str, size: int) -> str | None:
 
 def checksums_of(fd: int) -> Checksums:
     """Checksums of a whole open file. Blocks; does not move the file position."""
-    found = Checksums()
-    while data := os.pread(fd, _BLOCK, found.size_bytes):
-        found.update(data)
-    return found
+    sums = Checksums()
+    while data := os.pread(fd, _BLOCK, sums.size_bytes):
+        sums.update(data)
+    return sums

@@ -146,7 +146,7 @@ def _sorted_names(tree: Tree, folder: str, *, hides: bool) -> list[tuple[str, bo
     """
     try:
         with tree.open_folder(folder) as fd, os.scandir(fd) as entries:
-            found = []
+            names = []
             for entry in entries:
                 is_draft = entry.name.startswith(".") and entry.name.endswith(".part")
                 is_ours = hides and entry.name == UPLOADS
@@ -154,10 +154,10 @@ def _sorted_names(tree: Tree, folder: str, *, hides: bool) -> list[tuple[str, bo
                     continue
                 is_dir = entry.is_dir(follow_symlinks=False)
                 if is_dir or entry.is_symlink() or stat.S_ISREG(_mode(entry)):
-                    found.append((entry.name + ("/" if is_dir else ""), is_dir))
+                    names.append((entry.name + ("/" if is_dir else ""), is_dir))
     except NotFound:
         return []
-    return sorted(found)
+    return sorted(names)
 
 
 def _mode(entry: os.DirEntry[str]) -> int:

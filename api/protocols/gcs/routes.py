@@ -90,9 +90,9 @@ def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may a
 
 @router.get(f"{_BUCKETS}/{{bucket}}")
 def get_bucket(bucket: _Bucket, caller: StorageReader, context: AppContextDep, condition: BucketCondition) -> Response:
-    found = find_bucket(context, caller, bucket)
+    storage = find_bucket(context, caller, bucket)
     condition.demand_bucket()
-    return answer(bucket_view(found.name))
+    return answer(bucket_view(storage.name))
 
 
 # --- objects ---------------------------------------------------------------------------------------------------------
@@ -114,12 +114,12 @@ def list_of_bucket(
     versions: bool = False,
 ) -> Response:
     del versions  # without versioning both lists are the same
-    found = find_bucket(context, caller, bucket)
+    storage = find_bucket(context, caller, bucket)
     query = ListOptions(
         prefix, delimiter, startOffset, endOffset, name_in_token(pageToken), min(maxResults, PAGE_LIMIT)
     )
-    page = list_objects(found, query)
-    items = [object_view(found, name, entry, None, url=url_of(request)) for name, entry in page.items]
+    page = list_objects(storage, query)
+    items = [object_view(storage, name, entry, None, url=url_of(request)) for name, entry in page.items]
     return answer(
         {
             "kind": "storage#objects",
@@ -139,14 +139,14 @@ def get_object(
     condition: ObjectCondition,
     alt: str = "json",
 ) -> Response:
-    found = find_bucket(context, caller, bucket)
-    entry = find_generation(found, name, condition.generation)
+    storage = find_bucket(context, caller, bucket)
+    entry = find_generation(storage, name, condition.generation)
     condition.demand_read(entry)
     demand_etag(request.headers, entry)
     if alt == "media":
-        return _media(request, found, name)
-    sums = None if entry.is_dir else checksums_of_object(found, name)
-    return answer(object_view(found, name, entry, sums, url=url_of(request)))
+        return _media(request, storage, name)
+    sums = None if entry.is_dir else checksums_of_object(storage, name)
+    return answer(object_view(storage, name, entry, sums, url=url_of(request)))
 
 
 @router.get("/download/storage/v1/b/{bucket}/o/{name:path}")

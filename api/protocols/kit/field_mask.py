@@ -27,14 +27,14 @@ def mask_paths(mask: str) -> list[list[str]]:
 
 def read_selection(text: str) -> Selection:
     """Parse a choice of fields; empty: all. Raises ``InvalidRequest``."""
-    found: Selection = {}
+    selection: Selection = {}
     if len(text) > _LIMIT:
         raise InvalidRequest(f"fields has more than {_LIMIT} characters; leave it out.", field="fields")
     invalid = InvalidRequest(f"Invalid field selection {text[:100]}", field="fields")
     tokens = Lexer(text, _TOKEN, lambda _rest: invalid)
-    if text and not (_read_fields(tokens, found, 0) and not tokens.rest):
+    if text and not (_read_fields(tokens, selection, 0) and not tokens.rest):
         raise invalid
-    return found
+    return selection
 
 
 def select(value: Any, selection: Selection) -> Any:

@@ -90,12 +90,12 @@ class Table:
 
     def entries(self) -> list[Entry]:
         """All effective entries by section and precedence, without those whose name a stronger layer has."""
-        found: dict[tuple[str, str], Entry] = {}
+        entries: dict[tuple[str, str], Entry] = {}
         for section in (*SECTIONS, SWITCH):
             for layer in self._layers:
                 for name, entry in layer.of(section).items():
-                    found.setdefault((section, name), entry)
-        return list(found.values())
+                    entries.setdefault((section, name), entry)
+        return list(entries.values())
 
     def find(self, section: str, name: str) -> Entry | None:
         """The entry for a name of Google's; ``None`` if there is none."""
@@ -149,10 +149,10 @@ class Table:
         ``paths``: of the machine type and the accelerator in the request. Raises ``InvalidRequest``.
         """
         machine = self.machine(machine_type, path=paths[0])
-        found: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
+        resources: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
         if count:
-            found |= {"gpus": count, "gpu_type": list(self.gpu_models(accelerator, path=paths[1]))}
-        return found, machine.node_selector
+            resources |= {"gpus": count, "gpu_type": list(self.gpu_models(accelerator, path=paths[1]))}
+        return resources, machine.node_selector
 
     def image(self, uri: str) -> str | None:
         """The image for ``uri``, by default itself; ``None``: the platform's own."""

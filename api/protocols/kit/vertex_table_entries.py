@@ -50,14 +50,14 @@ def read_entries(document: Any, source: Source = "stored") -> tuple[list[Entry],
     """The valid entries of a document, and an error for each invalid one, with the entry's path as its field."""
     if not isinstance(document, Mapping):
         return [], [_wrong("", f"A table is a mapping of {', '.join(SECTIONS)} and {SWITCH}, not {kind_of(document)}.")]
-    found: list[Entry] = []
+    valid: list[Entry] = []
     wrong: list[InvalidRequest] = []
     for section, entries in document.items():
         if section in (*SECTIONS, SWITCH) and entries is None:
             continue  # a heading without entries, as in YAML with all lines commented out
         if section == SWITCH:
             if isinstance(entries, bool):
-                found.append(Entry(SWITCH, "", entries, source))
+                valid.append(Entry(SWITCH, "", entries, source))
             else:
                 wrong.append(_wrong(SWITCH, f"{SWITCH} is true or false, not {quoted(entries)}."))
         elif section not in SECTIONS:
@@ -70,23 +70,23 @@ def read_entries(document: Any, source: Source = "stored") -> tuple[list[Entry],
             for name, value in entries.items():
                 entry = _read(section, name, value, source, wrong)
                 if entry is not None:
-                    found.append(entry)
-    if len(found) > _ENTRIES:
+                    valid.append(entry)
+    if len(valid) > _ENTRIES:
         wrong.append(
-            _wrong("", f"A table has at most {_ENTRIES} entries, not {len(found)}; patterns such as n1-* save many.")
+            _wrong("", f"A table has at most {_ENTRIES} entries, not {len(valid)}; patterns such as n1-* save many.")
         )
-    return found, wrong
+    return valid, wrong
 
 
 def document_of(entries: Iterable[Entry]) -> dict[str, Any]:
     """The entries as a document for :func:`read_entries`."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for entry in entries:
         if entry.name:
-            found.setdefault(entry.section, {})[entry.name] = entry.value
+            sections.setdefault(entry.section, {})[entry.name] = entry.value
         else:
-            found[entry.section] = entry.value
-    return {section: found[section] for section in (*SECTIONS, SWITCH) if section in found}
+            sections[entry.section] = entry.value
+    return {section: sections[section] for section in (*SECTIONS, SWITCH) if section in sections}
 
 
 def stored_rows(entries: Iterable[Entry]) -> list[Any]:
@@ -98,7 +98,7 @@ def read_stored_rows(rows: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequ
     """What :func:`stored_rows` made, maybe in another version; what this version cannot read is skipped and
     reported.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     wrong: list[InvalidRequest] = []
     for line in rows:
         if not isinstance(line, list) or len(line) != 3:
@@ -106,9 +106,9 @@ def read_stored_rows(rows: Sequence[Any]) -> tuple[list[Entry], list[InvalidRequ
             continue
         section, name, value = line
         read, mistakes = read_entries({section: {name: value} if name else value})
-        found += read
+        entries += read
         wrong += mistakes
-    return found, wrong
+    return entries, wrong
 
 
 def _read(section: str, name: Any, value: Any, source: Source, wrong: list[InvalidRequest]) -> Entry | None:
@@ -235,8 +235,8 @@ def _check(reader: str, path: str, value: Any, wrong: list[InvalidRequest]) -> N
 
 
 def _unknown(path: str, known: Sequence[str], sentence: str, name: str | None = None) -> InvalidRequest:
-    meant = suggest(name or path, known)
-    hint = f" Did you mean {meant}?" if meant else ""
+    suggestion = suggest(name or path, known)
+    hint = f" Did you mean {suggestion}?" if suggestion else ""
     return _wrong(path, f"{sentence}; there are {', '.join(known)}.{hint}")
 
 
@@ -248,11 +248,11 @@ def read_text(text: str) -> Any:
     """JSON without duplicate names. Raises ``ValueError``."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{twice} stands there twice")
-        return found
+        return fields
 
     return json.loads(text, object_pairs_hook=mapping)

@@ -106,9 +106,9 @@ def list_all(session: Session, caller: Caller, namespace: str) -> list[Job]:
     return list(session.execute(query).scalars())
 
 
-def reasons_of(session: Session, found: Sequence[Job], now: datetime) -> dict[str, WaitReasonView]:
+def reasons_of(session: Session, jobs: Sequence[Job], now: datetime) -> dict[str, WaitReasonView]:
     """Job id -> wait reason, in one statement; without jobs that were queued just now."""
-    waiting = [job.id for job in found if job.state == JobState.QUEUED]
+    waiting = [job.id for job in jobs if job.state == JobState.QUEUED]
     reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
     return {key: reason for key, reason in reasons.items() if reason is not None and reason != JUST_QUEUED}
 

@@ -193,7 +193,7 @@ def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
     }
     role |= {"command": command} if command else {}
     role |= {"image": trainer.image} if trainer.image else {}
-    found: dict[str, Any] = {
+    spec: dict[str, Any] = {
         "name": manifest.metadata.name,
         "project": namespace,
         "roles": {"worker": role},
@@ -201,8 +201,8 @@ def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
         "max_restarts": 0,  # as in Kubeflow without a runtime's policy
     }
     if manifest.spec.active_deadline_seconds is not None:
-        found["max_run_time"] = manifest.spec.active_deadline_seconds
-    return found
+        spec["max_run_time"] = manifest.spec.active_deadline_seconds
+    return spec
 
 
 def _command(words: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -218,32 +218,32 @@ def _resources(sent: _Resources) -> tuple[dict[str, Any], int]:
     where = "spec.trainer.resourcesPerNode"
     if sent.requests and sent.limits and sent.requests != sent.limits:
         raise InvalidRequest(f"{where}: requests and limits must be the same here: what is asked for is the limit.")
-    found: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
     for name, amount in (sent.limits or sent.requests).items():
         if name in ("cpu", "memory"):
-            found[name] = amount
+            resources[name] = amount
         elif name == _GPU or name.startswith(_MIG):
-            if not re.fullmatch(r"[0-9]{1,3}", str(amount)) or "gpus" in found:
+            if not re.fullmatch(r"[0-9]{1,3}", str(amount)) or "gpus" in resources:
                 raise InvalidRequest(f"{where}: {name}: a whole number of one kind of GPU, not {str(amount)[:50]}.")
-            found["gpus"] = int(amount)
-            found |= {"gpu_type": name.removeprefix(_MIG)} if name != _GPU else {}
+            resources["gpus"] = int(amount)
+            resources |= {"gpu_type": name.removeprefix(_MIG)} if name != _GPU else {}
         else:
             raise InvalidRequest(
                 f"{where}: {name[:100]} is not served by this platform; cpu, memory, {_GPU} and {_MIG}… are."
             )
-    cpu = _CPU.fullmatch(str(found.get("cpu", "")))
-    return found, math.ceil(float(cpu[1]) / (1000 if cpu[2] else 1)) if cpu else 0
+    cpu = _CPU.fullmatch(str(resources.get("cpu", "")))
+    return resources, math.ceil(float(cpu[1]) / (1000 if cpu[2] else 1)) if cpu else 0
 
 
-def _processes(runtime: Runtime, wanted: int | str, gpus: int, cpus: int) -> int:
+def _processes(runtime: Runtime, requested: int | str, gpus: int, cpus: int) -> int:
     """Processes that torchrun starts per node; "auto" as in Kubeflow: the number of GPUs, else of requested CPUs."""
     if not runtime.is_torch:
-        if wanted != "auto":
+        if requested != "auto":
             raise InvalidRequest(f"spec.trainer.numProcPerNode: {runtime.name} starts one process on each node.")
         return 1
-    if isinstance(wanted, int):
-        return wanted
+    if isinstance(requested, int):
+        return requested
     counts = {"auto": gpus or cpus, "gpu": gpus, "cpu": cpus}
-    if wanted not in counts:
+    if requested not in counts:
         raise InvalidRequest("spec.trainer.numProcPerNode: write a number, auto, cpu or gpu.")
-    return max(1, counts[wanted])
+    return max(1, counts[requested])

@@ -80,9 +80,9 @@ def _demand_served(request: Request, *more: str) -> None:
     )
 
 
-def _items(kind: str, version: str, found: list[dict[str, Any]]) -> Response:
+def _items(kind: str, version: str, items: list[dict[str, Any]]) -> Response:
     """A list of objects. ``kind``: of each object."""
-    return answer({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": found})
+    return answer({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": items})
 
 
 # --- runtimes --------------------------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ def version_of_trainer(namespace: Namespace, caller: Reader) -> Response:
 def list_cluster_runtimes(request: Request, caller: Reader, context: AppContextDep) -> Response:
     del caller
     _demand_served(request)
-    found = [manifests.runtime_view(runtime, context.settings) for runtime in manifests.RUNTIMES.values()]
-    return _items(manifests.RUNTIME_KIND, manifests.VERSION, found)
+    items = [manifests.runtime_view(runtime, context.settings) for runtime in manifests.RUNTIMES.values()]
+    return _items(manifests.RUNTIME_KIND, manifests.VERSION, items)
 
 
 @router.get(f"{_GROUP}/clustertrainingruntimes/{{name}}")
@@ -137,8 +137,8 @@ def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, cont
     with context.read() as work:
         listed = jobs.list_all(work.session, caller, namespace)
         waits = jobs.reasons_of(work.session, listed, work.now)
-        found = [views.job_view(job, namespace, waits.get(job.id), is_listed=True) for job in listed]
-    return _items("TrainJob", manifests.VERSION, found)
+        items = [views.job_view(job, namespace, waits.get(job.id), is_listed=True) for job in listed]
+    return _items("TrainJob", manifests.VERSION, items)
 
 
 @router.get(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
@@ -181,8 +181,8 @@ def list_pods(
         )
     with context.read() as work:
         job = jobs.find(work.session, caller, namespace, match[1])
-        found = [views.pod_view(pod, namespace, context.settings) for pod in jobs.pods_of(work.session, job)]
-    return _items("Pod", "v1", found)
+        items = [views.pod_view(pod, namespace, context.settings) for pod in jobs.pods_of(work.session, job)]
+    return _items("Pod", "v1", items)
 
 
 @router.get(f"{_CORE}/events")
@@ -191,11 +191,11 @@ def list_events(request: Request, namespace: Namespace, caller: Reader, context:
     _demand_served(request)
     with context.read() as work:
         events = jobs.events(work.session, caller, namespace)
-        found = [views.event_view(event, name, namespace) for event, name in events]
+        items = [views.event_view(event, name, namespace) for event, name in events]
         waiting = jobs.waiting(work.session, caller, namespace)
         reasons = jobs.reasons_of(work.session, waiting, work.now)
-        found += [views.waiting_view(job, namespace, reasons[job.id]) for job in waiting if job.id in reasons]
-    return _items("Event", "v1", found)
+        items += [views.waiting_view(job, namespace, reasons[job.id]) for job in waiting if job.id in reasons]
+    return _items("Event", "v1", items)
 
 
 @router.get(f"{_CORE}/pods/{{name}}/log", response_class=Response)

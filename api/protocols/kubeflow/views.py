@@ -173,11 +173,11 @@ def _camel_case(text: str) -> str:
 
 def _limits(spec: JobSpec) -> dict[str, str]:
     resources = spec.roles["worker"].resources.model_dump(mode="json", exclude_defaults=True)
-    found: dict[str, str] = {name: str(resources[name]) for name in ("cpu", "memory") if name in resources}
+    limits: dict[str, str] = {name: str(resources[name]) for name in ("cpu", "memory") if name in resources}
     if "gpus" in resources:
         kinds = resources.get("gpu_type")
         kind = kinds if isinstance(kinds, str) else next(iter(kinds or ()), None)
-        found["nvidia.com/gpu" if kind is None else f"nvidia.com/mig-{kind.removeprefix('mig-')}"] = str(
+        limits["nvidia.com/gpu" if kind is None else f"nvidia.com/mig-{kind.removeprefix('mig-')}"] = str(
             resources["gpus"]
         )
-    return found
+    return limits

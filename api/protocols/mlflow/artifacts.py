@@ -76,7 +76,7 @@ def list_of_run(
         run = find_run(work.session, scope, run_id or run_uuid)
         tree, path_in_output = _open_artifacts(work.session, scope, f"runs/{run.id}/{path}")
     inside = f"{path.strip('/')}/" if path.strip("/") else ""
-    files = [{**one, "path": f"{inside}{one['path']}"} for one in _list_artifacts(tree, path_in_output)]
+    files = [{**file, "path": f"{inside}{file['path']}"} for file in _list_artifacts(tree, path_in_output)]
     return answer({"root_uri": artifact_uri("runs", run.id), "files": files})
 
 
@@ -116,15 +116,15 @@ def _list_artifacts(tree: Tree, path: str) -> list[dict[str, Any]]:
             names = heapq.nsmallest(_LIMIT, (name for name in os.listdir(fd) if _is_shown(name)))  # noqa: PTH208
     except NotFound:
         return []
-    found = []
+    entries = []
     for name in names:
         try:
             entry = tree.stat(f"{path}/{name}")
         except TrainmasterError:
             continue  # a link that leaves the volume, or a file that was deleted since
         size = {} if entry.is_dir else {"file_size": entry.size_bytes}
-        found.append({"path": name, "is_dir": entry.is_dir, **size})
-    return found
+        entries.append({"path": name, "is_dir": entry.is_dir, **size})
+    return entries
 
 
 def _is_shown(name: str) -> bool:

@@ -64,25 +64,25 @@ class Comparison:
 
     def holds(self, read: ValueReader) -> bool:
         """An item without the key matches only ``IS NULL``."""
-        found = read(self.kind, self.key)
+        own = read(self.kind, self.key)
         if self.sign == "IS NULL":
-            return found is None
+            return own is None
         if self.sign == "IS NOT NULL":
-            return found is not None
-        if isinstance(found, list):  # a run has several datasets
-            return any(self._compare(item) for item in found)
-        return found is not None and self._compare(found)
+            return own is not None
+        if isinstance(own, list):  # a run has several datasets
+            return any(self._compare(item) for item in own)
+        return own is not None and self._compare(own)
 
-    def _compare(self, found: Any) -> bool:
+    def _compare(self, own: Any) -> bool:
         match self.sign:
             case "LIKE" | "ILIKE":
-                return bool(self.value.fullmatch(str(found)))
+                return bool(self.value.fullmatch(str(own)))
             case "IN":
-                return found in self.value
+                return own in self.value
             case "NOT IN":
-                return found not in self.value
+                return own not in self.value
             case sign:
-                return COMPARISONS[sign](found, self.value)
+                return COMPARISONS[sign](own, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +104,17 @@ def parse_filter(text: str, attributes: Collection[str]) -> list[Comparison]:
     if len(text) > _LENGTH_LIMIT:
         raise InvalidRequest(f"filter: at most {_LENGTH_LIMIT} characters.", field="filter")
     reader = _Reader(text, attributes, "filter")
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     while not reader.is_done:
-        if found:
+        if comparisons:
             reader.take_word("AND")
-        found.append(reader.comparison())
-    return found
+        comparisons.append(reader.comparison())
+    return comparisons
 
 
 def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[OrderTerm]:
     """``metrics.loss ASC``; ascending unless it says otherwise. Raises like :func:`parse_filter`."""
-    found = []
+    terms = []
     for text in texts:
         reader = _Reader(text[:_LENGTH_LIMIT], attributes, "order_by")
         kind, key = reader.identifier()
@@ -123,8 +123,8 @@ def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[Order
             is_descending = reader.take_word("ASC", "DESC") == "DESC"
         if not reader.is_done:
             raise reader.fault()
-        found.append(OrderTerm(kind, key, is_descending))
-    return found
+        terms.append(OrderTerm(kind, key, is_descending))
+    return terms
 
 
 def matching(things: Iterable[T], filters: Sequence[Comparison], reader_of: Callable[[T], ValueReader]) -> list[T]:
@@ -134,7 +134,7 @@ def matching(things: Iterable[T], filters: Sequence[Comparison], reader_of: Call
 
 def in_order(things: Iterable[T], orders: Iterable[OrderTerm], reader_of: Callable[[T], ValueReader]) -> list[T]:
     """``things`` sorted by ``orders``, the first being the primary; missing keys come last, NaN before them."""
-    found = list(things)
+    ordered = list(things)
     for order in reversed(list(orders)):
 
         def sort_key(thing: T, order: OrderTerm = order) -> tuple[int, Any]:
@@ -145,12 +145,12 @@ def in_order(things: Iterable[T], orders: Iterable[OrderTerm], reader_of: Callab
                 return (2, 0)
             return (1, 0) if value != value else (0, value)  # noqa: PLR0124 (NaN)
 
-        have = [(sort_key(thing), thing) for thing in found]
+        have = [(sort_key(thing), thing) for thing in ordered]
         plain = [pair for pair in have if pair[0][0] == 0]
         plain.sort(key=lambda pair: pair[0][1], reverse=order.is_descending)
         rest = sorted((pair for pair in have if pair[0][0] != 0), key=lambda pair: pair[0][0])
-        found = [thing for _, thing in (*plain, *rest)]
-    return found
+        ordered = [thing for _, thing in (*plain, *rest)]
+    return ordered
 
 
 class _Reader:
@@ -235,11 +235,11 @@ class _Reader:
     def _texts(self) -> list[str]:
         if not self._tokens.accept("("):
             raise self.fault("lacks a list such as ('a', 'b')")
-        found: list[str] = []
-        while len(found) <= _LIST_LIMIT:
-            found.append(_bare(self._value("text", "has a list with something that is not in quotes")))
+        texts: list[str] = []
+        while len(texts) <= _LIST_LIMIT:
+            texts.append(_bare(self._value("text", "has a list with something that is not in quotes")))
             if self._tokens.accept(")"):
-                return found
+                return texts
             if not self._tokens.accept(","):
                 raise self.fault("has a list without its end")
         raise self.fault(f"has a list with more than {_LIST_LIMIT} values")

@@ -46,21 +46,21 @@ def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str]
     """Run id -> name -> the metric's last value in MLflow's JSON. ``names``: only these; else all but the
     platform's.
     """
-    found: dict[str, dict[str, Any]] = {run.id: {} for run in runs}
-    wanted: defaultdict[str, list[RunFacts]] = defaultdict(list)
+    values: dict[str, dict[str, Any]] = {run.id: {} for run in runs}
+    runs_of_owner: defaultdict[str, list[RunFacts]] = defaultdict(list)
     for run in runs:
-        wanted[_key(run).owner_id].append(run)
-    owners = list(wanted)
+        runs_of_owner[_key(run).owner_id].append(run)
+    owners = list(runs_of_owner)
     for start in range(0, len(owners), _OWNERS):
         part = owners[start : start + _OWNERS]
         # System metrics only by name: otherwise a run would show more than its script logged.
         only = SeriesFilter(names=names, kind="scalar", without_prefix="" if names else SYSTEM)
         for series in find_series(session, part, only, limit=_SERIES_LIMIT * len(part)):
-            for run in wanted[series.owner_id]:
-                own = found[run.id]
+            for run in runs_of_owner[series.owner_id]:
+                own = values[run.id]
                 if _shows(run, series) and (series.name not in own or _is_own(run, series)):
                     own[series.name] = _last(series)
-    return found
+    return values
 
 
 def history(
@@ -82,8 +82,8 @@ def history(
 def _series(session: Session, run: RunFacts, name: str) -> StoredSeries | None:
     key = _key(run)
     only = SeriesFilter(attempt=key.attempt, names=[name], kind="scalar")
-    found = [s for s in find_series(session, [key.owner_id], only, limit=_SERIES_LIMIT) if _shows(run, s)]
-    return next((series for series in found if _is_own(run, series)), found[0] if found else None)
+    candidates = [s for s in find_series(session, [key.owner_id], only, limit=_SERIES_LIMIT) if _shows(run, s)]
+    return next((series for series in candidates if _is_own(run, series)), candidates[0] if candidates else None)
 
 
 def _key(run: RunFacts) -> StreamKey:

@@ -115,13 +115,13 @@ def _search_models(session: Session, scope: ReadScope, sent: SearchModels) -> di
     orders = parse_order(
         [f"{order.field_name} {'ASC' if order.ascending else 'DESC'}" for order in sent.order_by], _KEYS
     )
-    wanted = [project for project in sent.experiment_ids if project in scope.projects]
-    query = select(MlflowModel).where(MlflowModel.project_id.in_(wanted))
+    projects = [project for project in sent.experiment_ids if project in scope.projects]
+    query = select(MlflowModel).where(MlflowModel.project_id.in_(projects))
     if scope.attempt is not None:
         query = query.where(MlflowModel.job_id == scope.attempt.job_id)
     query = query.order_by(MlflowModel.created_at.desc(), MlflowModel.id.desc()).limit(_SCANNED)
-    found = in_order(matching(session.execute(query).scalars(), filters, _reader_of), orders, _reader_of)
-    page = page_of("models", found, sent)
+    models = in_order(matching(session.execute(query).scalars(), filters, _reader_of), orders, _reader_of)
+    page = page_of("models", models, sent)
     return {**page, "models": [_model_view(model) for model in page["models"]]}
 
 
@@ -147,8 +147,8 @@ def _reader_of(model: MlflowModel) -> ValueReader:
     def read(kind: str, key: str) -> Any:
         match kind:
             case "metrics":
-                found = [float(metric["value"]) for metric in model.metrics if metric["key"] == key]
-                return found or None
+                values = [float(metric["value"]) for metric in model.metrics if metric["key"] == key]
+                return values or None
             case "params":
                 return model.params.get(key)
             case "tags":

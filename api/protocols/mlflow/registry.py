@@ -68,10 +68,10 @@ def _find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool
         MlflowRegisteredModel.name == name, MlflowRegisteredModel.project_id.in_(list(scope.projects))
     )
     query = query.order_by(MlflowRegisteredModel.created_at).limit(1)
-    found = session.execute(query.with_for_update() if is_locked else query).scalar_one_or_none()
-    if found is None:
+    registered = session.execute(query.with_for_update() if is_locked else query).scalar_one_or_none()
+    if registered is None:
         raise NotFound(f"Registered Model with name={name} not found.")
-    return found
+    return registered
 
 
 def _create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersion) -> MlflowModelVersion:
@@ -79,7 +79,7 @@ def _create_version(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateVersio
     name = _find_name(work.session, attempt.scope, sent.name, is_locked=True)
     if sent.run_id:
         writable_run(work.session, attempt, sent.run_id)
-    model_id = sent.model_id or (found[1] if (found := _MODEL.fullmatch(sent.source)) else "")
+    model_id = sent.model_id or (match[1] if (match := _MODEL.fullmatch(sent.source)) else "")
     if model_id:
         own_model(work, attempt, model_id)
     query = select(func.max(MlflowModelVersion.version)).where(
@@ -111,18 +111,18 @@ def _find_version(session: Session, scope: ReadScope, name: str, version: str) -
     registered = _find_name(session, scope, name)
     if not (version.isascii() and version.isdecimal() and len(version) < 10):
         raise InvalidRequest(f"version {version!r} is no number.", field="version")
-    found = session.get(MlflowModelVersion, (registered.project_id, name, int(version)))
-    if found is None:
+    row = session.get(MlflowModelVersion, (registered.project_id, name, int(version)))
+    if row is None:
         raise NotFound(f"Model Version (name={name}, version={version}) not found.")
-    return found
+    return row
 
 
 def _download_uri(version: MlflowModelVersion) -> str:
     """URI of its files: those of the logged model, or of the run."""
     if version.model_id:
         return artifact_uri("models", version.model_id)
-    if found := _OF_RUN.fullmatch(version.source):
-        return f"{artifact_uri('runs', found[1])}/{found[2]}"
+    if match := _OF_RUN.fullmatch(version.source):
+        return f"{artifact_uri('runs', match[1])}/{match[2]}"
     return version.source
 
 
@@ -188,8 +188,8 @@ def _newest(session: Session, project_id: str, name: str) -> list[dict[str, Any]
 
 def _page(views: list[dict[str, Any]], sent: SearchPage, key: str, keys: frozenset[str]) -> dict[str, Any]:
     filters, orders = parse_filter(sent.filter, keys), parse_order(sent.order_by, keys)
-    found = in_order(matching(views, filters, _reader_of), orders, _reader_of)
-    return page_of(key, found, sent)
+    rows = in_order(matching(views, filters, _reader_of), orders, _reader_of)
+    return page_of(key, rows, sent)
 
 
 def _reader_of(view: dict[str, Any]) -> ValueReader:
@@ -198,8 +198,8 @@ def _reader_of(view: dict[str, Any]) -> ValueReader:
     def read(kind: str, key: str) -> Any:
         if kind == "tags":
             return next((tag["value"] for tag in view["tags"] if tag["key"] == key), None)
-        found = view.get(names.get(key, key)) if kind == "attributes" else None
-        return int(found) if key == "version_number" and found is not None else found
+        value = view.get(names.get(key, key)) if kind == "attributes" else None
+        return int(value) if key == "version_number" and value is not None else value
 
     return read
 
@@ -217,8 +217,8 @@ def create_registered_model(sent: CreateRegistered, script: Script, context: App
 @router.get(f"{_API}/registered-models/get")
 def get_registered_model(reader: Reader, context: AppContextDep, name: _Name) -> Response:
     with context.read() as work:
-        found = _find_name(work.session, reader.scope(work.session), name)
-        return answer({"registered_model": _name_view(work.session, found)})
+        registered = _find_name(work.session, reader.scope(work.session), name)
+        return answer({"registered_model": _name_view(work.session, registered)})
 
 
 @router.get(f"{_API}/registered-models/search")
@@ -239,15 +239,15 @@ def create_model_version(sent: CreateVersion, script: Script, context: AppContex
 @router.get(f"{_API}/model-versions/get")
 def get_model_version(reader: Reader, context: AppContextDep, name: _Name, version: _Version) -> Response:
     with context.read() as work:
-        found = _find_version(work.session, reader.scope(work.session), name, version)
-        return answer({"model_version": _version_view(found)})
+        row = _find_version(work.session, reader.scope(work.session), name, version)
+        return answer({"model_version": _version_view(row)})
 
 
 @router.get(f"{_API}/model-versions/get-download-uri")
 def get_download_uri(reader: Reader, context: AppContextDep, name: _Name, version: _Version) -> Response:
     with context.read() as work:
-        found = _find_version(work.session, reader.scope(work.session), name, version)
-        return answer({"artifact_uri": _download_uri(found)})
+        row = _find_version(work.session, reader.scope(work.session), name, version)
+        return answer({"artifact_uri": _download_uri(row)})
 
 
 @router.get(f"{_API}/model-versions/search")

@@ -209,11 +209,11 @@ def delete_tag(sent: DeleteTag, script: Script, context: AppContextDep) -> Respo
 def log_inputs(sent: LogInputs, script: Script, context: AppContextDep) -> Response:
     with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
-        datasets = [one.model_dump(by_alias=True, exclude_none=True) for one in sent.datasets]
-        models = [one.model_dump() for one in sent.models]
+        datasets = [item.model_dump(by_alias=True, exclude_none=True) for item in sent.datasets]
+        models = [item.model_dump() for item in sent.models]
         inputs = {name: list(row.inputs.get(name, [])) for name in ("datasets", "models")}
         for name, new in (("datasets", datasets), ("models", models)):
-            inputs[name] += [one for one in new if one not in inputs[name]]
+            inputs[name] += [item for item in new if item not in inputs[name]]
         row.inputs = bounded_inputs(inputs, "inputs")
     return answer({})
 
@@ -222,8 +222,8 @@ def log_inputs(sent: LogInputs, script: Script, context: AppContextDep) -> Respo
 def log_outputs(sent: LogOutputs, script: Script, context: AppContextDep) -> Response:
     with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
-        models = [one.model_dump() for one in sent.models]
-        row.outputs = bounded_inputs([*row.outputs, *(one for one in models if one not in row.outputs)], "outputs")
+        models = [item.model_dump() for item in sent.models]
+        row.outputs = bounded_inputs([*row.outputs, *(item for item in models if item not in row.outputs)], "outputs")
     return answer({})
 
 
@@ -293,14 +293,14 @@ def get_history_bulk(
 ) -> Response:
     """One metric of up to 100 runs."""
     limit = min(max_results, HISTORY_LIMIT)
-    found: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     with context.read() as work:
         scope = reader.scope(work.session)
         for searched_id in run_id:
-            if len(found) < limit:
+            if len(points) < limit:
                 run = find_run(work.session, scope, searched_id)
-                found += history(work.session, run, metric_key, start=0, limit=limit - len(found))[0]
-    return answer({"metrics": found})
+                points += history(work.session, run, metric_key, start=0, limit=limit - len(points))[0]
+    return answer({"metrics": points})
 
 
 # Before the catch-all route; in one flat list of routes, as in our other routers.

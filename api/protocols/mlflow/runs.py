@@ -103,17 +103,17 @@ def find_run(session: Session, scope: ReadScope, run_id: str) -> RunFacts:
     row = session.get(MlflowRun, run_id)
     # A replica's run without logged data has no row: its id contains the attempt's.
     candidates = [row.attempt_id] if row is not None else _possible_attempt_ids(run_id)
-    found = session.execute(run_query().where(Attempt.id.in_(candidates))).first()
-    if found is not None and scope.has_job(found[1].project_id, found[1].id):
-        run = facts_of(found, run_id, row)
+    attempt_row = session.execute(run_query().where(Attempt.id.in_(candidates))).first()
+    if attempt_row is not None and scope.has_job(attempt_row[1].project_id, attempt_row[1].id):
+        run = facts_of(attempt_row, run_id, row)
         if run is not None:
             return run
     raise NotFound(f"There is no run {run_id!r} that you may see.")
 
 
-def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFacts | None:
-    """The run ``run_id`` of an attempt; ``None`` if it has no such replica. ``found``: a row of ``run_query``."""
-    attempt, job, user = found
+def facts_of(attempt_row: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFacts | None:
+    """The run ``run_id`` of an attempt; ``None`` if it has no such replica. ``attempt_row``: a row of ``run_query``."""
+    attempt, job, user = attempt_row
     roles = roles_of(job.gang)
     facts = partial(
         RunFacts,
@@ -281,10 +281,10 @@ def at_ms(milliseconds: int) -> datetime:
 
 def parse_status(status: str | int) -> str:
     """The status by its name or number. Raises ``InvalidRequest``."""
-    found = STATUSES[status] if isinstance(status, int) and 0 <= status < len(STATUSES) else status
-    if found not in STATUSES[1:]:
+    name = STATUSES[status] if isinstance(status, int) and 0 <= status < len(STATUSES) else status
+    if name not in STATUSES[1:]:
         raise InvalidRequest(f"status {status!r} is none of {', '.join(STATUSES[1:])}.", field="status")
-    return str(found)
+    return str(name)
 
 
 def _bounded(pairs: dict[str, str], what: str) -> dict[str, str]:

@@ -47,8 +47,8 @@ _VIEWS: Final = ("", "ACTIVE_ONLY", "DELETED_ONLY", "ALL")
 def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[str, Any]:
     """A page of runs, by default the newest first. Invisible experiments have no runs."""
     filters, orders = parse_filter(sent.filter, _RUN_KEYS), parse_order(sent.order_by, _RUN_KEYS)
-    found = _runs(session, scope, sent.experiment_ids, filters)
-    runs = [run for run in found if _is_in_view(run, sent.run_view_type)]
+    candidates = _runs(session, scope, sent.experiment_ids, filters)
+    runs = [run for run in candidates if _is_in_view(run, sent.run_view_type)]
     runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
     # Terms without metrics first: loading metrics is expensive.
     runs = [run for run in runs if _holds(filters, _reader_of(run, {}), is_metrics=False)]
@@ -68,15 +68,15 @@ def search_experiments(session: Session, scope: ReadScope, sent: SearchPage) -> 
     filters, orders = parse_filter(sent.filter, _EXPERIMENT_KEYS), parse_order(sent.order_by, _EXPERIMENT_KEYS)
     query = select(Project).where(Project.id.in_(list(scope.projects)), Project.deleted_at.is_(None))
     projects = session.execute(query.order_by(Project.created_at.desc(), Project.id)).scalars().all()
-    found = matching((experiment_view(project) for project in projects), filters, _attribute_reader)
-    return page_of("experiments", in_order(found, orders, _attribute_reader), sent)
+    experiments = matching((experiment_view(project) for project in projects), filters, _attribute_reader)
+    return page_of("experiments", in_order(experiments, orders, _attribute_reader), sent)
 
 
-def page_of(key: str, found: Sequence[Any], sent: SearchRuns | SearchPage | SearchModels) -> dict[str, Any]:
-    """The requested page of ``found``, as the field ``key`` of a response. Raises ``InvalidRequest``."""
+def page_of(key: str, items: Sequence[Any], sent: SearchRuns | SearchPage | SearchModels) -> dict[str, Any]:
+    """The requested page of ``items``, as the field ``key`` of a response. Raises ``InvalidRequest``."""
     start = token_offset(sent.page_token)
     end = start + sent.max_results
-    return {key: found[start:end], **next_page(end if end < len(found) else None)}
+    return {key: items[start:end], **next_page(end if end < len(items) else None)}
 
 
 def next_page(offset: int | None) -> dict[str, str]:
@@ -92,10 +92,13 @@ def _attribute_reader(view: dict[str, Any]) -> ValueReader:
 def _runs(
     session: Session, scope: ReadScope, experiment_ids: Sequence[str], filters: Sequence[Comparison]
 ) -> list[RunFacts]:
-    wanted = [project for project in experiment_ids if project in scope.projects]
-    if not wanted:
+    projects = [project for project in experiment_ids if project in scope.projects]
+    if not projects:
         return []
-    conditions = [Job.project_id.in_(wanted), *([Job.id == scope.attempt.job_id] if scope.attempt is not None else [])]
+    conditions = [
+        Job.project_id.in_(projects),
+        *([Job.id == scope.attempt.job_id] if scope.attempt is not None else []),
+    ]
     attempts = session.execute(
         run_query()
         .where(*conditions, *_of_attempts(filters))
@@ -118,10 +121,10 @@ def _runs(
         if size_bytes > _SCANNED_BYTES:
             break
     rows.close()
-    found = [facts_of(row[:3], row[0].id, _row(logged, row[0].id)) for row in attempts]
+    runs = [facts_of(row[:3], row[0].id, _row(logged, row[0].id)) for row in attempts]
     main = {row[0].id for row in attempts}
-    found += [facts_of(row[:3], run_id, row[3]) for run_id, row in logged.items() if run_id not in main]
-    return [run for run in found if run is not None]
+    runs += [facts_of(row[:3], run_id, row[3]) for run_id, row in logged.items() if run_id not in main]
+    return [run for run in runs if run is not None]
 
 
 def _of_attempts(filters: Sequence[Comparison]) -> Iterator[Any]:
@@ -208,8 +211,8 @@ def _reader_of(run: RunFacts, metrics: dict[str, Any]) -> ValueReader:
     def read(kind: str, key: str) -> Any:
         match kind:
             case "metrics":
-                found = metrics.get(key)
-                return None if found is None else float(found["value"])
+                metric = metrics.get(key)
+                return None if metric is None else float(metric["value"])
             case "params":
                 return run.params.get(key)
             case "tags":

@@ -72,8 +72,8 @@ def _answer(
 
     project_id = _project_of(context, caller, project, is_reading=reads(method))
     try:
-        found = perform(partial(storages.get, project_id), method, body)
-        return Response(found, media_type="application/x-protobuf")
+        message = perform(partial(storages.get, project_id), method, body)
+        return Response(message, media_type="application/x-protobuf")
     except Refused as refused:
         status = _HTTP.get(refused.status, 400)
         problem = Problem(title=refused.status, status=status, code=refused.status.lower(), detail=refused.details)
@@ -116,11 +116,11 @@ class Storages:
             making = self._making.setdefault(project_id, threading.Lock())
         with making:
             with self._lock:
-                found = self._open.get(project_id)
-            if found is None:
-                found = self._make(project_id)
-                self._keep(project_id, found)
-            return found
+                storage = self._open.get(project_id)
+            if storage is None:
+                storage = self._make(project_id)
+                self._keep(project_id, storage)
+            return storage
 
     def _keep(self, project_id: str, storage: _CachedStorage) -> None:
         with self._lock:

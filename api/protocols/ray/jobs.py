@@ -156,15 +156,15 @@ def list_all(session: Session, caller: Caller, project: str) -> list[RayJobRow]:
     return [RayJobRow(row, job) for row, job in rows]
 
 
-def views(session: Session, found: Sequence[RayJobRow], now: datetime) -> list[dict[str, Any]]:
+def views(session: Session, jobs: Sequence[RayJobRow], now: datetime) -> list[dict[str, Any]]:
     """``JobDetails`` of each. Two statements."""
-    waiting = [row.job.id for row in found if is_waiting(row.job)]
+    waiting = [row.job.id for row in jobs if is_waiting(row.job)]
     reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
-    return [_view(row, reason.sentence if (reason := reasons.get(row.job.id)) else "") for row in found]
+    return [_view(row, reason.sentence if (reason := reasons.get(row.job.id)) else "") for row in jobs]
 
 
-def _view(found: RayJobRow, waits: str) -> dict[str, Any]:
-    row, job = found.row, found.job
+def _view(ray_job: RayJobRow, waits: str) -> dict[str, Any]:
+    row, job = ray_job.row, ray_job.job
     status = _status_of(job, waits)
     return {
         "type": "SUBMISSION",
@@ -188,16 +188,16 @@ def _view(found: RayJobRow, waits: str) -> dict[str, Any]:
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def stop(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
+def stop(work: UnitOfWork, caller: Caller, ray_job: RayJobRow) -> bool:
     """Request the job's cancellation; false if it has ended."""
-    verbs.lock(work.session, found.job)
-    if JobState(found.job.state).is_terminal:
+    verbs.lock(work.session, ray_job.job)
+    if JobState(ray_job.job.state).is_terminal:
         return False
-    verbs.request(work, caller, found.job, verbs.Verb.CANCEL, "")
+    verbs.request(work, caller, ray_job.job, verbs.Verb.CANCEL, "")
     return True
 
 
-def delete(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
+def delete(work: UnitOfWork, caller: Caller, ray_job: RayJobRow) -> bool:
     """Delete an ended job; false while its last processes are being cleaned up.
 
     Raises:
@@ -206,10 +206,10 @@ def delete(work: UnitOfWork, caller: Caller, found: RayJobRow) -> bool:
     return verbs.delete_ended(
         work,
         caller,
-        found.job,
+        ray_job.job,
         lambda: (
-            f"Attempted to delete job '{found.row.submission_id}', but it is in a non-terminal state "
-            f"{_status_of(found.job, '').status}; stop it first."
+            f"Attempted to delete job '{ray_job.row.submission_id}', but it is in a non-terminal state "
+            f"{_status_of(ray_job.job, '').status}; stop it first."
         ),
     )
 

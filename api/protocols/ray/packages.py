@@ -113,15 +113,15 @@ def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
     packed.seek(0)
     digest = f"sha256:{hashlib.file_digest(packed, 'sha256').hexdigest()}"  # type: ignore[arg-type]
     store = archive_store(context)
-    found = announce_archive(context, caller, digest, packed.seek(0, os.SEEK_END))
-    while not found.is_complete:
-        packed.seek(found.received_bytes)
+    progress = announce_archive(context, caller, digest, packed.seek(0, os.SEEK_END))
+    while not progress.is_complete:
+        packed.seek(progress.received_bytes)
         chunk = packed.read(BLOCK_BYTES)
         try:
-            found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=chunk)
+            progress = store.append(digest, caller.user_id, offset=progress.received_bytes, chunk=chunk)
         except WrongOffset:  # the same package is uploaded twice at once
-            found = store.upload_progress(digest, caller.user_id)
-    register_archive(context, caller, found)
+            progress = store.upload_progress(digest, caller.user_id)
+    register_archive(context, caller, progress)
     return digest
 
 
@@ -178,12 +178,12 @@ def repack(source: IO[bytes], target: IO[bytes], *, unpacked_limit: int = UNPACK
 
 
 def _members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
-    found = archive.infolist()
-    if len(found) > FILE_LIMIT:
+    members = archive.infolist()
+    if len(members) > FILE_LIMIT:
         raise InvalidRequest(
             f"The package holds more than {FILE_LIMIT:,} files; leave some out with `excludes` or a .gitignore file."
         )
-    return iter(sorted(found, key=lambda info: info.filename))
+    return iter(sorted(members, key=lambda info: info.filename))
 
 
 def _member_of(info: zipfile.ZipInfo) -> tarfile.TarInfo:

@@ -102,7 +102,7 @@ class JobRequest:
     @property
     def stored_fields(self) -> dict[str, Any]:
         """The request as sent; part of the job's details."""
-        found = {
+        fields = {
             "entrypoint": self.entrypoint,
             "runtime_env": dict(self.runtime_env),
             "metadata": dict(self.metadata),
@@ -112,7 +112,7 @@ class JobRequest:
             "entrypoint_resources": dict(self.resources) or None,
             "entrypoint_label_selector": dict(self.label_selector) or None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def read_job(raw: Any) -> JobRequest:
@@ -202,13 +202,13 @@ def _amounts(raw: Mapping[str, Any]) -> dict[str, float]:
         raise InvalidRequest(
             f"entrypoint_resources must be a dict, got {shortened(value)}.", field="entrypoint_resources"
         )
-    found = {}
+    amounts = {}
     for name in value:
         try:
-            found[name] = _number_of(value, name) or 0.0
+            amounts[name] = _number_of(value, name) or 0.0
         except InvalidRequest as error:
             raise InvalidRequest(f"entrypoint_resources.{error.sentence}", field="entrypoint_resources") from error
-    return found
+    return amounts
 
 
 def _submission_id(raw: Mapping[str, Any]) -> str:
@@ -327,14 +327,14 @@ def _command(entrypoint: str, environment: RuntimeEnv) -> str | list[str]:
 
 def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
     """Resources of the replica, and its node selector."""
-    found: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
     if request.num_cpus:
-        found["cpu"] = request.num_cpus
+        resources["cpu"] = request.num_cpus
     if request.memory:
-        found["memory"] = request.memory
+        resources["memory"] = request.memory
     if request.num_gpus:
         whole = int(request.num_gpus) if request.num_gpus.is_integer() else None
-        found["gpus"] = request.num_gpus if whole is None else whole
+        resources["gpus"] = request.num_gpus if whole is None else whole
     for name, amount in request.resources.items():
         if not amount:
             continue
@@ -344,7 +344,7 @@ def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
                 f"{_ACCELERATOR}<model>; choose nodes by their labels (entrypoint_label_selector).",
                 field="entrypoint_resources",
             )
-        found.setdefault("gpu_type", []).append(name.removeprefix(_ACCELERATOR))
+        resources.setdefault("gpu_type", []).append(name.removeprefix(_ACCELERATOR))
     for name, value in request.label_selector.items():
         if name.startswith(_NODE_LABEL) or value.startswith(("!", "in(")):
             raise NotServed(
@@ -352,7 +352,7 @@ def _resources(request: JobRequest) -> tuple[dict[str, Any], dict[str, str]]:
                 "its one value.",
                 field="entrypoint_label_selector",
             )
-    return found, dict(request.label_selector)
+    return resources, dict(request.label_selector)
 
 
 def translated_message(error: InvalidSpec) -> str:
@@ -362,9 +362,9 @@ def translated_message(error: InvalidSpec) -> str:
     mistakes = []
     for mistake in error.errors[:3]:
         path = str(mistake["path"] or "")
-        for ours, theirs in _SPEC_FIELDS:
-            if path == ours or path.startswith((f"{ours}.", f"{ours}[")):
-                path = theirs + path.removeprefix(ours)
+        for own_field, ray_field in _SPEC_FIELDS:
+            if path == own_field or path.startswith((f"{own_field}.", f"{own_field}[")):
+                path = ray_field + path.removeprefix(own_field)
                 break
         hint = f" ({mistake['hint']})" if mistake.get("hint") else ""
         mistakes.append(f"{path}: {mistake['message']}{hint}" if path else f"{mistake['message']}{hint}")

@@ -132,14 +132,14 @@ def submit_job(
 
 def list_jobs(project: Project, caller: Reader, context: AppContextDep) -> Response:
     with context.read() as work:
-        found = jobs.list_all(work.session, caller, project)
-        return answer(jobs.views(work.session, found, work.now))
+        listed = jobs.list_all(work.session, caller, project)
+        return answer(jobs.views(work.session, listed, work.now))
 
 
 def get_job(ref: Ref, project: Project, caller: Reader, context: AppContextDep) -> Response:
     with context.read() as work:
-        found = jobs.find(work.session, caller, project, ref, "viewer")
-        return answer(jobs.views(work.session, [found], work.now)[0])
+        job = jobs.find(work.session, caller, project, ref, "viewer")
+        return answer(jobs.views(work.session, [job], work.now)[0])
 
 
 def get_logs(ref: Ref, project: Project, caller: Reader, context: AppContextDep) -> Response:
@@ -148,8 +148,8 @@ def get_logs(ref: Ref, project: Project, caller: Reader, context: AppContextDep)
 
 def stop_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
     with context.write() as work:
-        found = jobs.find(work.session, caller, project, ref, "member")
-        return answer({"stopped": jobs.stop(work, caller, found)})
+        job = jobs.find(work.session, caller, project, ref, "member")
+        return answer({"stopped": jobs.stop(work, caller, job)})
 
 
 async def delete_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
@@ -186,7 +186,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
     project = websocket.path_params.get("project", _DEFAULT)
     try:
         caller = await bearer_caller(websocket, context)
-        found = await run_in_threadpool(_logs, context, caller, project, ref)
+        logs = await run_in_threadpool(_logs, context, caller, project, ref)
     except TrainmasterError as error:
         await websocket.send_denial_response(RayRoute.error_response(error.status, "", error.sentence))
         return
@@ -204,7 +204,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
         try:
             async with watch.following():
-                lines = _follow_log(found, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
+                lines = _follow_log(logs, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
                 async for text in lines:
                     await websocket.send_text(text)
             await websocket.close(_GOING_AWAY if shutdown.is_stopping else 1000)

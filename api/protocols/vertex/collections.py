@@ -56,8 +56,8 @@ class JobCollection:
 
     def get(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         with call.context.read() as work:
-            found = jobs.find(work.session, call, self.name, resource_id, "viewer", verb=f"{self.name}.get")
-            return self.view(call.context, found)
+            resource = jobs.find(work.session, call, self.name, resource_id, "viewer", verb=f"{self.name}.get")
+            return self.view(call.context, resource)
 
     def page(self, call: VertexCall, query: ListQuery) -> dict[str, Any]:
         with call.context.read() as work:
@@ -65,21 +65,21 @@ class JobCollection:
 
     def cancel(self, call: VertexCall, resource_id: str) -> None:
         with call.context.write() as work:
-            found = jobs.find(work.session, call, self.name, resource_id, "member", verb=f"{self.name}.cancel")
-            jobs.cancel(work, call.caller, found)
+            resource = jobs.find(work.session, call, self.name, resource_id, "member", verb=f"{self.name}.cancel")
+            jobs.cancel(work, call.caller, resource)
 
     def delete(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """Start or continue the deletion of an ended job. It is done when the job's last processes are gone."""
         verb = f"{self.name}.delete"
         with call.context.write() as work:
-            found = jobs.find(work.session, call, self.name, resource_id, "member", verb=verb)
-            if found.is_trial:
-                raise Conflict(f"{found.name} is the job of a trial; delete the hyperparameter tuning job.")
+            resource = jobs.find(work.session, call, self.name, resource_id, "member", verb=verb)
+            if resource.is_trial:
+                raise Conflict(f"{resource.name} is the job of a trial; delete the hyperparameter tuning job.")
             if self.name == custom_jobs.COLLECTION and _has_pipeline(work.session, resource_id):
-                raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
-            is_done = jobs.delete(work, call.caller, found)
-            found.row.deletion_requested_at = found.row.deletion_requested_at or work.now
-        return deletion_view(found.name, is_done=is_done)
+                raise Conflict(f"{resource.name} is the job of a training pipeline; delete the pipeline.")
+            is_done = jobs.delete(work, call.caller, resource)
+            resource.row.deletion_requested_at = resource.row.deletion_requested_at or work.now
+        return deletion_view(resource.name, is_done=is_done)
 
     def poll_deletion(self, call: VertexCall, resource_id: str) -> dict[str, Any]:
         """The operation has no row: it is done when its job is deleted, and polling it continues the deletion."""

@@ -64,10 +64,10 @@ def _find_operation(call: VertexCall, path: str) -> dict[str, Any]:
     if collection in COLLECTIONS and "/" not in resource_id:
         if operation == DELETION:
             return COLLECTIONS[collection].poll_deletion(call, resource_id)
-        if collection == models.COLLECTION and (found := _UPLOAD.fullmatch(operation)):
-            return uploads.poll_upload(call, resource_id, int(found["number"]))
-        if collection == endpoints.COLLECTION and (found := _DEPLOYMENT.fullmatch(operation)):
-            return deploying.poll_deployment(call, resource_id, found["kind"], found["id"])
+        if collection == models.COLLECTION and (match := _UPLOAD.fullmatch(operation)):
+            return uploads.poll_upload(call, resource_id, int(match["number"]))
+        if collection == endpoints.COLLECTION and (match := _DEPLOYMENT.fullmatch(operation)):
+            return deploying.poll_deployment(call, resource_id, match["kind"], match["id"])
         if collection == endpoints.COLLECTION and operation == "create":
             shown = COLLECTIONS[collection].get(call, resource_id)
             return operation_view(call.parent.name_of(path), response=pack_any("Endpoint", **shown))
@@ -128,15 +128,15 @@ def _queries(
 ) -> list[tuple[type[ModelVersion | Deployment], AnySelect]]:
     """The tables to list, each with its query."""
     member = call.member_of(session, "viewer", verb="operations.list")
-    made = _uploads(member.project_id)
+    uploads = _uploads(member.project_id)
     deployed = _deployments(member.project_id, call.parent.location)
     collection, _, resource_id = resource.partition("/")
     match collection:
         case "":
-            return [(ModelVersion, made), (Deployment, deployed)]
+            return [(ModelVersion, uploads), (Deployment, deployed)]
         case models.COLLECTION:
             model, _ = models.find(session, call, resource_id, "viewer", verb="operations.list", is_any=True)
-            return [(ModelVersion, made.where(ModelVersion.model_id == model.id))]
+            return [(ModelVersion, uploads.where(ModelVersion.model_id == model.id))]
         case endpoints.COLLECTION:
             row, _ = endpoints.find(session, call, resource_id, "viewer", verb="operations.list")
             return [(Deployment, deployed.where(Deployment.endpoint_id == row.id))]

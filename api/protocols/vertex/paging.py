@@ -152,15 +152,15 @@ def take_page(
         scanned: rows that are looked at. With a selective filter a page may be short and still have a next page.
         is_full: whether the page ends here for another reason.
     """
-    found: list[Item] = []
+    items: list[Item] = []
     last: Row | None = None
     for number, row in enumerate(rows):
-        if len(found) == limit or number == scanned or is_full():
-            return found, "" if last is None else token_of(last)
+        if len(items) == limit or number == scanned or is_full():
+            return items, "" if last is None else token_of(last)
         if (item := item_of(row)) is not None:
-            found.append(item)
+            items.append(item)
         last = row
-    return found, ""
+    return items, ""
 
 
 def list_page(

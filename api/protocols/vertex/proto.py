@@ -140,8 +140,8 @@ class Message:
         value = self._fields.get(name, "0s")
         if isinstance(value, Mapping):  # as a Value that holds the message itself
             value = f"{Message(value, self.at(name)).whole('seconds')}s"
-        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-        if found is None or not math.isfinite(seconds := float(found[1])) or seconds > _LONGEST_S:
+        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if match is None or not math.isfinite(seconds := float(match[1])) or seconds > _LONGEST_S:
             raise self._wrong(name, "a duration such as 3600s", value)
         return seconds or None
 
@@ -162,12 +162,12 @@ class Message:
         return [(f"{self.at(name)}[{number}]", item) for number, item in enumerate(value)]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        found = []
+        texts = []
         for path, item in self.items(name):
             if not isinstance(item, str):
                 raise InvalidRequest(f"Invalid value at '{path}': this is text, not {shortened(item)}.", field=path)
-            found.append(item)
-        return tuple(found)
+            texts.append(item)
+        return tuple(texts)
 
     def text_map(self, name: str) -> dict[str, str]:
         value = self._fields.get(name, {})

@@ -140,12 +140,12 @@ def _add(collection: str, kind: Collection) -> None:
     def add(path: str, handler: Callable[..., Response], method: str) -> None:
         router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")
 
-    one = f"{PARENT}/{collection}/{{resource}}"
+    resource_path = f"{PARENT}/{collection}/{{resource}}"
     add(f"{PARENT}/{collection}", create, "POST")
     add(f"{PARENT}/{collection}", list_all, "GET")
-    add(f"{one}:{{action}}", verb, "POST")
-    add(one, get, "GET")
-    add(one, delete, "DELETE")
+    add(f"{resource_path}:{{action}}", verb, "POST")
+    add(resource_path, get, "GET")
+    add(resource_path, delete, "DELETE")
 
 
 for _name, _kind in COLLECTIONS.items():

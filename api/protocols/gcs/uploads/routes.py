@@ -61,9 +61,9 @@ async def upload(
             return await _multipart(request, bucket, name, condition, caller, context)
         case "media":
             target = sessions.upload_target(bucket, name, condition, {})
-            found = await _open(context, caller, target)
-            meter = UploadMeter(found, _limit(context, caller))
-            return await _insert(request, found, target, meter, request.stream(), body_bytes(request))
+            storage = await _open(context, caller, target)
+            meter = UploadMeter(storage, _limit(context, caller))
+            return await _insert(request, storage, target, meter, request.stream(), body_bytes(request))
     raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
 
 
@@ -80,9 +80,9 @@ async def go_on(
 def give_up(bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = "") -> Response:
     del name
     target = sessions.read_session(upload_id, bucket, context.key)
-    found = _bucket_for(context, caller, target)
-    chunk, meter = sessions.Chunk(is_status_query=True), UploadMeter(found, _limit(context, caller))
-    with sessions.ResumedUpload(found, target, chunk, meter) as session:
+    storage = _bucket_for(context, caller, target)
+    chunk, meter = sessions.Chunk(is_status_query=True), UploadMeter(storage, _limit(context, caller))
+    with sessions.ResumedUpload(storage, target, chunk, meter) as session:
         session.drop()
     return Response(status_code=499)  # as Cloud Storage answers
 
@@ -120,9 +120,9 @@ def _for(
 async def _begin(
     request: Request, target: sessions.UploadTarget, caller: StorageCaller | None, context: AppContext
 ) -> Response:
-    found = await _open(context, caller, target)
-    await run_in_threadpool(UploadMeter(found, _limit(context, caller)).announce, target.total_bytes)
-    upload_id = await run_in_threadpool(sessions.begin, found, target, context.key, context.clock().timestamp())
+    bucket = await _open(context, caller, target)
+    await run_in_threadpool(UploadMeter(bucket, _limit(context, caller)).announce, target.total_bytes)
+    upload_id = await run_in_threadpool(sessions.begin, bucket, target, context.key, context.clock().timestamp())
     place = f"{url_of(request)}/upload/storage/v1/b/{target.bucket}/o?uploadType=resumable&upload_id={upload_id}"
     return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
 
@@ -133,13 +133,13 @@ async def _go_on(
     target = sessions.read_session(upload_id, bucket, context.key)
     if caller is None and not target.is_open:
         raise Forbidden("This upload was begun with a token; send it with each chunk.")
-    found = await _open(context, caller, target)
+    storage = await _open(context, caller, target)
     chunk = sessions.parse_content_range(request.headers.get("content-range"))
     expected = checksums_in_headers(request.headers)
-    meter = UploadMeter(found, _limit(context, caller))
+    meter = UploadMeter(storage, _limit(context, caller))
     try:
         sums: Checksums | None
-        async with contextmanager_in_threadpool(sessions.ResumedUpload(found, target, chunk, meter)) as session:
+        async with contextmanager_in_threadpool(sessions.ResumedUpload(storage, target, chunk, meter)) as session:
             await run_in_threadpool(session.announce, body_bytes(request))
             async for data in large_blocks(request.stream()):
                 await run_in_threadpool(session.write, data)
@@ -150,11 +150,11 @@ async def _go_on(
             entry, sums = await run_in_threadpool(session.finish, expected)
     except NotFound:
         # The response to the last chunk may have been lost: then the object exists.
-        entry_now = await run_in_threadpool(find_or_none, found, target.name)
+        entry_now = await run_in_threadpool(find_or_none, storage, target.name)
         if entry_now is None or (chunk.total is not None and entry_now.size_bytes != chunk.total):
             raise
-        entry, sums = entry_now, await run_in_threadpool(checksums_of_object, found, target.name)
-    return answer(object_view(found, target.name, entry, sums, url=url_of(request)))
+        entry, sums = entry_now, await run_in_threadpool(checksums_of_object, storage, target.name)
+    return answer(object_view(storage, target.name, entry, sums, url=url_of(request)))
 
 
 async def _multipart(
@@ -175,8 +175,8 @@ async def _multipart(
     if body.metadata is None:
         body.end()
     target = _for(caller, sessions.upload_target(bucket, name, condition, body.metadata))
-    found = await _open(context, caller, target)
-    meter = UploadMeter(found, _limit(context, caller))
+    storage = await _open(context, caller, target)
+    meter = UploadMeter(storage, _limit(context, caller))
 
     async def data() -> AsyncIterator[bytes]:
         yield first
@@ -184,7 +184,7 @@ async def _multipart(
             yield body.feed(block)
         yield body.end()
 
-    return await _insert(request, found, target, meter, data(), body.least_bytes(body_bytes(request)))
+    return await _insert(request, storage, target, meter, data(), body.least_bytes(body_bytes(request)))
 
 
 async def _insert(
@@ -265,10 +265,10 @@ class _MultipartParser:
 
     def end(self) -> bytes:
         """The object's last bytes. Raises ``InvalidRequest`` if the body broke off."""
-        found = re.search(rb"\r?\n" + re.escape(self._mark) + rb"--\s*\Z", self._pending)
-        if self.metadata is None or found is None:
+        match = re.search(rb"\r?\n" + re.escape(self._mark) + rb"--\s*\Z", self._pending)
+        if self.metadata is None or match is None:
             raise InvalidRequest("The multipart body broke off, or is not of two parts.", field="body")
-        return self._pending[: found.start()]
+        return self._pending[: match.start()]
 
     def _read_head(self) -> bool:
         """Whether both parts' headers and the metadata were received."""
@@ -291,5 +291,5 @@ class _MultipartParser:
 
 def _blank(data: bytes, start: int) -> int | None:
     """Position after the next empty line."""
-    found = re.compile(rb"\r?\n\r?\n").search(data, start)
-    return None if found is None else found.end()
+    match = re.compile(rb"\r?\n\r?\n").search(data, start)
+    return None if match is None else match.end()

@@ -178,10 +178,10 @@ def parse_content_range(header: str | None) -> Chunk:
     """From ``Content-Range``; without it the body is the whole rest. Raises ``InvalidRequest``."""
     if header is None:
         return Chunk()
-    found = _RANGE.fullmatch(header.strip())
-    if found is None:
+    match = _RANGE.fullmatch(header.strip())
+    if match is None:
         raise InvalidRequest(f"Failed to parse Content-Range header: {header[:100]}", field="content-range")
-    first, last, total = found.groups()
+    first, last, total = match.groups()
     whole = None if total == "*" else int(total)
     if first is None:
         return Chunk(total=whole, is_status_query=True)

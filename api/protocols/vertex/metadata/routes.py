@@ -167,21 +167,21 @@ def _find_all(tx: RecordTransaction, kind: RecordKind, names: Sequence[str], whe
                 field=where,
             )
         paths.append(path)
-    found = vertex_records.find_records(tx.session, tx.scope, paths)
-    if missing := next((path for path in paths if path not in found), None):
+    records = vertex_records.find_records(tx.session, tx.scope, paths)
+    if missing := next((path for path in paths if path not in records), None):
         raise NotFound(f"The {kind.word} {tx.name_of(missing)} is not found.")
-    return [found[path] for path in dict.fromkeys(paths)]
+    return [records[path] for path in dict.fromkeys(paths)]
 
 
 def _all_above(tx: RecordTransaction, context: VertexRecord) -> set[str]:
     """Ids of the context and of all its ancestors."""
-    found, level = {context.id}, [context]
+    ids, level = {context.id}, [context]
     for _ in range(_NESTED):
         parents = vertex_records.above(tx.session, level, "child")
-        level = [record for some in parents.values() for record in some if record.id not in found]
-        found.update(record.id for record in level)
+        level = [record for some in parents.values() for record in some if record.id not in ids]
+        ids.update(record.id for record in level)
         if not level:
-            return found
+            return ids
     raise Conflict(f"{_name(tx, context)} is nested {_NESTED} contexts deep, which is the limit.")
 
 

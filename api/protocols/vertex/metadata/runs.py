@@ -124,12 +124,12 @@ def change(tx: RecordTransaction, kind: RecordKind, path: str, message: Message,
 
 def _metrics_of(record: VertexRecord) -> dict[str, float]:
     metadata: Any = record.body.get("metadata", {})
-    found = metadata.get(_METRICS, {})
-    if not isinstance(found, Mapping):
+    metrics = metadata.get(_METRICS, {})
+    if not isinstance(metrics, Mapping):
         return {}
     return {
         name: float(value)
-        for name, value in found.items()
+        for name, value in metrics.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
 

@@ -53,14 +53,14 @@ def read_fields(kind: RecordKind, message: Message, only: frozenset[str] | None 
     Raises ``InvalidRequest`` or ``NotServed``.
     """
     message.refuse_unknown_fields({*kind.fields, *_OUTPUT, *kind.output}, absent=kind.absent)
-    found = {}
+    fields = {}
     for name, read in kind.fields.items():
         if only is not None and name not in only:
             continue
         value = read(message, name)
         if only is not None or value not in ("", False, {}):
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def check_id(text: str, what: str) -> str:
@@ -99,10 +99,10 @@ def flag(message: Message, name: str) -> bool:
 
 
 def labels(message: Message, name: str) -> dict[str, str]:
-    found = message.text_map(name)
-    if len(found) > _LABELS or any(len(word) > 63 for pair in found.items() for word in pair):
+    labels = message.text_map(name)
+    if len(labels) > _LABELS or any(len(word) > 63 for pair in labels.items() for word in pair):
         raise message.fault(name, f"at most {_LABELS} labels of at most 63 characters.")
-    return found
+    return labels
 
 
 def struct(message: Message, name: str) -> dict[str, Any]:

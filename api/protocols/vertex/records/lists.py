@@ -75,8 +75,8 @@ class LinkedTo:
     name: str  # the context's whole name; "*": any
 
     def __call__(self, read: FieldReader) -> bool:
-        found = read(self.field)
-        return bool(found) if self.name == "*" else self.name in found
+        names = read(self.field)
+        return bool(names) if self.name == "*" else self.name in names
 
 
 def vocabulary(kind: RecordKind) -> FilterVocabulary:
@@ -207,7 +207,7 @@ def _filtered(tx: RecordTransaction, statement: AnySelect, term: ColumnEquals | 
         return statement
     kind, is_above = _LINKS[term.field]
     other = aliased(VertexRecord)
-    own, theirs = (
+    own, others = (
         (VertexLink.child_id, VertexLink.parent_id) if is_above else (VertexLink.parent_id, VertexLink.child_id)
     )
     collection, _, name = (tx.path_of(term.name) or "").rpartition("/")
@@ -215,7 +215,7 @@ def _filtered(tx: RecordTransaction, statement: AnySelect, term: ColumnEquals | 
         exists().where(
             own == VertexRecord.id,
             VertexLink.kind == kind,
-            theirs == other.id,
+            others == other.id,
             other.project_id == tx.scope.project_id,
             other.location == tx.scope.location,
             other.collection == collection,
@@ -251,8 +251,8 @@ def _flag(name: str) -> TestFactory:
         _demand_no_key(name, key)
         if sign not in ("=", "!=") or value.lower() not in ("true", "false"):
             raise bad_filter(f"{name} is true or false, as in {name}=true")
-        wanted = (value.lower() == "true") == (sign == "=")
-        return lambda read: bool(read(name)) == wanted
+        expected = (value.lower() == "true") == (sign == "=")
+        return lambda read: bool(read(name)) == expected
 
     return make
 
@@ -272,11 +272,11 @@ def _metadata(key: str, sign: str, value: str) -> Predicate:
     own = {"number_value": (int, float), "string_value": (str,), "bool_value": (bool,)}[path[-1]]
 
     def test(read: FieldReader) -> bool:
-        found = read("metadata")
+        own_value = read("metadata")
         for name in path[:-1]:
-            found = found.get(name) if isinstance(found, dict) else None
-        is_own = isinstance(found, own) and (bool in own or not isinstance(found, bool))
-        return is_own and compare(found, sign, expected)
+            own_value = own_value.get(name) if isinstance(own_value, dict) else None
+        is_own = isinstance(own_value, own) and (bool in own or not isinstance(own_value, bool))
+        return is_own and compare(own_value, sign, expected)
 
     return test
 

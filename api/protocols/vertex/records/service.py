@@ -150,11 +150,13 @@ def _with_part(old: Mapping[str, Any], new: Mapping[str, Any], keys: tuple[str, 
     rest = {name: value for name, value in old.items() if name != key}
     if not below:
         return {**rest, key: new[key]} if key in new else rest
-    ours, theirs = old.get(key), new.get(key)
-    if not isinstance(ours, Mapping) and not isinstance(theirs, Mapping):
+    old_part, new_part = old.get(key), new.get(key)
+    if not isinstance(old_part, Mapping) and not isinstance(new_part, Mapping):
         return dict(old)
     part = _with_part(
-        ours if isinstance(ours, Mapping) else {}, theirs if isinstance(theirs, Mapping) else {}, tuple(below)
+        old_part if isinstance(old_part, Mapping) else {},
+        new_part if isinstance(new_part, Mapping) else {},
+        tuple(below),
     )
     return {**rest, key: part}
 

@@ -44,8 +44,8 @@ def update(call: VertexCall, resource_id: str, raw: Any, update_mask: str) -> di
     texts = {name: message.text(name, _DESCRIPTION) for name in ("description", "versionDescription")}
     ref = f"{model_id}@{version_ref}" if version_ref else model_id
     with call.context.write() as work:
-        found, _ = models.find(work.session, call, ref, "member", verb="models.update")
-        rows.lock_model(work.session, found.id)
+        row, _ = models.find(work.session, call, ref, "member", verb="models.update")
+        rows.lock_model(work.session, row.id)
         model, version = models.find(work.session, call, ref, "member", verb="models.update")
         if version_ref:
             _change_version(version, named, texts["versionDescription"], common.labels)

@@ -125,10 +125,10 @@ def read_upload(message: Message, *, model_id: str, parent: str, where: str = "t
     name = model_id or slug(common.display_name)
     _valid(ModelName, name, f"{where}.model_id")
     body = {key: message.raw(key) for key in _STORED_FIELDS if message.has(key)}
-    found = _MODEL.fullmatch(parent)
-    if parent and found is None:
+    match = _MODEL.fullmatch(parent)
+    if parent and match is None:
         raise InvalidRequest(f"{where}.parent_model: {parent[:200]!r} names no model.", field="parent_model")
-    above = found["id"] if parent and found is not None else ""
+    above = match["id"] if parent and match is not None else ""
     return Upload(body, tuple(aliases), common.labels, name, above, is_id=bool(model_id))
 
 
@@ -145,7 +145,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
     parent = demand_parent(work.session, job.project_id, upload)
     name = free_name(work.session, job.project_id, upload) if parent is None else parent.name
     metadata = version_metadata(upload, is_first=parent is None or not models.has_versions(work.session, parent.id))
-    made = versions.register_from_job(
+    version = versions.register_from_job(
         work.session,
         work.now,
         job,
@@ -156,7 +156,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
         metadata=metadata,
         when_done=True,
     )
-    made.registration = {**made.registration, KEY: upload.body}
+    version.registration = {**version.registration, KEY: upload.body}
     work.session.flush()
     work.notify(TOPIC_MODELS)
 
@@ -165,10 +165,10 @@ def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | 
     """The model that gets a new version; ``None``: a new model. Raises ``NotFound``."""
     if not upload.parent:
         return None
-    found = find_row(session, project_id, upload.parent)
-    if found is None:
+    model = find_row(session, project_id, upload.parent)
+    if model is None:
         raise NotFound(f"models {upload.parent} is not found.")
-    return found
+    return model
 
 
 def free_name(session: Session, project_id: str, upload: Upload) -> str:
@@ -208,12 +208,12 @@ def version_metadata(upload: Upload, *, is_first: bool) -> VersionMetadata:
     return VersionMetadata(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
 
 
-def of_pipeline(found: jobs.JobResource) -> ModelVersion | None:
+def of_pipeline(resource: jobs.JobResource) -> ModelVersion | None:
     """The version that a pipeline's job registers."""
-    session = object_session(found.job)
+    session = object_session(resource.job)
     if session is None:
         return None
-    rows = session.scalars(select(ModelVersion).where(ModelVersion.job_id == found.job.id).order_by(ModelVersion.id))
+    rows = session.scalars(select(ModelVersion).where(ModelVersion.job_id == resource.job.id).order_by(ModelVersion.id))
     return next((row for row in rows if KEY in row.registration), None)
 
 
@@ -342,10 +342,10 @@ def find_named(session: Session, call: VertexCall, message: Message, field: str)
     ``Forbidden``.
     """
     name = message.text(field, 1_000)
-    found = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
-    if found is None:
+    match = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
+    if match is None:
         raise message.fault(field, f"'{name[:200]}' is no name of a model.")
-    return find(session, call, found["id"], "member", verb="models.get")
+    return find(session, call, match["id"], "member", verb="models.get")
 
 
 def display_name_of(model: Model, version: ModelVersion) -> str:
@@ -356,10 +356,10 @@ def display_name_of(model: Model, version: ModelVersion) -> str:
 
 
 def _default(session: Session, model: Model, *, is_any: bool = False) -> ModelVersion | None:
-    found = models.find_alias(session, model.id, DEFAULT) or models.newest_ready(session, model.id)
-    if found is None and is_any:
-        found = session.scalars(models.versions_of(model.id).order_by(ModelVersion.number.desc()).limit(1)).first()
-    return found
+    version = models.find_alias(session, model.id, DEFAULT) or models.newest_ready(session, model.id)
+    if version is None and is_any:
+        version = session.scalars(models.versions_of(model.id).order_by(ModelVersion.number.desc()).limit(1)).first()
+    return version
 
 
 def view(

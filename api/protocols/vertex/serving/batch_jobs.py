@@ -132,10 +132,10 @@ def create(call: VertexCall, raw: Any) -> str:
     return jobs.submit_resources(call, submission, common, {COLLECTION: body})
 
 
-def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:
+def view(context: AppContext, resource: jobs.JobResource) -> dict[str, Any]:
     del context
-    shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
-    if JobState(found.job.state) is not JobState.SUCCEEDED:
+    shown = {**jobs.status_of(resource, "JOB_STATE_"), **resource.row.body}
+    if JobState(resource.job.state) is not JobState.SUCCEEDED:
         del shown["outputInfo"]
     return shown
 
@@ -196,13 +196,13 @@ def _format(config: Message, name: str, served: tuple[_Format, ...]) -> _Format:
     value = config.text(name, 100)
     if not value:
         raise config.missing(name)
-    found: _Format | None = next((known for known in served if known == value), None)
-    if found is None:
+    format_name: _Format | None = next((known for known in served if known == value), None)
+    if format_name is None:
         raise NotServed(
             f"{config.at(name)}: the format '{value}' is not served by this platform; {' and '.join(served)} "
             f"{'are' if len(served) > 1 else 'is'}."
         )
-    return found
+    return format_name
 
 
 def _location(context: AppContext, caller: Caller, uri: str, where: str, *, writes: bool = False) -> str:

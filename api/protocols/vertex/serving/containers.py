@@ -102,8 +102,8 @@ def read_container(model: Message) -> ModelContainer | None:
 
 def framework_of(image: str) -> str | None:
     """The framework of one of Google's pre-built containers; ``None`` for other images."""
-    found = _PREBUILT.fullmatch(image)
-    return None if found is None else _FRAMEWORKS.get(found["kind"], "tensorflow")
+    match = _PREBUILT.fullmatch(image)
+    return None if match is None else _FRAMEWORKS.get(match["kind"], "tensorflow")
 
 
 def server_of(container: ModelContainer | None, table: Table, *, is_plain: bool) -> ServerChoice:

@@ -112,7 +112,7 @@ def deploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
         for failed in serving.live_deployments(work.session, [row.id]):
             if failed.state == DeploymentState.FAILED:  # in Vertex AI it is gone once its operation has failed
                 service.undeploy(work, access, failed.name)
-        others = any(one.traffic for one in serving.live_deployments(work.session, [row.id]))
+        others = any(deployment.traffic for deployment in serving.live_deployments(work.session, [row.id]))
         begun = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
         deployed = service.deploy(work, access, begun, draft, split_when_ready=split if others and split else None)
         about = work.session.get(VertexEndpoint, row.id) or endpoints.add_metadata(work, call.parent, row)
@@ -135,7 +135,7 @@ def undeploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
         access.load(work.session, is_changing=True)
         access.deployment(work.session, row, name)
         if message.has("trafficSplit"):
-            others = {one.name for one in endpoints.active_deployments(work.session, row)} - {name}
+            others = {deployment.name for deployment in endpoints.active_deployments(work.session, row)} - {name}
             service.set_traffic(work, access, read_split(message, others))
         service.undeploy(work, access, name)
         deployed = access.deployment(work.session, row, name)
@@ -203,9 +203,9 @@ def _outcome(session: Session, parent: Parent, endpoint: Endpoint, row: Deployme
 # --- what is deployed ------------------------------------------------------------------------------------------------
 
 
-def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wanted: str) -> str:
+def _free_id(session: Session, endpoint: Endpoint, model_message: Message, preferred: str) -> str:
     """The client's id, or one derived from the display name, numbered if that is taken."""
-    taken = {one.name for one in serving.live_deployments(session, [endpoint.id])}
+    taken = {deployment.name for deployment in serving.live_deployments(session, [endpoint.id])}
     own = model_message.text("id", _ID)
     if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == ITSELF):
         raise model_message.fault("id", f"'{own}' is none: lower-case letters, digits and dashes, and not 0.")
@@ -213,7 +213,7 @@ def _free_id(session: Session, endpoint: Endpoint, model_message: Message, wante
         raise Conflict(f"Endpoint {endpoint.name!r} has a deployed model {own!r} already; undeploy it first.")
     if own:
         return own
-    first = f"model-{wanted}"[:_ID] if wanted == ITSELF else wanted
+    first = f"model-{preferred}"[:_ID] if preferred == ITSELF else preferred
     numbered = (f"{first[: _ID - 3].rstrip('-')}-{number}" for number in range(2, _TRIES + 3))
     return next(name for name in (first, *numbered) if name not in taken)
 
@@ -272,6 +272,6 @@ def _split(session: Session, message: Message, endpoint: Endpoint, name: str) ->
     """The traffic split once the model is ready; empty: unchanged, the model gets no traffic."""
     if not message.has("trafficSplit"):
         return {}
-    there = {one.name for one in endpoints.active_deployments(session, endpoint)}
-    split = read_split(message, {*there, ITSELF})
+    deployed = {deployment.name for deployment in endpoints.active_deployments(session, endpoint)}
+    split = read_split(message, {*deployed, ITSELF})
     return {name if key == ITSELF else key: part for key, part in split.items()}

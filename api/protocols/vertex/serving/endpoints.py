@@ -139,7 +139,7 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
     if not isinstance(raw, dict) or not raw:
         raise InvalidRequest(f"{where}: the parts of deployed models, 100 together.", field=where)
     parts = Message({}, where)
-    found = {}
+    parts_by_name = {}
     for name, part in raw.items():
         if name not in names:
             raise InvalidRequest(
@@ -147,10 +147,12 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
                 f"{', '.join(sorted(names)) or 'none'}.",
                 field=where,
             )
-        found[name] = Message({"value": part}, f"{parts.path}[{name}]").whole("value")
-    if any(part < 0 for part in found.values()) or sum(found.values()) != 100:
-        raise InvalidRequest(f"{where}: the parts must be 100 together, not {sum(found.values())}.", field=where)
-    return found
+        parts_by_name[name] = Message({"value": part}, f"{parts.path}[{name}]").whole("value")
+    if any(part < 0 for part in parts_by_name.values()) or sum(parts_by_name.values()) != 100:
+        raise InvalidRequest(
+            f"{where}: the parts must be 100 together, not {sum(parts_by_name.values())}.", field=where
+        )
+    return parts_by_name
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -181,8 +183,8 @@ class Endpoints:
                 here = VertexEndpoint.location == call.parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
 
-            def view_of(found: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]]:
-                row, about = found
+            def view_of(pair: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]]:
+                row, about = pair
                 times = {"create_time": row.created_at, "update_time": row.updated_at}
                 return view(work.session, _at(call.parent, about), row, about), times
 
@@ -198,7 +200,7 @@ class Endpoints:
             row, _ = find(work.session, call, resource_id, "member", verb="endpoints.delete")
             name = call.parent.name_of(COLLECTION, row.id)
             if serving_ones := active_deployments(work.session, row):
-                names = ", ".join(one.name for one in serving_ones)
+                names = ", ".join(deployment.name for deployment in serving_ones)
                 raise Conflict(
                     f"Endpoint {name} has deployed models ({names}): undeploy them first, or delete it with force."
                 )
@@ -245,20 +247,24 @@ def add_metadata(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpo
 
 def active_deployments(session: Session, row: Endpoint) -> list[Deployment]:
     """Deployed models in Vertex AI's sense: without failed ones and those that are being undeployed."""
-    return [one for one in serving.live_deployments(session, [row.id]) if one.state == DeploymentState.ACTIVE]
+    return [
+        deployment
+        for deployment in serving.live_deployments(session, [row.id])
+        if deployment.state == DeploymentState.ACTIVE
+    ]
 
 
 def view(session: Session, parent: Parent, row: Endpoint, about: VertexEndpoint | None) -> dict[str, Any]:
     deployed = active_deployments(session, row)
-    split = {one.name: one.traffic for one in deployed}
+    split = {deployment.name: deployment.traffic for deployment in deployed}
     return {
         "name": parent.name_of(COLLECTION, row.id),
         "displayName": row.name if about is None else about.display_name,
         **({"description": row.description} if row.description else {}),
         **({"labels": about.labels} if about is not None and about.labels else {}),
-        "deployedModels": [view_of_deployed(session, parent, one, about) for one in deployed],
+        "deployedModels": [view_of_deployed(session, parent, deployment, about) for deployment in deployed],
         **({"trafficSplit": split} if any(split.values()) else {}),
-        "etag": str(sum(one.generation for one in deployed)),
+        "etag": str(sum(deployment.generation for deployment in deployed)),
         "createTime": timestamp(row.created_at),
         "updateTime": timestamp(row.updated_at),
     }
@@ -269,11 +275,11 @@ def view_of_deployed(session: Session, parent: Parent, row: Deployment, about: V
     client_fields: dict[str, Any] = (about.deployed if about is not None else {}).get(row.name, {})
     revisions: Sequence[Any] = serving.revisions_of(session, row.id, numbers=[row.target_revision], limit=1)
     version_id = revisions[0].spec.get("version_id") if revisions else None
-    found = session.get(ModelVersion, version_id) if version_id else None
-    model = session.get(Model, found.model_id) if found is not None else None
+    version = session.get(ModelVersion, version_id) if version_id else None
+    model = session.get(Model, version.model_id) if version is not None else None
     shown = {}
-    if found is not None and model is not None:
-        shown = {"model": parent.name_of(models.COLLECTION, model.id), "modelVersionId": str(found.number)}
+    if version is not None and model is not None:
+        shown = {"model": parent.name_of(models.COLLECTION, model.id), "modelVersionId": str(version.number)}
     return {
         "displayName": row.name,
         "dedicatedResources": {"minReplicaCount": row.replicas, "maxReplicaCount": row.replicas},
@@ -288,11 +294,11 @@ def _at(parent: Parent, about: VertexEndpoint | None) -> Parent:
     return parent if about is None else Parent(parent.project, about.location, parent.own)
 
 
-def _free_name(session: Session, project_id: str, wanted: str) -> str:
+def _free_name(session: Session, project_id: str, preferred: str) -> str:
     """A unique name: Vertex AI's display names need not be unique, our names must be."""
     query = select(Endpoint.id).where(
-        Endpoint.project_id == project_id, Endpoint.name == wanted, Endpoint.deleted_at.is_(None)
+        Endpoint.project_id == project_id, Endpoint.name == preferred, Endpoint.deleted_at.is_(None)
     )
     if session.execute(query).first() is None:
-        return wanted
-    return f"{wanted[: _NAME - _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE // 2)}"
+        return preferred
+    return f"{preferred[: _NAME - _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE // 2)}"

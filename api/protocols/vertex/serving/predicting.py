@@ -105,10 +105,10 @@ def _demand_member(call: VertexCall) -> None:
 
 def _read(body: bytes) -> dict[str, Any] | None:
     try:
-        found = orjson.loads(body)
+        prediction = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("predictions"), list) else None
+    return prediction if isinstance(prediction, dict) and isinstance(prediction.get("predictions"), list) else None
 
 
 async def _find_served(context: AppContext, headers: dict[str, str]) -> ServedModel:

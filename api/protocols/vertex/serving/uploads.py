@@ -68,7 +68,7 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
         member = call.member_of(work.session, "member", verb="models.upload")
         above = models.demand_parent(work.session, member.project_id, requested)
         name = above.name if above is not None else models.free_name(work.session, member.project_id, requested)
-        made = versions.register_upload(
+        version = versions.register_upload(
             work.session,
             work.now,
             member.project_id,
@@ -80,10 +80,10 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
                 requested, is_first=above is None or not rows.has_versions(work.session, above.id)
             ),
         )
-        made.registration = {**made.registration, models.KEY: requested.body}
+        version.registration = {**version.registration, models.KEY: requested.body}
         work.session.flush()
         work.notify(TOPIC_MODELS)
-        return view_of(call.parent, made)
+        return view_of(call.parent, version)
 
 
 def poll_upload(call: VertexCall, model_id: str, number: int) -> dict[str, Any]:
@@ -91,14 +91,14 @@ def poll_upload(call: VertexCall, model_id: str, number: int) -> dict[str, Any]:
     with call.context.read() as work:
         member = call.member_of(work.session, "viewer", verb="models.get")
         model = work.session.get(Model, model_id)
-        found = None
+        version = None
         if model is not None and model.project_id == member.project_id:
             # Includes deleted versions: a cancelled upload reports so.
             query = select(ModelVersion).where(ModelVersion.model_id == model.id, ModelVersion.number == number)
-            found = work.session.scalars(query).one_or_none()
-        if found is None or found.source["kind"] != UploadedSource.KIND:
+            version = work.session.scalars(query).one_or_none()
+        if version is None or version.source["kind"] != UploadedSource.KIND:
             raise operation_not_found(call.parent.name_of(models.COLLECTION, model_id), f"{OPERATION}-{number}")
-        return view_of(call.parent, found)
+        return view_of(call.parent, version)
 
 
 def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
@@ -135,8 +135,8 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
         base = bucket.base
         if bucket.is_shared:
             base, names = names[0], names[1:]
-        found = UploadedSource(bucket.volume, base, "/".join(names))
-        files = find_below(_top(bucket.top, base), found.path, limit_bytes=context.settings.model_limit_bytes)
+        source = UploadedSource(bucket.volume, base, "/".join(names))
+        files = find_below(_top(bucket.top, base), source.path, limit_bytes=context.settings.model_limit_bytes)
     room = context.volumes.find(context.settings.default_volume, context.clock())
     if room is None or room.root is None or room.is_read_only:
         raise Conflict(
@@ -144,7 +144,7 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
             "read-only, or not seen by the control plane; an admin can change that."
         )
     demand_room(tree_of(room), files.size_bytes)
-    return found
+    return source
 
 
 def _top(volume: Tree, base: str) -> Tree:

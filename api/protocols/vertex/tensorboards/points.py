@@ -115,7 +115,7 @@ def read(
     ``InvalidRequest``.
     """
     stored = _stored_series(session, run, [record.name for record in series])
-    found = {}
+    data = {}
     for record in series:
         kind = record.body.get("valueType", VALUE_TYPES[0])
         own = stored.get((record.name, "scalar" if kind == SCALAR else _TENSORS))
@@ -124,12 +124,12 @@ def read(
             values = _scalars(thinned(session, own, limit))
         elif own is not None:
             values = _tensors(session, own, limit, budget)
-        found[record.name] = {
+        data[record.name] = {
             "tensorboardTimeSeriesId": record.name,
             "valueType": kind,
             **({"values": values} if values else {}),
         }
-    return found
+    return data
 
 
 def show(tx: RecordTransaction, records: list[VertexRecord]) -> list[dict[str, Any]]:
@@ -178,12 +178,12 @@ def thinned(session: Session, series: StoredSeries, limit: int) -> Points:
 
 
 def _stored_series(session: Session, run: VertexRecord, names: Sequence[str]) -> dict[tuple[str, str], StoredSeries]:
-    found: dict[tuple[str, str], StoredSeries] = {}
+    stored: dict[tuple[str, str], StoredSeries] = {}
     for start in range(0, len(names), 500):
         part = list(names[start : start + 500])
-        for one in find_series(session, [run.id], SeriesFilter(names=part), limit=2 * len(part)):
-            found[one.name, one.kind] = one
-    return found
+        for series in find_series(session, [run.id], SeriesFilter(names=part), limit=2 * len(part)):
+            stored[series.name, series.kind] = series
+    return stored
 
 
 def _key(run: VertexRecord) -> StreamKey:
@@ -293,6 +293,6 @@ def _tensors(session: Session, series: StoredSeries, limit: int, budget: TensorB
 
 def _written_object(media_type: str, data: bytes) -> dict[str, Any]:
     if media_type == _BLOBS_TYPE:
-        return {"blobs": {"values": [{"id": one} for one in orjson.loads(data)]}}
+        return {"blobs": {"values": [{"id": blob_id} for blob_id in orjson.loads(data)]}}
     version = int(media_type.removeprefix(_MEDIA_TYPE))
     return {"tensor": {"value": base64.b64encode(data).decode(), "versionNumber": version}}

@@ -82,7 +82,7 @@ def _show_boards(tx: RecordTransaction, records: list[VertexRecord]) -> list[dic
 
     It is the project's bucket without a folder: after a folder the client would write two slashes.
     """
-    return [{**service.view(tx, one), "blobStoragePathPrefix": tx.parent.own} for one in records]
+    return [{**service.view(tx, record), "blobStoragePathPrefix": tx.parent.own} for record in records]
 
 
 def _create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> VertexRecord:
@@ -106,29 +106,30 @@ def _create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: 
         known = vertex_records.records_in(tx.scope, collection).where(
             VertexRecord.display_name == fields["displayName"]
         )
-        found: VertexRecord | None = tx.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
+        existing: VertexRecord | None = tx.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
         has_id = not path.endswith("/")
-        if found is not None and (has_id or found.body.get("valueType") != fields.get("valueType")):
+        if existing is not None and (has_id or existing.body.get("valueType") != fields.get("valueType")):
+            own_type = existing.body.get("valueType")
             raise AlreadyExists(
-                f"The run has a time series {found.display_name!r} of type {found.body.get('valueType')} already: "
-                f"{tx.name_of(f'{found.collection}/{found.name}')}."
+                f"The run has a time series {existing.display_name!r} of type {own_type} already: "
+                f"{tx.name_of(f'{existing.collection}/{existing.name}')}."
             )
-        if found is not None:
-            return found
+        if existing is not None:
+            return existing
     return service.add(tx, kind, path, fields)
 
 
 def _batch_create_runs(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``runs:batchCreate``. ``path``: the experiment's."""
     service.find(tx, EXPERIMENT, path)
-    return {"tensorboardRuns": [service.view(tx, one) for one in _batch(tx, RUN, path, message)]}
+    return {"tensorboardRuns": [service.view(tx, record) for record in _batch(tx, RUN, path, message)]}
 
 
 def _batch_create_series(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
     """``experiments:batchCreate``: time series of any of the experiment's runs."""
     service.find(tx, EXPERIMENT, path)
-    made = _batch(tx, SERIES, path, message)
-    return {"tensorboardTimeSeries": [service.view(tx, one) for one in made]}
+    records = _batch(tx, SERIES, path, message)
+    return {"tensorboardTimeSeries": [service.view(tx, record) for record in records]}
 
 
 def _write_run(tx: RecordTransaction, path: str, message: Message) -> dict[str, Any]:
@@ -142,10 +143,10 @@ def _write_experiment(tx: RecordTransaction, path: str, message: Message) -> dic
     """``experiments:write``: to several of its runs."""
     message.refuse_unknown_fields({"tensorboardExperiment", "writeRunDataRequests"})
     for at, item in _bounded(message, "writeRunDataRequests"):
-        one = Message(item, at)
-        one.refuse_unknown_fields({"tensorboardRun", "timeSeriesData"})
-        run = _below(tx, one, "tensorboardRun", f"{path}/runs")
-        points.write(tx, run, _bounded(one, "timeSeriesData"))
+        request = Message(item, at)
+        request.refuse_unknown_fields({"tensorboardRun", "timeSeriesData"})
+        run = _below(tx, request, "tensorboardRun", f"{path}/runs")
+        points.write(tx, run, _bounded(request, "timeSeriesData"))
     return {}
 
 
@@ -158,22 +159,22 @@ def _batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[
     if len(names) > _AT_ONCE:
         raise InvalidRequest(f"time_series: at most {_AT_ONCE:,} names at once.", field="time_series")
     paths = [tx.path_of(name) or "" for name in names]
-    found = vertex_records.find_records(tx.session, tx.scope, paths)
+    records = vertex_records.find_records(tx.session, tx.scope, paths)
     by_run: defaultdict[str, list[VertexRecord]] = defaultdict(list)
     for place, name in zip(paths, names, strict=True):
-        if place not in found or not place.startswith(f"{path}/") or place.split("/")[-2] != SERIES.noun:
+        if place not in records or not place.startswith(f"{path}/") or place.split("/")[-2] != SERIES.noun:
             raise NotFound(f"The tensorboard time series {name[:500]} is not found in {tx.name_of(path)}.")
-        by_run[place.rsplit("/", 2)[0]].append(found[place])
+        by_run[place.rsplit("/", 2)[0]].append(records[place])
     runs = vertex_records.find_records(tx.session, tx.scope, list(by_run))
-    scalars = sum(one.body.get("valueType") == SCALAR for one in found.values())
+    scalars = sum(record.body.get("valueType") == SCALAR for record in records.values())
     share = min(_SCALARS, SCALAR_LIMIT // max(1, scalars))
-    budget = points.TensorBudget(TENSOR_LIMIT_BYTES, len(found) - scalars)
+    budget = points.TensorBudget(TENSOR_LIMIT_BYTES, len(records) - scalars)
     data: dict[str, dict[str, Any]] = {}
     for run, series in by_run.items():
         for is_scalar, limit in ((True, share), (False, _OTHERS)):
-            some = {one.id: one for one in series if (one.body.get("valueType") == SCALAR) == is_scalar}
+            some = {record.id: record for record in series if (record.body.get("valueType") == SCALAR) == is_scalar}
             read = points.read(tx.session, runs[run], list(some.values()), limit, budget)
-            data.update({f"{run}/{SERIES.noun}/{name}": one for name, one in read.items()})
+            data.update({f"{run}/{SERIES.noun}/{name}": record for name, record in read.items()})
     return {"timeSeriesData": [data[place] for place in dict.fromkeys(paths)]} if data else {}
 
 
@@ -205,7 +206,7 @@ def _export_series(tx: RecordTransaction, path: str, message: Message) -> dict[s
 def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message) -> list[VertexRecord]:
     """Run all requests in ``message``, or none. ``path``: the common ancestor of their parents."""
     message.refuse_unknown_fields({"parent", "requests"})
-    wanted: list[tuple[str, Message]] = []
+    places: list[tuple[str, Message]] = []
     for at, item in _bounded(message, "requests"):
         item_message = Message(item, at)
         field = camel(kind.word)
@@ -213,13 +214,13 @@ def _batch(tx: RecordTransaction, kind: RecordKind, path: str, message: Message)
         above = path if kind is RUN else _below(tx, item_message, "parent", f"{path}/runs")
         given_id = item_message.text(kind.id_parameter, 200)
         name = check_id(given_id, item_message.at(kind.id_parameter)) if given_id else ""
-        wanted.append((f"{above}/{kind.noun}/{name}", Message(item_message.raw(field) or {}, item_message.at(field))))
+        places.append((f"{above}/{kind.noun}/{name}", Message(item_message.raw(field) or {}, item_message.at(field))))
     if kind is RUN:
-        return [service.create(tx, kind, place, item_message) for place, item_message in wanted]
+        return [service.create(tx, kind, place, item_message) for place, item_message in places]
     # Locks in a fixed order, so that two requests with the same runs cannot deadlock.
-    for run in sorted({place.rsplit("/", 2)[0] for place, _ in wanted}):
+    for run in sorted({place.rsplit("/", 2)[0] for place, _ in places}):
         service.find(tx, RUN, run, locks=True)
-    return [_create_series(tx, kind, place, item_message) for place, item_message in wanted]
+    return [_create_series(tx, kind, place, item_message) for place, item_message in places]
 
 
 def _below(tx: RecordTransaction, message: Message, field: str, collection: str) -> str:

@@ -51,10 +51,10 @@ def create(call: VertexCall, raw: Any) -> str:
     )
 
 
-def view(context: AppContext, found: jobs.JobResource) -> dict[str, Any]:
-    shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
-    if JobState(found.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
-        shown["webAccessUris"] = web_access_uris(context.settings, found.job.id, found.job.spec["roles"])
+def view(context: AppContext, resource: jobs.JobResource) -> dict[str, Any]:
+    shown = {**jobs.status_of(resource, "JOB_STATE_"), **resource.row.body}
+    if JobState(resource.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
+        shown["webAccessUris"] = web_access_uris(context.settings, resource.job.id, resource.job.spec["roles"])
     return shown
 
 

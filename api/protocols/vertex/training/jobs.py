@@ -249,21 +249,21 @@ def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) 
     return JobResource(resource, job, parent, is_trial=True)
 
 
-def status_of(found: JobResource, prefix: str) -> dict[str, Any]:
+def status_of(resource: JobResource, prefix: str) -> dict[str, Any]:
     """State, error, times and labels."""
-    error = error_of(found.job)
+    error = error_of(resource.job)
     return {
-        "name": found.name,
-        "displayName": found.row.display_name,
-        "state": f"{prefix}{state_of(found.job)}",
+        "name": resource.name,
+        "displayName": resource.row.display_name,
+        "state": f"{prefix}{state_of(resource.job)}",
         **({} if error is None else {"error": error}),
         **timestamps(
-            createTime=found.row.created_at,
-            startTime=found.job.started_at,
-            endTime=found.job.finished_at,
-            updateTime=found.job.updated_at,
+            createTime=resource.row.created_at,
+            startTime=resource.job.started_at,
+            endTime=resource.job.finished_at,
+            updateTime=resource.job.updated_at,
         ),
-        **({"labels": found.row.labels} if found.row.labels else {}),
+        **({"labels": resource.row.labels} if resource.row.labels else {}),
     }
 
 
@@ -289,8 +289,8 @@ def list_jobs(
     if call.parent.location != ANY_LOCATION:
         statement = statement.where(VertexResource.location == call.parent.location)
 
-    def view_of(found: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
-        row, job = found
+    def view_of(pair: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
+        row, job = pair
         times = {
             "create_time": row.created_at,
             "start_time": job.started_at,
@@ -314,12 +314,12 @@ def list_jobs(
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def cancel(work: UnitOfWork, caller: Caller, found: JobResource) -> None:
-    verbs.lock(work.session, found.job)
-    verbs.request(work, caller, found.job, verbs.Verb.CANCEL, "")
+def cancel(work: UnitOfWork, caller: Caller, resource: JobResource) -> None:
+    verbs.lock(work.session, resource.job)
+    verbs.request(work, caller, resource.job, verbs.Verb.CANCEL, "")
 
 
-def delete(work: UnitOfWork, caller: Caller, found: JobResource) -> bool:
+def delete(work: UnitOfWork, caller: Caller, resource: JobResource) -> bool:
     """Delete an ended job; false while its last processes are being cleaned up.
 
     Raises:
@@ -328,6 +328,6 @@ def delete(work: UnitOfWork, caller: Caller, found: JobResource) -> bool:
     return verbs.delete_ended(
         work,
         caller,
-        found.job,
-        lambda: f"The resource {found.name} is in state {state_of(found.job)}; cancel it first.",
+        resource.job,
+        lambda: f"The resource {resource.name} is in state {state_of(resource.job)}; cancel it first.",
     )

@@ -47,7 +47,7 @@ def job_spec_of(call: VertexCall, order: JobOrder, table: Table) -> dict[str, An
         if pool is not None:
             roles[role], own_selector = _role(pool, table)
             selector |= own_selector
-    found: dict[str, Any] = {
+    job_spec: dict[str, Any] = {
         "name": slug(order.display_name),
         "project": call.parent.own,
         "roles": roles,
@@ -62,15 +62,15 @@ def job_spec_of(call: VertexCall, order: JobOrder, table: Table) -> dict[str, An
         "node_selector": selector,
     }
     if spec.max_wait_s is not None:
-        found["max_wait"] = spec.max_wait_s
+        job_spec["max_wait"] = spec.max_wait_s
     if spec.strategy in ("SPOT", "LOW_COST"):
-        found["priority"] = _LOW
+        job_spec["priority"] = _LOW
     if spec.base_output:
         bucket, names = open_uri(
             call.context, call.caller, spec.base_output, "base_output_directory", writes=True, table=table
         )
-        found["output"] = bucket.location(names)
-    return found
+        job_spec["output"] = bucket.location(names)
+    return job_spec
 
 
 def _role(pool: Pool, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
@@ -106,7 +106,7 @@ def _mounts(call: VertexCall, spec: CustomJobSpec, table: Table) -> list[dict[st
 
     Unknown buckets are ignored, except for packages: their names may be other text.
     """
-    found: dict[str, dict[str, Any]] = {}
+    mounts: dict[str, dict[str, Any]] = {}
     needed = {uri.split("/", 3)[2] for pool in spec.pools if pool is not None for uri in pool.program.packages}
     for name, folder in _named(spec):
         try:
@@ -117,8 +117,8 @@ def _mounts(call: VertexCall, spec: CustomJobSpec, table: Table) -> list[dict[st
                 raise
             continue
         if mount is not None:
-            found[mount["at"]] = mount
-    return list(found.values())
+            mounts[mount["at"]] = mount
+    return list(mounts.values())
 
 
 def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
@@ -205,11 +205,11 @@ def _client_path(path: str, spec: CustomJobSpec) -> str | None:
         return _FIELDS[path]
     if path == "command":  # of a job with one role
         path = f"roles.{ROLES[0]}.command"
-    found = _ROLE.fullmatch(path)
-    pool = spec.pools[ROLES.index(found["role"])] if found and ROLES.index(found["role"]) < len(spec.pools) else None
-    if found is None or pool is None:
+    match = _ROLE.fullmatch(path)
+    pool = spec.pools[ROLES.index(match["role"])] if match and ROLES.index(match["role"]) < len(spec.pools) else None
+    if match is None or pool is None:
         return None
-    rest = found["rest"] or ""
+    rest = match["rest"] or ""
     name = re.split(r"[.\[]", rest, maxsplit=1)[0]
     program = "python_package_spec" if pool.program.module else "container_spec"
     if name in _PROGRAM_FIELDS:

@@ -75,27 +75,27 @@ def create(call: VertexCall, raw: Any) -> str:
     )
 
 
-def view(found: jobs.JobResource) -> dict[str, Any]:
-    backing = found.parent.name_of(custom_jobs.COLLECTION, found.job.id)
+def view(resource: jobs.JobResource) -> dict[str, Any]:
+    backing = resource.parent.name_of(custom_jobs.COLLECTION, resource.job.id)
     return {
-        **jobs.status_of(found, "PIPELINE_STATE_"),
-        **found.row.body,
+        **jobs.status_of(resource, "PIPELINE_STATE_"),
+        **resource.row.body,
         "trainingTaskMetadata": {"backingCustomJob": backing},
-        **_model_of(found),
+        **_model_of(resource),
     }
 
 
-def _model_of(found: jobs.JobResource) -> dict[str, Any]:
+def _model_of(resource: jobs.JobResource) -> dict[str, Any]:
     """Fields of the model to upload, if any: the pipeline runs until it is registered, and fails if that fails."""
-    version = models.of_pipeline(found)
+    version = models.of_pipeline(resource)
     if version is None:
         return {}
     registered = version.registration[models.KEY]
-    if JobState(found.job.state) is not JobState.SUCCEEDED:
+    if JobState(resource.job.state) is not JobState.SUCCEEDED:
         return {"modelToUpload": registered}
     match version.state:
         case VersionState.READY:
-            name = found.parent.name_of(models.COLLECTION, version.model_id)
+            name = resource.parent.name_of(models.COLLECTION, version.model_id)
             return {"modelToUpload": {**registered, "name": name, "versionId": str(version.number)}}
         case VersionState.FAILED:
             error = error_status(FAILED_PRECONDITION, f"The model was not registered: {version.reason}")

@@ -277,12 +277,12 @@ def _plain(value: float) -> int | float:
 
 def read_env(message: Message) -> tuple[tuple[str, str], ...]:
     """Names and values of ``env``."""
-    found = []
+    variables = []
     for path, item in message.items("env"):
         variable = Message(item, path)
         variable.refuse_unknown_fields({"name", "value"})
-        found.append((variable.text("name", 256), variable.text("value")))
-    return tuple(found)
+        variables.append((variable.text("name", 256), variable.text("value")))
+    return tuple(variables)
 
 
 def in_camel_case(value: Any) -> Any:

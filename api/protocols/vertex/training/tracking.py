@@ -49,21 +49,21 @@ def environment(call: VertexCall, spec: CustomJobSpec, table: Table) -> dict[str
         for field, variable, name, shape in references:
             if not name:
                 continue
-            found = _NAME.fullmatch(name)
+            match = _NAME.fullmatch(name)
             where = f"job_spec.{field}"
-            if found is None or not shape.fullmatch(found["path"]):
+            if match is None or not shape.fullmatch(match["path"]):
                 raise InvalidRequest(f"{where}: '{name[:300]}' is not the whole name of {nouns[field]}.", field=where)
-            if (table.project(found["project"]), found["location"]) != (project, location):
+            if (table.project(match["project"]), match["location"]) != (project, location):
                 raise InvalidRequest(
                     f"{where}: '{name[:300]}' is of another project or location than the job.", field=where
                 )
             place = RecordScope(call.caller.member_of(work.session, project).project_id, location)
-            record = find_record(work.session, place, found["path"])
+            record = find_record(work.session, place, match["path"])
             if record is None or record.schema_title != schemas[field]:
                 raise NotFound(f"{where}: {name[:300]} is not found, or is not {nouns[field]}.")
             env[variable] = name
-            if found["project"] != project:
-                env["CLOUD_ML_PROJECT_ID"] = found["project"]  # so that scripts build names with the same project
+            if match["project"] != project:
+                env["CLOUD_ML_PROJECT_ID"] = match["project"]  # so that scripts build names with the same project
     return env
 
 

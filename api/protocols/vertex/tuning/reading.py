@@ -119,8 +119,12 @@ def _place(tuning: TuningRequest, path: str) -> str:
         "budget.failed_trials": "max_failed_trial_count",
         "template": "trial_job_spec",
     }
-    found = next((head for head in heads if path == head or path.startswith((f"{head}.", f"{head}["))), None)
-    return PATH if found is None else f"{PATH}.{heads[found]}{path[len(found) :] if found == 'metrics' else ''}"
+    own_head = next((head for head in heads if path == head or path.startswith((f"{head}.", f"{head}["))), None)
+    return (
+        PATH
+        if own_head is None
+        else f"{PATH}.{heads[own_head]}{path[len(own_head) :] if own_head == 'metrics' else ''}"
+    )
 
 
 # --- the study -------------------------------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
         _read_parameter(Message(item, path), tuning, {}, 0)
     if not study["parameters"]:
         raise message.missing("parameters")
-    endless = next((name for name, one in study["parameters"].items() if one["type"] == "float"), None)
+    endless = next((name for name, parameter in study["parameters"].items() if parameter["type"] == "float"), None)
     if algorithm == "GRID_SEARCH" and endless is not None:
         raise message.fault(
             "algorithm",
@@ -167,19 +171,19 @@ def _metric(message: Message) -> dict[str, str]:
 
 
 def _read_stopping(message: Message, tuning: TuningRequest) -> None:
-    given = [name for name in _RULES if message.raw(name) is not None]
-    if not given:
+    rules = [name for name in _RULES if message.raw(name) is not None]
+    if not rules:
         return
-    if len(given) > 1:
-        raise message.fault(given[1], f"conflicts with {message.at(given[0])}; give one of the two.")
-    rule = Message(message.raw(given[0]), message.at(given[0]))
+    if len(rules) > 1:
+        raise message.fault(rules[1], f"conflicts with {message.at(rules[0])}; give one of the two.")
+    rule = Message(message.raw(rules[0]), message.at(rules[0]))
     tuning.rule = rule.path.removeprefix(f"{PATH}.")
     absent = {
         "useElapsedDuration": "comparing trials by elapsed time is (steps are compared)",
         "learningRateParameterName": "learning_rate_parameter_name is",
         "updateAllStoppedTrials": "measurements that are extrapolated are",
     }
-    if given[0] == "convexAutomatedStoppingSpec":
+    if rules[0] == "convexAutomatedStoppingSpec":
         rule.refuse_unknown_fields({"maxStepCount", "minStepCount", "minMeasurementCount"}, absent=absent)
         stopping: dict[str, Any] = {"rule": "decay-curve"}
         for name, own in (("maxStepCount", "max_steps"), ("minStepCount", "min_steps")):
@@ -189,7 +193,7 @@ def _read_stopping(message: Message, tuning: TuningRequest) -> None:
         stopping["min_trials"] = (rule.whole("minMeasurementCount") or _CONVEX_MEASUREMENTS) + 1
     else:
         rule.refuse_unknown_fields(set(), absent={"useElapsedDuration": absent["useElapsedDuration"]})
-        stopping = {"rule": "median" if given[0] == "medianAutomatedStoppingSpec" else "decay-curve"}
+        stopping = {"rule": "median" if rules[0] == "medianAutomatedStoppingSpec" else "decay-curve"}
     tuning.study["stopping"] = stopping
 
 
@@ -204,14 +208,14 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
     name = message.text("parameterId", 100)
     if not name:
         raise message.missing("parameterId")
-    given = [kind for kind in _KINDS if message.raw(kind) is not None]
-    if len(given) != 1:
+    kinds = [kind for kind in _KINDS if message.raw(kind) is not None]
+    if len(kinds) != 1:
         raise InvalidRequest(
             f"{message.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and "
             f"discrete_value_spec is needed for {name}.",
             field=message.path,
         )
-    own = _values(Message(message.raw(given[0]), message.at(given[0])), given[0])
+    own = _values(Message(message.raw(kinds[0]), message.at(kinds[0])), kinds[0])
     scale = message.enum("scaleType", _SCALES)
     if own["type"] == "categorical" and scale != _SCALES[0]:
         raise message.fault("scaleType", f"leave it unset for the CATEGORICAL parameter {name}.")
@@ -273,8 +277,8 @@ def _values(message: Message, kind: str) -> dict[str, Any]:
 def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str, str], depth: int) -> None:
     message.refuse_unknown_fields({"parameterSpec", *_CONDITIONS})
     name, kind = parent
-    given = [condition for condition in _CONDITIONS if message.raw(condition) is not None]
-    if len(given) != 1 or _CONDITIONS[given[0]] != kind:
+    conditions = [condition for condition in _CONDITIONS if message.raw(condition) is not None]
+    if len(conditions) != 1 or _CONDITIONS[conditions[0]] != kind:
         needed = next((condition for condition, own in _CONDITIONS.items() if own == kind), None)
         if needed is None:
             raise InvalidRequest(
@@ -285,7 +289,7 @@ def _read_conditional(message: Message, tuning: TuningRequest, parent: tuple[str
             f"{name} is {kind.upper()}.",
             field=message.path,
         )
-    condition = Message(message.raw(given[0]), message.at(given[0]))
+    condition = Message(message.raw(conditions[0]), message.at(conditions[0]))
     condition.refuse_unknown_fields({"values"})
     values: list[Any]
     if kind == "categorical":
@@ -303,7 +307,7 @@ def _plain(value: float) -> int | float:
 
 
 def _count(message: Message, name: str) -> int:
-    found = message.whole(name)
-    if found <= 0:
-        raise message.fault(name, f"must be above 0, and is {found}.")
-    return found
+    count = message.whole(name)
+    if count <= 0:
+        raise message.fault(name, f"must be above 0, and is {count}.")
+    return count

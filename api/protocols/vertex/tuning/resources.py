@@ -158,8 +158,8 @@ def _studies(session: Session, call: VertexCall, what: str, *, is_deleted: bool 
         Study.project_id == member.project_id,
         Study.deleted_at.is_not(None) if is_deleted else Study.deleted_at.is_(None),
     )
-    wanted = call.parent.location
-    return query.where(location.is_not(None) if wanted == ANY_LOCATION else location == wanted)
+    here = call.parent.location
+    return query.where(location.is_not(None) if here == ANY_LOCATION else location == here)
 
 
 def _find(session: Session, call: VertexCall, resource_id: str, role: Role, what: str) -> Study:
