@@ -25,6 +25,9 @@ _JSON: Final = "application/json"
 class ConditionNotMet(Conflict):
     """A precondition such as ``ifGenerationMatch`` failed: the object changed since the client read it."""
 
+    def __init__(self, sentence: str = "At least one of the pre-conditions you specified did not hold.") -> None:
+        super().__init__(sentence)
+
 
 class NotChanged(ConditionNotMet):
     """The client already has the current content (HTTP 304)."""

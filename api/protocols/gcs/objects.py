@@ -12,13 +12,13 @@ from api.files import media_type_of
 from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.buckets import Bucket, object_path
 from api.protocols.gcs.checksums import Checksums, checksums_of
+from api.protocols.kit.json_values import timestamp
 from core.domain.errors import NotFound
 from core.storage.tree import LeavesVolume, TreeEntry
 
 # A checksum needs all bytes: larger files have checksums only in the response to their upload.
 CHECKSUM_LIMIT_BYTES: Final = 64 * 2**20
 METAGENERATION: Final = 1  # metadata never changes without the object
-_NOT_HELD: Final = "At least one of the pre-conditions you specified did not hold."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Preconditions:
         self._demand_match(entry)
         own = 0 if entry is None else generation_of(entry)
         if self.not_match == own or (self.meta_not_match is not None and entry is None) or self._is_known_by_meta:
-            raise ConditionNotMet(_NOT_HELD)
+            raise ConditionNotMet
 
     def demand_bucket(self) -> None:
         """As ``demand_read``, for a bucket, which has no generations."""
         if self.meta_match not in (None, METAGENERATION):
-            raise ConditionNotMet(_NOT_HELD)
+            raise ConditionNotMet
         if self._is_known_by_meta:
             raise NotChanged("Not modified.")
 
@@ -66,9 +66,9 @@ class Preconditions:
     def _demand_match(self, entry: TreeEntry | None) -> None:
         own = 0 if entry is None else generation_of(entry)
         if self.match is not None and self.match != own:
-            raise ConditionNotMet(_NOT_HELD)
+            raise ConditionNotMet
         if self.meta_match is not None and (entry is None or self.meta_match != METAGENERATION):
-            raise ConditionNotMet(_NOT_HELD)
+            raise ConditionNotMet
 
 
 def generation_of(entry: TreeEntry) -> int:
@@ -143,9 +143,7 @@ def delete_object(bucket: Bucket, name: str, condition: Preconditions) -> None:
 
 def object_view(bucket: Bucket, name: str, entry: TreeEntry, sums: Checksums | None, *, url: str) -> dict[str, Any]:
     """The object resource. ``url``: this server's base URL. ``sums``: ``None`` if unknown."""
-    changed = (
-        datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
+    changed = timestamp(datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC), "milliseconds")
     generation = str(generation_of(entry))
     place = f"{bucket.name}/o/{quote(name, safe='')}"
     hashes = {} if sums is None else {"crc32c": sums.crc32c, "md5Hash": sums.md5}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from api.protocols.kit.errors import NotServed, refuse_unknown
+from api.protocols.kit.errors import not_served, refuse_unknown
 from core.domain.errors import InvalidRequest
 
 # Ignored: they set only the response's layout, or accounting. ``project`` is Google's; buckets here have none.
@@ -81,7 +81,6 @@ def refuse_unknown_parameters(query: Mapping[str, str], headers: Mapping[str, st
         {*served, *_IDLE, *_CHOICES},
         ABSENT,
         empty=("", "0", "false"),
-        not_served=not_served,
         unknown=lambda name: InvalidRequest(
             f'Unknown name "{name[:100]}": this request has no such parameter; leave it out.', field=name[:100]
         ),
@@ -90,12 +89,6 @@ def refuse_unknown_parameters(query: Mapping[str, str], headers: Mapping[str, st
         for head, what in _HEADERS.items():
             if name.lower().startswith(head):
                 raise not_served(name, what)
-
-
-def not_served(name: str, what: str) -> NotServed:
-    """``what``: such as "retention is", with an alternative after a semicolon if leaving it out is not the advice."""
-    thing, _, advice = what.partition("; ")
-    return NotServed(f"{name}: {thing} not served by this platform; {advice or 'leave it out'}.", field=name)
 
 
 # --- metadata of objects ---------------------------------------------------------------------------------------------
@@ -139,7 +132,6 @@ def demand_served(metadata: Mapping[str, Any], bucket: str) -> None:
         _SERVED | _OUTPUT,
         _ABSENT,
         empty=(None, "", False, [], {}),
-        not_served=not_served,
         unknown=lambda name: InvalidRequest(
             f'Invalid JSON payload received. Unknown name "{name[:100]}": Cannot find field.', field=name[:100]
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
@@ -10,7 +11,7 @@ from fastapi import Depends, Query, Request
 from api.http.routing import content_length
 from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.objects import Preconditions, etag_of
-from api.protocols.gcs.parameters import not_served
+from api.protocols.kit.errors import not_served
 from core.domain.errors import InvalidRequest
 from core.storage.tree import TreeEntry
 
@@ -27,9 +28,7 @@ def _condition(
 
 
 def _object_condition(condition: UploadCondition, generation: _Number = None) -> Preconditions:
-    return Preconditions(
-        condition.match, condition.not_match, condition.meta_match, condition.meta_not_match, generation=generation
-    )
+    return replace(condition, generation=generation)
 
 
 def _of_bucket(
@@ -51,7 +50,7 @@ def demand_etag(headers: Mapping[str, str], entry: TreeEntry) -> None:
     Raises ``ConditionNotMet``, or its subclass ``NotChanged`` if the client is up to date.
     """
     if "if-match" in headers and not _names(headers["if-match"], entry):
-        raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.")
+        raise ConditionNotMet
     if "if-none-match" in headers and _names(headers["if-none-match"], entry):
         raise NotChanged("Not modified.")
 

@@ -35,25 +35,33 @@ def parse_request(model: type[Model], fields: Mapping[str, Any], where: str) -> 
         raise InvalidRequest(f"{where}: {path}: {message}.", field=path) from None
 
 
+def not_served(name: str, what: str) -> NotServed:
+    """The error for a field or parameter. ``what``: such as "retention is", with an alternative after a semicolon if
+    leaving it out is not the advice.
+    """
+    thing, _, advice = what.partition("; ")
+    return NotServed(f"{name}: {thing} not served by this platform; {advice or 'leave it out'}.", field=name)
+
+
 def refuse_unknown(
     sent: Mapping[str, Any],
     served: Collection[str],
-    absent: Mapping[str, str] | None = None,
+    absent: Mapping[str, str],
     *,
     empty: Collection[Any] = (),
-    not_served: Callable[[str, str], NotServed] | None = None,
+    refusal: Callable[[str, str], NotServed] = not_served,
     unknown: Callable[[str], InvalidRequest],
 ) -> None:
     """Refuse the first field or parameter that is not in ``served``: it would be ignored silently.
 
     Args:
-        absent: what only the foreign API has -> its description, for the error ``not_served``.
+        absent: what only the foreign API has -> its description, for the error ``refusal``.
         empty: values with which a field in ``absent`` asks for nothing.
     """
     for name, value in sent.items():
         if name in served:
             continue
-        if not_served is None or absent is None or name not in absent:
+        if name not in absent:
             raise unknown(name)
         if value not in empty:
-            raise not_served(name, absent[name])
+            raise refusal(name, absent[name])

@@ -74,6 +74,7 @@ def _demand_served(request: Request, *more: str) -> None:
     refuse_unknown(
         request.query_params,
         {*_SERVED_QUERY, *more},
+        {},
         unknown=lambda name: InvalidRequest(
             f"{name[:100]}: this parameter is not served by this platform; leave it out."
         ),

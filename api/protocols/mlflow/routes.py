@@ -6,6 +6,8 @@ Not part of our OpenAPI document: MLflow defines and versions it. Below ``/mlflo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
@@ -51,7 +53,7 @@ from api.protocols.mlflow.schemas import (
     UpdateRun,
 )
 from api.protocols.mlflow.search import next_page, search_experiments, search_runs
-from core.db.tables import Project
+from core.db.tables import MlflowRun, Project
 from core.domain.errors import Forbidden, NotFound
 
 API: Final = "/mlflow/api/2.0/mlflow"
@@ -197,8 +199,7 @@ async def log_batch(sent: LogBatch, script: Script, context: AppContextDep) -> R
 
 @router.post(f"{API}/runs/delete-tag")
 def delete_tag(sent: DeleteTag, script: Script, context: AppContextDep) -> Response:
-    with context.write() as work:
-        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+    with _locked_row(context, script, sent) as row:
         if sent.key not in row.tags:
             raise NotFound(f"No tag with name: {sent.key} in run with id {sent.run}.")
         row.tags = {key: value for key, value in row.tags.items() if key != sent.key}
@@ -207,8 +208,7 @@ def delete_tag(sent: DeleteTag, script: Script, context: AppContextDep) -> Respo
 
 @router.post(f"{API}/runs/log-inputs")
 def log_inputs(sent: LogInputs, script: Script, context: AppContextDep) -> Response:
-    with context.write() as work:
-        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+    with _locked_row(context, script, sent) as row:
         datasets = [item.model_dump(by_alias=True, exclude_none=True) for item in sent.datasets]
         models = [item.model_dump() for item in sent.models]
         inputs = {name: list(row.inputs.get(name, [])) for name in ("datasets", "models")}
@@ -220,8 +220,7 @@ def log_inputs(sent: LogInputs, script: Script, context: AppContextDep) -> Respo
 
 @router.post(f"{API}/runs/outputs")
 def log_outputs(sent: LogOutputs, script: Script, context: AppContextDep) -> Response:
-    with context.write() as work:
-        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+    with _locked_row(context, script, sent) as row:
         models = [item.model_dump() for item in sent.models]
         row.outputs = bounded_inputs([*row.outputs, *(item for item in models if item not in row.outputs)], "outputs")
     return answer({})
@@ -230,10 +229,16 @@ def log_outputs(sent: LogOutputs, script: Script, context: AppContextDep) -> Res
 @router.post(f"{API}/runs/log-model")
 def log_model(sent: LogModel, script: Script, context: AppContextDep) -> Response:
     """Called by clients before MLflow 3 after the upload of a model."""
-    with context.write() as work:
-        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+    with _locked_row(context, script, sent) as row:
         append_model_history(row, sent.model_json)
     return answer({})
+
+
+@contextmanager
+def _locked_row(context: AppContext, script: Script, sent: OfRun) -> Iterator[MlflowRun]:
+    """The run's row in a transaction that changes it."""
+    with context.write() as work:
+        yield lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
 
 
 def _log(sent: LogBatch, script: Script, context: AppContext) -> Response:

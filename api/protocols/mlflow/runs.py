@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
-from api.protocols.kit.json_values import milliseconds
+from api.protocols.kit.json_values import from_milliseconds, milliseconds
 from api.protocols.mlflow.callers import ReadScope, ScriptAttempt, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
@@ -207,7 +207,7 @@ def create_run(work: UnitOfWork, attempt: ScriptAttempt, sent: CreateRun) -> Run
         tags={**tags, "mlflow.runName": name},
         inputs={},
         outputs=[],
-        started_at=work.now if sent.start_time is None else at_ms(sent.start_time),
+        started_at=work.now if sent.start_time is None else from_milliseconds(sent.start_time),
     )
     work.session.add(row)
     work.session.flush()
@@ -225,7 +225,7 @@ def update_run(work: UnitOfWork, run: RunFacts, sent: UpdateRun) -> None:
     if run.is_made_by_script and sent.status is not None:
         row.status = parse_status(sent.status)
         is_over = row.status not in ("RUNNING", "SCHEDULED")
-        row.ended_at = None if not is_over else work.now if sent.end_time is None else at_ms(sent.end_time)
+        row.ended_at = None if not is_over else work.now if sent.end_time is None else from_milliseconds(sent.end_time)
 
 
 def set_params(row: MlflowRun | MlflowModel, params: Iterable[Param]) -> None:
@@ -273,10 +273,6 @@ def bounded_inputs(value: Any, what: str) -> Any:
     if len(orjson.dumps(value)) > _BYTES_OF_RUN:
         raise InvalidRequest(f"The {what} of a run take at most {_BYTES_OF_RUN // 2**10} KiB.", field=what)
     return value
-
-
-def at_ms(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def parse_status(status: str | int) -> str:

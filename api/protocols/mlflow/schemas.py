@@ -5,11 +5,11 @@ Limits are MLflow's own: https://github.com/mlflow/mlflow/blob/v3.17.2/mlflow/ut
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from api.protocols.kit.json_values import read_double
 from core.domain.metrics.points import NAME_LIMIT, STEP_LIMIT, TIME_LIMIT_MS, name_fault
 
 _KEY: Final = 250
@@ -21,15 +21,7 @@ _METRICS: Final = 1_000
 _PAIRS: Final = 100
 _PATH: Final = 4_096
 
-_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _number(value: Any) -> Any:
-    """Protocol buffers write NaN and infinities as text."""
-    return _NUMBERS.get(value, value) if isinstance(value, str) else value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(read_double)]
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Key = Annotated[str, Field(min_length=1, max_length=_KEY)]
 Time = Annotated[int, Field(ge=0, le=TIME_LIMIT_MS)]

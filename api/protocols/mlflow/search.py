@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import case, exists, func, select
 from sqlalchemy.orm import Session
 
-from api.protocols.kit.json_values import milliseconds
+from api.protocols.kit.json_values import from_milliseconds, milliseconds
 from api.protocols.kit.paging import page_token, token_offset
 from api.protocols.mlflow.callers import ReadScope
 from api.protocols.mlflow.filters import (
@@ -27,7 +27,7 @@ from api.protocols.mlflow.filters import (
     parse_order,
 )
 from api.protocols.mlflow.metrics import last_values
-from api.protocols.mlflow.runs import RunFacts, artifact_uri, at_ms, experiment_view, facts_of, run_query, run_view
+from api.protocols.mlflow.runs import RunFacts, artifact_uri, experiment_view, facts_of, run_query, run_view
 from api.protocols.mlflow.schemas import SearchModels, SearchPage, SearchRuns
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
@@ -168,7 +168,7 @@ def _times(column: Any, item: Comparison) -> Iterator[Any]:
     value = item.value
     if not 0 <= value < TIME_LIMIT_MS or value != int(value):
         return  # outside the database's range, or fractional: evaluated only in Python
-    at, next_at = at_ms(int(value)), at_ms(int(value) + 1)
+    at, next_at = from_milliseconds(int(value)), from_milliseconds(int(value) + 1)
     if item.sign in (">=", "="):
         yield column >= at
     if item.sign in ("<=", "="):

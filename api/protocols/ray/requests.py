@@ -167,7 +167,7 @@ def _refuse_unknown_fields(
         raw,
         served,
         absent,
-        not_served=lambda name, what: NotServed(f"{at(name)} {what}.", field=at(name)),
+        refusal=lambda name, what: NotServed(f"{at(name)} {what}.", field=at(name)),
         unknown=lambda name: InvalidRequest(
             f"{at(name)} is not known to this platform, which serves what Ray 2.60 sends; leave it out.", field=at(name)
         ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from api.protocols.kit.json_values import parse_timestamp
 from api.protocols.kit.lexer import COMPARISONS, Lexer
 from api.protocols.vertex.proto import camel, snake
 from core.domain.errors import InvalidRequest
@@ -198,12 +199,9 @@ def choice_test(name: str, choices: Collection[str]) -> TestFactory:
 
 
 def _time(name: str, sign: str, value: str) -> Predicate:
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise bad_filter(f"{value[:40]!r} is no time; write it like 2026-01-31T12:00:00Z") from None
-    if moment.tzinfo is None:
-        raise bad_filter(f"{value[:40]!r} has no zone; write it like 2026-01-31T12:00:00Z")
+    moment = parse_timestamp(value)
+    if moment is None:
+        raise bad_filter(f"{value[:40]!r} is no time with a zone; write it like 2026-01-31T12:00:00Z")
     if sign not in COMPARISONS:
         raise bad_filter(f"{name} is compared by {', '.join(COMPARISONS)}, not by {sign}")
     return lambda read: compare(read(name), sign, moment)

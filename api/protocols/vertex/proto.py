@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from api.protocols.kit.errors import NotServed, refuse_unknown
+from api.protocols.kit.errors import not_served, refuse_unknown
 from api.protocols.kit.field_mask import mask_paths
 from api.protocols.kit.json_values import shortened
 from core.domain.errors import InvalidRequest
@@ -52,9 +52,7 @@ class Message:
             served,
             absent or {},
             empty=(False, 0, "", [], {}),
-            not_served=lambda name, what: NotServed(
-                f"{self.at(name)}: {what} not served by this platform; leave it out."
-            ),
+            refusal=lambda name, what: not_served(self.at(name), what),
             unknown=lambda name: InvalidRequest(
                 f"Invalid JSON payload received. Unknown name \"{snake(name)[:100]}\" at '{self.path}': Cannot find "
                 "field.",

@@ -117,7 +117,6 @@ def _refuse_unknown_parameters(query: Mapping[str, str], served: Collection[str]
         {*served, *_IDLE, *_FORMATS},
         _ABSENT,
         empty=("", "0", "false"),
-        not_served=lambda name, what: NotServed(f"{name}: {what} not served by this platform here; leave it out."),
         unknown=lambda name: InvalidRequest(
             f'Invalid JSON payload received. Unknown name "{name[:100]}": Cannot bind query parameter.',
             field=name[:100],

@@ -125,7 +125,7 @@ class SingleRequestUpload:
         try:
             self._file.__exit__(kind, error, trace)
         except FileExistsError:
-            raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
+            raise ConditionNotMet from None
 
     def entry(self) -> TreeEntry:
         return find_object(self._bucket, self._target.name)
@@ -312,7 +312,7 @@ class ResumedUpload:
         try:
             self._bucket.tree().publish(self._path, tree, path, replaces=not target.condition.must_be_new)
         except FileExistsError:
-            raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
+            raise ConditionNotMet from None
         self._bucket.tree().delete(f"{self._path}{_TOTAL}")
         return find_object(self._bucket, target.name), sums
 

@@ -37,7 +37,7 @@ def _show_contexts(tx: RecordTransaction, records: list[VertexRecord]) -> list[d
     parents = vertex_records.above(tx.session, records, "child")
     shown = []
     for record in records:
-        names = [_name(tx, parent) for parent in parents[record.id]]
+        names = [tx.name_of_record(parent) for parent in parents[record.id]]
         shown.append({**service.view(tx, record), **({"parentContexts": names} if names else {})})
     return shown
 
@@ -60,7 +60,10 @@ def _add_children(tx: RecordTransaction, path: str, message: Message) -> dict[st
     over = _all_above(tx, context)
     for child in children:
         if child.id in over:
-            raise Conflict(f"{_name(tx, child)} is above {_name(tx, context)} already; it cannot be its child, too.")
+            raise Conflict(
+                f"{tx.name_of_record(child)} is above {tx.name_of_record(context)} already; it cannot be its child, "
+                "too."
+            )
         vertex_records.link(tx.session, context, child, "child", tx.work.now)
     return {}
 
@@ -132,8 +135,8 @@ def _graph(
         "executions": [service.view(tx, record) for record in executions],
         "events": [
             {
-                "artifact": _name(tx, known[row.child_id]),
-                "execution": _name(tx, by_id[row.parent_id]),
+                "artifact": tx.name_of_record(known[row.child_id]),
+                "execution": tx.name_of_record(by_id[row.parent_id]),
                 "type": row.kind.upper(),
                 "eventTime": timestamp(row.created_at),
             }
@@ -145,8 +148,9 @@ def _graph(
 
 def _too_many(tx: RecordTransaction, subject: VertexRecord, what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{_name(tx, subject)} is too large for one answer: more than {GRAPH_LIMIT:,} {what}. List its executions and "
-        "artifacts in pages, with the filter in_context(…), and ask for the inputs and outputs of each execution."
+        f"{tx.name_of_record(subject)} is too large for one answer: more than {GRAPH_LIMIT:,} {what}. List its "
+        "executions and artifacts in pages, with the filter in_context(…), and ask for the inputs and outputs of each "
+        "execution."
     )
 
 
@@ -182,11 +186,7 @@ def _all_above(tx: RecordTransaction, context: VertexRecord) -> set[str]:
         ids.update(record.id for record in level)
         if not level:
             return ids
-    raise Conflict(f"{_name(tx, context)} is nested {_NESTED} contexts deep, which is the limit.")
-
-
-def _name(tx: RecordTransaction, record: VertexRecord) -> str:
-    return tx.name_of(f"{record.collection}/{record.name}")
+    raise Conflict(f"{tx.name_of_record(context)} is nested {_NESTED} contexts deep, which is the limit.")
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class _Batch:
                 case "update_time":
                     return row.updated_at
                 case "name":
-                    return self.tx.name_of(f"{row.collection}/{row.name}")
+                    return self.tx.name_of_record(row)
                 case "labels" | "metadata":
                     return fields.get(name, {})
                 case "parent_contexts":
@@ -176,10 +176,7 @@ class _Batch:
         return self._names(vertex_records.above(self.tx.session, self.rows, "member"))
 
     def _names(self, linked: dict[str, list[VertexRecord]]) -> dict[str, frozenset[str]]:
-        return {
-            row_id: frozenset(self.tx.name_of(f"{other.collection}/{other.name}") for other in others)
-            for row_id, others in linked.items()
-        }
+        return {row_id: frozenset(map(self.tx.name_of_record, others)) for row_id, others in linked.items()}
 
 
 def _order(text: str) -> Keyset:

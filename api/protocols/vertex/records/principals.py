@@ -13,6 +13,7 @@ from api.auth import Caller, Role, Scope, attempt_or_caller
 from api.protocols.mlflow.callers import ScriptAccess, ScriptAttempt
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from core.db.repositories.vertex_records import RecordScope
+from core.db.tables import VertexRecord
 from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
 
@@ -38,6 +39,9 @@ class RecordTransaction:
     def name_of(self, path: str) -> str:
         """The full resource name for ``path``."""
         return self.parent.name_of(path)
+
+    def name_of_record(self, record: VertexRecord) -> str:
+        return self.name_of(f"{record.collection}/{record.name}")
 
     def path_of(self, name: str) -> str | None:
         """The path in a full resource name; ``None`` if it is of another project or location."""

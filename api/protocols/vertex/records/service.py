@@ -103,7 +103,7 @@ def remove(tx: RecordTransaction, kind: RecordKind, path: str) -> None:
 def view(tx: RecordTransaction, record: VertexRecord) -> dict[str, Any]:
     """The resource in JSON."""
     return {
-        "name": tx.name_of(f"{record.collection}/{record.name}"),
+        "name": tx.name_of_record(record),
         **{name: value for name, value in fields_of(record).items() if value not in ("", None)},
         "etag": etag_of(record),
         "createTime": timestamp(record.created_at),

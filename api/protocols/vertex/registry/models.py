@@ -142,9 +142,7 @@ def _valid(kind: Any, value: str, where: str) -> None:
 def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
     """Register the job's model once the job succeeds; call in the transaction that submits the job."""
     job = work.session.get_one(Job, job_id)
-    parent = demand_parent(work.session, job.project_id, upload)
-    name = free_name(work.session, job.project_id, upload) if parent is None else parent.name
-    metadata = version_metadata(upload, is_first=parent is None or not models.has_versions(work.session, parent.id))
+    name, metadata = place_of(work.session, job.project_id, upload)
     version = versions.register_from_job(
         work.session,
         work.now,
@@ -156,12 +154,27 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
         metadata=metadata,
         when_done=True,
     )
+    store_fields(work, version, upload)
+
+
+def place_of(session: Session, project_id: str, upload: Upload) -> tuple[str, VersionMetadata]:
+    """The name of the model that gets the version, and the version's metadata. Raises ``NotFound``, ``Conflict``."""
+    parent = _parent_of(session, project_id, upload)
+    name = _free_name(session, project_id, upload) if parent is None else parent.name
+    # In Vertex AI the first version of a model always is its default.
+    is_first = parent is None or not models.has_versions(session, parent.id)
+    aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
+    return name, VersionMetadata(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
+
+
+def store_fields(work: UnitOfWork, version: ModelVersion, upload: Upload) -> None:
+    """Store the client's fields with the new version."""
     version.registration = {**version.registration, KEY: upload.body}
     work.session.flush()
     work.notify(TOPIC_MODELS)
 
 
-def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | None:
+def _parent_of(session: Session, project_id: str, upload: Upload) -> Model | None:
     """The model that gets a new version; ``None``: a new model. Raises ``NotFound``."""
     if not upload.parent:
         return None
@@ -171,7 +184,7 @@ def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | 
     return model
 
 
-def free_name(session: Session, project_id: str, upload: Upload) -> str:
+def _free_name(session: Session, project_id: str, upload: Upload) -> str:
     """An unused name for a new model. Vertex AI's display names need not be unique, our names must be.
 
     Version numbers of a name continue after its model was deleted, so names that were ever used are avoided: a new
@@ -200,12 +213,6 @@ def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
     if model is not None and model.project_id == project_id and model.deleted_at is None:
         return model
     return models.find_model(session, project_id, model_id)
-
-
-def version_metadata(upload: Upload, *, is_first: bool) -> VersionMetadata:
-    """In Vertex AI the first version of a model always is its default."""
-    aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
-    return VersionMetadata(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
 
 
 def of_pipeline(resource: jobs.JobResource) -> ModelVersion | None:

@@ -26,7 +26,6 @@ from api.protocols.vertex.long_running import (
 from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
-from core.db.repositories import models as rows
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.model_versions import VersionState
@@ -35,7 +34,6 @@ from core.registry.sources import UploadedSource, find_below
 from core.storage.registry import demand_room
 from core.storage.tree import Tree
 from core.storage.volumes import tree_of
-from core.wakeups import TOPIC_MODELS
 
 OPERATION: Final = "upload"
 _NAME: Final = 63
@@ -66,8 +64,7 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
     uploaded = _find_files(call.context, call.caller, model_message)
     with call.context.write() as work:
         member = call.member_of(work.session, "member", verb="models.upload")
-        above = models.demand_parent(work.session, member.project_id, requested)
-        name = above.name if above is not None else models.free_name(work.session, member.project_id, requested)
+        name, metadata = models.place_of(work.session, member.project_id, requested)
         version = versions.register_upload(
             work.session,
             work.now,
@@ -76,13 +73,9 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
             by_of(call.caller),
             uploaded,
             volume=call.context.settings.default_volume,
-            metadata=models.version_metadata(
-                requested, is_first=above is None or not rows.has_versions(work.session, above.id)
-            ),
+            metadata=metadata,
         )
-        version.registration = {**version.registration, models.KEY: requested.body}
-        work.session.flush()
-        work.notify(TOPIC_MODELS)
+        models.store_fields(work, version, requested)
         return view_of(call.parent, version)
 
 

@@ -11,13 +11,20 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
 from sqlalchemy.orm import Session
 
-from api.protocols.kit.json_values import json_double, milliseconds, timestamp
+from api.protocols.kit.json_values import (
+    from_milliseconds,
+    json_double,
+    milliseconds,
+    parse_timestamp,
+    read_double,
+    timestamp,
+)
 from api.protocols.vertex.metadata.runs import copy_metrics
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
@@ -209,10 +216,8 @@ def _add_scalar(point: Message, points: Points, now: datetime) -> None:
 
 def _double(message: Message, name: str) -> float:
     """A double in proto3 JSON: NaN and infinities are text."""
-    raw = message.raw(name)
-    if raw in ("NaN", "Infinity", "-Infinity"):
-        return float(raw)
-    return message.number(name)
+    value = read_double(message.raw(name))
+    return value if isinstance(value, float) and not math.isfinite(value) else message.number(name)
 
 
 def _tensor(point: Message, name: str, now: datetime) -> NewMetricObject:
@@ -240,7 +245,7 @@ def _blobs(point: Message, name: str, now: datetime) -> NewMetricObject:
             blob = Message(item, at)
             blob.refuse_unknown_fields(
                 {"id"},
-                absent={"data": "blobs lie in the TensorBoard's bucket (blob_storage_path_prefix); data here are"},
+                absent={"data": "data of blobs are; put them into the TensorBoard's bucket (blob_storage_path_prefix)"},
             )
             ids.append(blob.text("id", 128))
     data = orjson.dumps(ids)
@@ -260,11 +265,8 @@ def _ms(point: Message, now: datetime) -> int:
     text = point.text("wallTime", 60)
     if not text:
         return milliseconds(now)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
+    at = parse_timestamp(text)
+    if at is None:
         raise point.fault("wallTime", f"{text[:60]!r} is no time; write it like 2026-01-31T12:00:00Z.")
     ms = math.floor(at.timestamp() * 1000)
     if not 0 <= ms < TIME_LIMIT_MS:
@@ -273,7 +275,7 @@ def _ms(point: Message, now: datetime) -> int:
 
 
 def _time(ms: int) -> str:
-    return timestamp(datetime.fromtimestamp(ms / 1000, UTC))
+    return timestamp(from_milliseconds(ms))
 
 
 def _scalars(points: Points) -> list[dict[str, Any]]:

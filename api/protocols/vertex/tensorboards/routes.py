@@ -112,7 +112,7 @@ def _create_series(tx: RecordTransaction, kind: RecordKind, path: str, message: 
             own_type = existing.body.get("valueType")
             raise AlreadyExists(
                 f"The run has a time series {existing.display_name!r} of type {own_type} already: "
-                f"{tx.name_of(f'{existing.collection}/{existing.name}')}."
+                f"{tx.name_of_record(existing)}."
             )
         if existing is not None:
             return existing
