@@ -17,6 +17,9 @@ from api.protocols.kit.json_values import shortened
 from core.domain.errors import InvalidRequest
 
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
+# Output-only fields of most resources; a client may send them back.
+OUTPUT_ONLY: Final = frozenset({"name", "etag", "createTime", "updateTime", "satisfiesPzs", "satisfiesPzi"})
+_NEVER_SERVED: Final = {"encryptionSpec": "encryption by keys of one's own is"}
 _LONGEST_S: Final = 315_576_000_000  # google.protobuf.Duration, in seconds
 
 
@@ -50,7 +53,7 @@ class Message:
         refuse_unknown(
             self._fields,
             served,
-            absent or {},
+            {**_NEVER_SERVED, **(absent or {})},
             empty=(False, 0, "", [], {}),
             refusal=lambda name, what: not_served(self.at(name), what),
             unknown=lambda name: InvalidRequest(
@@ -151,6 +154,12 @@ class Message:
         if not self.has(name):
             raise self.missing(name)
         return Message(self._fields[name], self.at(name))
+
+    def part(self, name: str, served: Collection[str], absent: Mapping[str, str] | None = None) -> Message:
+        """The message of a field, empty if it was left out. Refuses unknown fields in it."""
+        message = Message(self._fields[name] if self.has(name) else {}, self.at(name))
+        message.refuse_unknown_fields(served, absent=absent)
+        return message
 
     def items(self, name: str) -> list[tuple[str, Any]]:
         """(path, item) of a list."""

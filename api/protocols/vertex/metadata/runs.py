@@ -30,7 +30,7 @@ STORE: Final = RecordKind(
     {"description": text(10_000)},
     limit=100,
     output=frozenset({"state"}),
-    absent={"encryptionSpec": "encryption by keys of one's own is", "dataplexConfig": "Dataplex is"},
+    absent={"dataplexConfig": "Dataplex is"},
     message="MetadataStore",
     is_slow=True,
 )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from api.protocols.vertex.proto import Message, camel
+from api.protocols.vertex.proto import OUTPUT_ONLY, Message, camel
 from core.domain.errors import InvalidRequest
 
 FieldParser = Callable[[Message, str], Any]
@@ -18,8 +18,6 @@ FieldParser = Callable[[Message, str], Any]
 _METADATA_LIMIT: Final = 200_000  # bytes, as the real API has it
 _LABELS: Final = 64
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# Output-only fields; a client may send them back.
-_OUTPUT: Final = frozenset({"name", "etag", "createTime", "updateTime"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def read_fields(kind: RecordKind, message: Message, only: frozenset[str] | None 
 
     Raises ``InvalidRequest`` or ``NotServed``.
     """
-    message.refuse_unknown_fields({*kind.fields, *_OUTPUT, *kind.output}, absent=kind.absent)
+    message.refuse_unknown_fields({*kind.fields, *OUTPUT_ONLY, *kind.output}, absent=kind.absent)
     fields = {}
     for name, read in kind.fields.items():
         if only is not None and name not in only:

@@ -30,7 +30,7 @@ from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
 from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page, read_order
-from api.protocols.vertex.proto import Message
+from api.protocols.vertex.proto import OUTPUT_ONLY, Message
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs
 from core.db.engine import AnyRow
@@ -56,32 +56,16 @@ _STORED_FIELDS: Final = (
     "metadata",
     "metadataSchemaUri",
 )
-# Output-only fields; a client may send them back.
-_OUTPUT_ONLY: Final = frozenset(
-    {
-        "name",
-        "versionId",
-        "versionCreateTime",
-        "versionUpdateTime",
-        "supportedExportFormats",
-        "trainingPipeline",
-        "supportedDeploymentResourcesTypes",
-        "supportedInputStorageFormats",
-        "supportedOutputStorageFormats",
-        "createTime",
-        "updateTime",
-        "deployedModels",
-        "etag",
-        "modelSourceInfo",
-        "originalModelInfo",
-        "metadataArtifact",
-        "satisfiesPzs",
-        "satisfiesPzi",
-    }
-)
-SERVED: Final = {*_STORED_FIELDS, "labels", "versionAliases", "artifactUri", *_OUTPUT_ONLY}
+# Output-only fields of models; a client may send them back.
+_VERSION_OUTPUT: Final = {"versionId", "versionCreateTime", "versionUpdateTime", "trainingPipeline", "deployedModels"}
+_SUPPORTED_OUTPUT: Final = {
+    f"supported{what}"
+    for what in ("ExportFormats", "DeploymentResourcesTypes", "InputStorageFormats", "OutputStorageFormats")
+}
+_ORIGIN_OUTPUT: Final = {"modelSourceInfo", "originalModelInfo", "metadataArtifact"}
+_OUTPUT: Final = OUTPUT_ONLY | _VERSION_OUTPUT | _SUPPORTED_OUTPUT | _ORIGIN_OUTPUT
+SERVED: Final = {*_STORED_FIELDS, "labels", "versionAliases", "artifactUri", *_OUTPUT}
 ABSENT: Final = {
-    "encryptionSpec": "encryption by keys of one's own is",
     "explanationSpec": "explanations are",
     "pipelineJob": "pipelines are",
     "baseModelSource": "base models are",
@@ -116,8 +100,7 @@ def read_upload(message: Message, *, model_id: str, parent: str, where: str = "t
     """
     message.refuse_unknown_fields(SERVED, absent=ABSENT)
     read_container(message)
-    if (schemata := message.message("predictSchemata")) is not None:
-        schemata.refuse_unknown_fields({"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
+    message.part("predictSchemata", {"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
     common = jobs.read_common(message)
     aliases = list(message.texts("versionAliases"))
     for alias in aliases:

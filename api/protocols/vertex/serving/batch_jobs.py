@@ -42,7 +42,7 @@ _SERVED: Final = {
     "partialFailures",
     "resourcesConsumed",
     "completionStats",
-    *custom_jobs.OUTPUT_ONLY,
+    *custom_jobs.JOB_OUTPUT,
 }
 _ABSENT: Final = {
     "modelParameters": "parameters of a model are",
@@ -50,7 +50,6 @@ _ABSENT: Final = {
     "generateExplanation": "explanations are",
     "explanationSpec": "explanations are",
     "serviceAccount": "service accounts are",
-    "encryptionSpec": "encryption by keys of one's own is",
     "modelMonitoringConfig": "monitoring of models is",
     "modelMonitoringStatsAnomalies": "monitoring of models is",
     "modelMonitoringStatus": "monitoring of models is",
@@ -78,12 +77,10 @@ def create(call: VertexCall, raw: Any) -> str:
     message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     common = jobs.read_common(message)
     table = table_of(call.context)
-    resources = read_batch(message.message("dedicatedResources"), table, call.parent.location)
+    resources = read_batch(message, table, call.parent.location)
     source = _read_source(call.context, call.caller, message)
     prefix = _read_destination(message)
-    tuning = message.message("manualBatchTuningParameters")
-    if tuning is not None:
-        tuning.refuse_unknown_fields({"batchSize"})
+    tuning = message.part("manualBatchTuningParameters", {"batchSize"})
     with call.context.read() as work:
         member = call.member_of(work.session, "member", verb="batchPredictionJobs.create")
         model, version = models.find_named(work.session, call, message, "model")
@@ -110,7 +107,7 @@ def create(call: VertexCall, raw: Any) -> str:
         "resources": resources.requested,
         "priority": resources.priority,
         "labels": own_labels(common.labels),
-        **({"batch_size": tuning.whole("batchSize")} if tuning is not None and tuning.has("batchSize") else {}),
+        **({"batch_size": tuning.whole("batchSize")} if tuning.has("batchSize") else {}),
     }
     submission = service.check_batch(
         call.context, call.caller, member, parse_request(BatchPredictRequest, fields, message.path)
@@ -153,10 +150,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
     config = message.required("inputConfig")
     config.refuse_unknown_fields({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
     kind = _format(config, "instancesFormat", ("jsonl", "csv"))
-    bucket = config.message("gcsSource")
-    if bucket is not None:
-        bucket.refuse_unknown_fields({"uris"})
-    uris = bucket.texts("uris") if bucket is not None else ()
+    uris = config.part("gcsSource", {"uris"}).texts("uris")
     where = config.at("gcsSource")
     if len(uris) != 1:
         raise InvalidRequest(
@@ -167,13 +161,11 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
         raise NotServed(
             f"{where}.uris: patterns but gs://bucket/folder/* are not served by this platform: '{uri[:200]}'."
         )
-    instance = message.message("instanceConfig")
-    rows: Literal["array", "object"] = "array"  # Vertex AI's default for CSV rows
-    if instance is not None:
-        instance.refuse_unknown_fields({"instanceType"}, absent=_NO_FIELDS)
-        if instance.text("instanceType", 20) not in ("", "array", "object"):
-            raise instance.fault("instanceType", "must be array or object.")
-        rows = "object" if instance.text("instanceType") == "object" else rows
+    instance = message.part("instanceConfig", {"instanceType"}, _NO_FIELDS)
+    if instance.text("instanceType", 20) not in ("", "array", "object"):
+        raise instance.fault("instanceType", "must be array or object.")
+    # Vertex AI's default for CSV rows is an array.
+    rows: Literal["array", "object"] = "object" if instance.text("instanceType") == "object" else "array"
     return _Source(_location(context, caller, uri, where), kind, rows)
 
 
@@ -182,14 +174,10 @@ def _read_destination(message: Message) -> str:
     config = message.required("outputConfig")
     config.refuse_unknown_fields({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
     _format(config, "predictionsFormat", ("jsonl",))
-    bucket = config.message("gcsDestination")
-    if bucket is not None:
-        bucket.refuse_unknown_fields({"outputUriPrefix"})
-    prefix = bucket.text("outputUriPrefix", 2_000) if bucket is not None else ""
-    if not prefix:
-        where = f"{config.at('gcsDestination')}.output_uri_prefix"
-        raise InvalidRequest(f"{where}: Required field is not set.", field=where)
-    return prefix
+    bucket = config.part("gcsDestination", {"outputUriPrefix"})
+    if not bucket.has("outputUriPrefix"):
+        raise bucket.missing("outputUriPrefix")
+    return bucket.text("outputUriPrefix", 2_000)
 
 
 def _format(config: Message, name: str, served: tuple[_Format, ...]) -> _Format:

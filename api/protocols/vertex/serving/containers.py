@@ -160,35 +160,27 @@ class ReplicaResources:
     priority: int = _NORMAL_PRIORITY
 
 
-def read_dedicated(message: Message | None, table: Table, location: str) -> ReplicaResources:
+def read_dedicated(model: Message, table: Table, location: str) -> ReplicaResources:
     """Resources of a deployed model. Raises ``InvalidRequest`` or ``NotServed``."""
-    if message is None:
-        return ReplicaResources({}, table.node_selector(location))
-    message.refuse_unknown_fields(
-        {"machineSpec", "minReplicaCount", "maxReplicaCount", "requiredReplicaCount", "spot"}, absent=_NO_SCALING
-    )
+    served = {"machineSpec", "minReplicaCount", "maxReplicaCount", "requiredReplicaCount", "spot"}
+    message = model.part("dedicatedResources", served, _NO_SCALING)
     replicas = message.whole("minReplicaCount") or 1
     _demand_no_scaling(message, "minReplicaCount", replicas)
     required = message.whole("requiredReplicaCount")
     if not 0 <= required <= replicas:
         raise message.fault("requiredReplicaCount", f"must be from 0 to min_replica_count, not {required}.")
-    requested, selector = _machine_of(message, table, location)
-    return ReplicaResources(requested, selector, replicas, _LOW_PRIORITY if message.flag("spot") else _NORMAL_PRIORITY)
+    return _resources(message, table, location, replicas)
 
 
-def read_batch(message: Message | None, table: Table, location: str) -> ReplicaResources:
+def read_batch(job: Message, table: Table, location: str) -> ReplicaResources:
     """Resources of a batch prediction. Raises ``InvalidRequest`` or ``NotServed``."""
-    if message is None:
-        return ReplicaResources({}, table.node_selector(location))
-    message.refuse_unknown_fields(
-        {"machineSpec", "startingReplicaCount", "maxReplicaCount", "spot"}, absent={"flexStart": "flex-start is"}
-    )
+    served = {"machineSpec", "startingReplicaCount", "maxReplicaCount", "spot"}
+    message = job.part("dedicatedResources", served, {"flexStart": "flex-start is"})
     # maxReplicaCount is ignored: the SDK always sends one (10 by default), and there is no autoscaling here.
     replicas = message.whole("startingReplicaCount") or 1
     if not 1 <= replicas <= MAX_SERVING_REPLICAS:
         raise message.fault("startingReplicaCount", f"must be from 1 to {MAX_SERVING_REPLICAS}, not {replicas}.")
-    requested, selector = _machine_of(message, table, location)
-    return ReplicaResources(requested, selector, replicas, _LOW_PRIORITY if message.flag("spot") else _NORMAL_PRIORITY)
+    return _resources(message, table, location, replicas)
 
 
 def _demand_no_scaling(message: Message, name: str, replicas: int) -> None:
@@ -203,8 +195,7 @@ def _demand_no_scaling(message: Message, name: str, replicas: int) -> None:
         raise InvalidRequest(f"{where}: must be that of min_replica_count, {replicas}, not {most}.", field=where)
 
 
-def _machine_of(message: Message, table: Table, location: str) -> tuple[dict[str, Any], dict[str, str]]:
-    if not message.has("machineSpec"):
-        return {}, table.node_selector(location)
-    requested, selector = read_machine(message).resources(table)
-    return requested, {**table.node_selector(location), **selector}
+def _resources(message: Message, table: Table, location: str, replicas: int) -> ReplicaResources:
+    requested, selector = read_machine(message).resources(table) if message.has("machineSpec") else ({}, {})
+    priority = _LOW_PRIORITY if message.flag("spot") else _NORMAL_PRIORITY
+    return ReplicaResources(requested, {**table.node_selector(location), **selector}, replicas, priority)

@@ -93,7 +93,7 @@ def deploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
     model_message = message.required("deployedModel")
     model_message.refuse_unknown_fields(_SERVED, absent=_ABSENT)
     table = table_of(call.context)
-    resources = read_dedicated(model_message.message("dedicatedResources"), table, call.parent.location)
+    resources = read_dedicated(model_message, table, call.parent.location)
     with call.context.read() as work:
         endpoint, _ = endpoints.find(work.session, call, resource_id, "member", verb="endpoints.deploy")
         model, version = models.find_named(work.session, call, model_message, "model")

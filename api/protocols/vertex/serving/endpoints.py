@@ -29,7 +29,7 @@ from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.long_running import deletion_view, operation_not_found, operation_view, pack_any
 from api.protocols.vertex.names import ANY_LOCATION, Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page
-from api.protocols.vertex.proto import Message
+from api.protocols.vertex.proto import OUTPUT_ONLY, Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
 from core.db.engine import AnyRow
@@ -40,7 +40,6 @@ from core.domain.serving.rollout import DeploymentState
 
 COLLECTION: Final = "endpoints"
 _ABSENT: Final = {
-    "encryptionSpec": "encryption by keys of one's own is",
     "network": "private endpoints (VPC networks) are",
     "enablePrivateServiceConnect": "private endpoints (Private Service Connect) are",
     "privateServiceConnectConfig": "private endpoints (Private Service Connect) are",
@@ -50,18 +49,7 @@ _ABSENT: Final = {
     "genAiAdvancedFeaturesConfig": "generative AI's features are",
     "privateModelServerEnabled": "private model servers are",
 }
-_OUTPUT_ONLY: Final = frozenset(
-    {
-        "name",
-        "etag",
-        "createTime",
-        "updateTime",
-        "modelDeploymentMonitoringJob",
-        "dedicatedEndpointDns",
-        "satisfiesPzs",
-        "satisfiesPzi",
-    }
-)
+_OUTPUT: Final = OUTPUT_ONLY | {"modelDeploymentMonitoringJob", "dedicatedEndpointDns"}
 _CHANGED: Final = ("displayName", "description", "labels", "trafficSplit")
 _NEWEST: Final = Keyset(Endpoint.created_at, Endpoint.id)
 _NAME: Final = 63
@@ -74,7 +62,7 @@ def create(call: VertexCall, raw: Any, endpoint_id: str) -> dict[str, Any]:
     call.demand_member("member", verb="endpoints.create")
     message = Message(raw, "endpoint")
     message.refuse_unknown_fields(
-        {"displayName", "description", "labels", "deployedModels", "trafficSplit", *_OUTPUT_ONLY}, absent=_ABSENT
+        {"displayName", "description", "labels", "deployedModels", "trafficSplit", *_OUTPUT}, absent=_ABSENT
     )
     for name in ("deployedModels", "trafficSplit"):
         if message.has(name):
@@ -107,7 +95,7 @@ def create(call: VertexCall, raw: Any, endpoint_id: str) -> dict[str, Any]:
 def update(call: VertexCall, resource_id: str, raw: Any, update_mask: str) -> dict[str, Any]:
     """The updated endpoint. Without a mask all sent fields are set."""
     message = Message(raw, "endpoint")
-    message.refuse_unknown_fields({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
+    message.refuse_unknown_fields({*_CHANGED, "deployedModels", *_OUTPUT}, absent=_ABSENT)
     mask = Message.of_mask(update_mask)
     mask.refuse_unknown_fields(_CHANGED, absent=_ABSENT)
     named = {name for name in _CHANGED if name in mask}

@@ -20,8 +20,7 @@ BOARD: Final = RecordKind(
     "tensorboard",
     {**SHOWN, "isDefault": flag},
     limit=1_000,
-    output=frozenset({"blobStoragePathPrefix", "runCount", "satisfiesPzs", "satisfiesPzi"}),
-    absent={"encryptionSpec": "encryption by keys of one's own is"},
+    output=frozenset({"blobStoragePathPrefix", "runCount"}),
     message="Tensorboard",
     is_slow=True,
 )

@@ -202,11 +202,8 @@ def _shown(series: VertexRecord) -> str:
 
 
 def _add_scalar(point: Message, points: Points, now: datetime) -> None:
-    scalar = point.message("scalar")
-    if scalar is not None:
-        scalar.refuse_unknown_fields({"value"})
     # proto3 omits zero, so the message of a zero scalar is empty.
-    value = 0.0 if scalar is None else _double(scalar, "value")
+    value = _double(point.part("scalar", {"value"}), "value")
     if "scalar" not in point or point.has("tensor") or point.has("blobs"):
         raise InvalidRequest(f"{point.path}: the time series is of type SCALAR, and has a scalar in each value.")
     points.steps.append(_step(point))
@@ -221,10 +218,9 @@ def _double(message: Message, name: str) -> float:
 
 
 def _tensor(point: Message, name: str, now: datetime) -> NewMetricObject:
-    tensor = point.message("tensor")
-    if tensor is None:
+    if not point.has("tensor"):
         raise InvalidRequest(f"{point.path}: the time series is of type TENSOR, and has a tensor in each value.")
-    tensor.refuse_unknown_fields({"value", "versionNumber"})
+    tensor = point.part("tensor", {"value", "versionNumber"})
     try:
         data = base64.b64decode(tensor.text("value", 4 * OBJECT_BYTES), altchars=None, validate=False)
     except binascii.Error as error:
@@ -239,15 +235,11 @@ def _blobs(point: Message, name: str, now: datetime) -> NewMetricObject:
     if "blobs" not in point or point.has("scalar") or point.has("tensor"):
         raise InvalidRequest(f"{point.path}: the time series is of type BLOB_SEQUENCE, and has blobs in each value.")
     ids: list[str] = []
-    if (sequence := point.message("blobs")) is not None:
-        sequence.refuse_unknown_fields({"values"})
-        for at, item in sequence.items("values"):
-            blob = Message(item, at)
-            blob.refuse_unknown_fields(
-                {"id"},
-                absent={"data": "data of blobs are; put them into the TensorBoard's bucket (blob_storage_path_prefix)"},
-            )
-            ids.append(blob.text("id", 128))
+    absent = {"data": "data of blobs are; put them into the TensorBoard's bucket (blob_storage_path_prefix)"}
+    for at, item in point.part("blobs", {"values"}).items("values"):
+        blob = Message(item, at)
+        blob.refuse_unknown_fields({"id"}, absent=absent)
+        ids.append(blob.text("id", 128))
     data = orjson.dumps(ids)
     if len(data) > OBJECT_BYTES:
         raise point.fault("blobs", f"{len(ids):,} blobs are too many.")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from api.app.unit_of_work import AppContext
 from api.protocols.vertex.names import VertexCall
-from api.protocols.vertex.proto import Message
+from api.protocols.vertex.proto import OUTPUT_ONLY, Message
 from api.protocols.vertex.training import jobs, tracking
 from api.protocols.vertex.training.mapping import ROLES, JobOrder
 from api.protocols.vertex.training.specs import read_spec
@@ -18,28 +18,14 @@ from core.settings import Settings
 
 COLLECTION: Final = "customJobs"
 # Output-only fields; a client may send them back.
-OUTPUT_ONLY: Final = frozenset(
-    {
-        "name",
-        "state",
-        "createTime",
-        "startTime",
-        "endTime",
-        "updateTime",
-        "error",
-        "webAccessUris",
-        "satisfiesPzs",
-        "satisfiesPzi",
-    }
-)
-_NO_JOB: Final = {"encryptionSpec": "encryption by keys of one's own is"}
+JOB_OUTPUT: Final = OUTPUT_ONLY | {"state", "startTime", "endTime", "error", "webAccessUris"}
 
 
 def create(call: VertexCall, raw: Any) -> str:
     """The id of a new job. Raises ``InvalidRequest``, ``NotServed``, ``NotFound`` or ``Forbidden``."""
     call.demand_member("member", verb="customJobs.create")
     message = Message(raw, "custom_job")
-    message.refuse_unknown_fields({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
+    message.refuse_unknown_fields({"displayName", "labels", "jobSpec", *JOB_OUTPUT})
     common = jobs.read_common(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
     order = JobOrder(spec, common.display_name, common.labels)

@@ -22,11 +22,6 @@ from core.domain.model_versions import VersionState
 
 COLLECTION: Final = "trainingPipelines"
 _CUSTOM_TASK: Final = "schema/trainingjob/definition/custom_task_1.0.0.yaml"
-_OUTPUT_ONLY: Final = frozenset({*custom_jobs.OUTPUT_ONLY, "trainingTaskMetadata"})
-_NO_PIPELINE: Final = {
-    "inputDataConfig": "managed datasets are",
-    "encryptionSpec": "encryption by keys of one's own is",
-}
 
 
 def create(call: VertexCall, raw: Any) -> str:
@@ -41,9 +36,10 @@ def create(call: VertexCall, raw: Any) -> str:
         "modelToUpload",
         "modelId",
         "parentModel",
-        *_OUTPUT_ONLY,
+        "trainingTaskMetadata",
+        *custom_jobs.JOB_OUTPUT,
     }
-    message.refuse_unknown_fields(served, absent=_NO_PIPELINE)
+    message.refuse_unknown_fields(served, absent={"inputDataConfig": "managed datasets are"})
     common = jobs.read_common(message)
     definition = message.text("trainingTaskDefinition", 1_000)
     if not definition.endswith(_CUSTOM_TASK):

@@ -154,10 +154,8 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
         raise InvalidRequest(f"{first.path}.replica_count: must be 1 for the first worker pool, not {first.replicas}.")
     if len(pools) > _POOLS:
         raise InvalidRequest(f"{where}: at most {_POOLS} pools, not {len(pools)}.", field=where)
-    base = message.message("baseOutputDirectory")
-    if base is not None:
-        base.refuse_unknown_fields({"outputUriPrefix"})
-    spec = _scheduled(message.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
+    base = message.part("baseOutputDirectory", {"outputUriPrefix"}).text("outputUriPrefix")
+    spec = _scheduled(message, pools, base)
     return replace(
         spec,
         experiment=tracked["experiment"],
@@ -166,11 +164,9 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
     )
 
 
-def _scheduled(message: Message | None, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
-    if message is None:
-        return CustomJobSpec(pools, base_output=base)
-    message.refuse_unknown_fields(
-        {"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"}
+def _scheduled(job: Message, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
+    message = job.part(
+        "scheduling", {"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"}
     )
     strategy = message.enum("strategy", _STRATEGIES)
     if strategy == "FLEX_START":
@@ -193,7 +189,7 @@ def _pool(message: Message) -> Pool | None:
         {"machineSpec", "replicaCount", "diskSpec", "containerSpec", "pythonPackageSpec"}, absent=_NO_POOL
     )
     replicas = message.whole("replicaCount")
-    _check_disk(message.message("diskSpec"))
+    _check_disk(message.part("diskSpec", {"bootDiskType", "bootDiskSizeGb"}))
     container, package = message.message("containerSpec"), message.message("pythonPackageSpec")
     if container is None and package is None and not replicas:
         return None
@@ -207,10 +203,7 @@ def _pool(message: Message) -> Pool | None:
 
 def read_machine(parent: Message) -> MachineSpec:
     """``machineSpec`` of a pool or a deployed model. Raises ``InvalidRequest``, ``NotServed``."""
-    message = parent.message("machineSpec")
-    if message is None:
-        return MachineSpec(parent.at("machineSpec"))
-    message.refuse_unknown_fields({"machineType", "acceleratorType", "acceleratorCount"}, absent=_NO_MACHINE)
+    message = parent.part("machineSpec", {"machineType", "acceleratorType", "acceleratorCount"}, _NO_MACHINE)
     kind, count = message.enum("acceleratorType", ACCELERATORS), message.whole("acceleratorCount")
     if (kind != ACCELERATORS[0]) != (count > 0) or count < 0:
         raise InvalidRequest(
@@ -220,11 +213,8 @@ def read_machine(parent: Message) -> MachineSpec:
     return MachineSpec(message.path, message.text("machineType", 200), kind if count else "", count)
 
 
-def _check_disk(message: Message | None) -> None:
+def _check_disk(message: Message) -> None:
     """Validated as in Vertex AI, otherwise ignored. Raises ``InvalidRequest``."""
-    if message is None:
-        return
-    message.refuse_unknown_fields({"bootDiskType", "bootDiskSizeGb"})
     kind, size = message.text("bootDiskType", 100), message.whole("bootDiskSizeGb")
     if kind not in _DISKS:
         raise message.fault("bootDiskType", f"is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.")

@@ -40,7 +40,6 @@ _DEEPEST: Final = 20
 # Default of the convex rule: measurements of a trial before it is judged.
 _CONVEX_MEASUREMENTS: Final = 5
 
-_NO_TUNING: Final = {"encryptionSpec": "encryption by keys of one's own is"}
 _VIZIER: Final = "is served by Vertex AI Vizier alone, not by hyperparameter tuning jobs; leave it out"
 _NO_STUDY: Final = {
     "transferLearningConfig": "transfer learning is",
@@ -67,10 +66,8 @@ class TuningRequest:
 def read_tuning(message: Message) -> TuningRequest:
     """Raises ``InvalidRequest``, or ``NotServed`` for unsupported features of the real API."""
     counts = {"maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"}
-    output = {*custom_jobs.OUTPUT_ONLY, "trials"}
-    message.refuse_unknown_fields(
-        {"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING
-    )
+    output = {*custom_jobs.JOB_OUTPUT, "trials"}
+    message.refuse_unknown_fields({"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output})
     common = read_common(message)
     spec = message.required("studySpec")
     tuning = TuningRequest(common, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
