@@ -15,11 +15,11 @@ from fastapi import Depends, Request
 from trainmaster.spec import JobSpec
 
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.auth import Caller, Scope, attempt_or_caller
+from api.auth import Caller, Scope
 from api.protocols.gcs import buckets
 from api.protocols.gcs.buckets import Bucket, volume_of
+from api.protocols.kit.script_access import ScriptAccess, script_or_caller
 from api.protocols.kit.vertex_table import table_of
-from api.protocols.mlflow.callers import ScriptAccess
 from core.db.tables import Job
 from core.domain.errors import Forbidden, NotFound, Unauthenticated
 from core.domain.ids import AttemptId
@@ -55,16 +55,9 @@ def bucket_names(context: AppContext, caller: StorageCaller) -> list[str]:
 
 def _storage_caller(scope: Scope) -> Callable[..., Awaitable[StorageCaller]]:
     async def storage_caller(request: Request, context: AppContextDep) -> StorageCaller:
-        return await _authenticated(request, context, scope)
+        return await script_or_caller(request, context, scope)
 
     return storage_caller
-
-
-async def _authenticated(request: Request, context: AppContext, scope: Scope) -> StorageCaller:
-    caller = await attempt_or_caller(request, context)
-    if isinstance(caller, Caller):
-        caller.demand(scope)
-    return caller
 
 
 async def _uploader(request: Request, context: AppContextDep) -> StorageCaller | None:
@@ -73,7 +66,7 @@ async def _uploader(request: Request, context: AppContextDep) -> StorageCaller |
     ``CustomJob.from_local_script`` of Vertex AI's SDK sends no token to a storage emulator, whatever its credentials.
     """
     if "authorization" in request.headers or "cookie" in request.headers:
-        return await _authenticated(request, context, Scope.WRITE)
+        return await script_or_caller(request, context, Scope.WRITE)
     setting = context.settings.vertex_open_staging
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import UnitOfWork
 from api.protocols.kit.json_values import from_milliseconds, milliseconds
-from api.protocols.mlflow.callers import ReadScope, ScriptAttempt, roles_of
+from api.protocols.kit.script_access import ReadScope, ScriptAttempt, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
 from core.db.engine import AnySelect, insert_into

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from api.protocols.kit.json_values import from_milliseconds, milliseconds
 from api.protocols.kit.paging import page_token, token_offset
-from api.protocols.mlflow.callers import ReadScope
+from api.protocols.kit.script_access import ReadScope
 from api.protocols.mlflow.filters import (
     Comparison,
     OrderTerm,

@@ -23,8 +23,8 @@ from trainmaster.wire.base import Problem
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope, attempt_or_caller
 from api.http.problems import problem_response
+from api.protocols.kit.script_access import ScriptAccess
 from api.protocols.kit.streams import limiter_of
-from api.protocols.mlflow.callers import ScriptAccess
 from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
 from core.storage.optuna_tables import WAITS, alone, drop_tables, file_of, folder_of, psycopg_of, schema_of

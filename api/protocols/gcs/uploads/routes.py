@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from email.message import Message
 from typing import Annotated, Any, Final
 
 import orjson
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
@@ -25,6 +25,7 @@ from api.protocols.gcs.uploads import sessions
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import large_blocks
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
+from core.storage.tree import TreeEntry
 
 router = APIRouter(route_class=StorageRoute, include_in_schema=False)
 
@@ -37,106 +38,114 @@ _Bucket = Annotated[str, Path(max_length=222)]
 _PARTS_HEAD_BYTES: Final = 64 * 2**10  # of the metadata with all headers
 
 
+@dataclass(frozen=True, slots=True)
+class _UploadCall:
+    """A request of an upload. ``caller``: ``None`` if it has no token."""
+
+    request: Request
+    caller: StorageCaller | None
+    context: AppContext
+
+    @property
+    def limit(self) -> UploadLimit:
+        return _OPEN_LIMIT if self.caller is None else limit_of_objects(self.context.settings.object_limit_bytes)
+
+    def find(self, target: sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
+        """The bucket of the upload, and the meter of its bytes. Raises ``NotFound``, ``Forbidden``."""
+        if self.caller is not None:
+            bucket = find_bucket(self.context, self.caller, target.bucket, writes=True)
+        elif PACKAGE.fullmatch(target.name):
+            bucket = open_bucket(self.context, target.bucket)
+        else:
+            raise Forbidden(
+                "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
+                "tells how to send one."
+            )
+        return bucket, UploadMeter(bucket, self.limit)
+
+    async def open(self, target: sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
+        return await run_in_threadpool(self.find, target)
+
+    def target_of(self, target: sessions.UploadTarget, total: int | None = None) -> sessions.UploadTarget:
+        """The target with its total size. Callers without a token may only create objects, not replace them."""
+        if self.caller is not None:
+            return replace(target, total_bytes=total)
+        return sessions.UploadTarget(
+            target.bucket, target.name, target.crc32c, target.md5, match=0, total_bytes=total, is_open=True
+        )
+
+    def view(self, bucket: Bucket, name: str, entry: TreeEntry, sums: Checksums | None) -> Response:
+        return answer(object_view(bucket, name, entry, sums, url=url_of(self.request)))
+
+
+async def _upload_call(request: Request, caller: Uploader, context: AppContextDep) -> _UploadCall:
+    return _UploadCall(request, caller, context)
+
+
+_CallDep = Annotated[_UploadCall, Depends(_upload_call)]
+
+
 @router.post(UPLOAD)
 async def upload(
-    request: Request,
     bucket: _Bucket,
-    caller: Uploader,
-    context: AppContextDep,
+    call: _CallDep,
     condition: UploadCondition,
     uploadType: str = "",  # noqa: N803 (as Google names it)
     name: str = "",
     upload_id: str = "",
 ) -> Response:
     """An upload in one request (`media`, `multipart`), or the start of a resumable session."""
-    demand_plain(request)
+    demand_plain(call.request)
     if upload_id:  # some clients send chunks by POST
-        return await _go_on(request, bucket, caller, context, upload_id)
+        return await _go_on(call, bucket, upload_id)
     match uploadType:
         case "resumable":
-            metadata = _json(await _small_body(request))
+            metadata = _json(await _small_body(call.request))
             target = sessions.upload_target(bucket, name, condition, metadata)
-            return await _begin(request, _for(caller, target, total_bytes(request)), caller, context)
+            return await _begin(call, call.target_of(target, total_bytes(call.request)))
         case "multipart":
-            return await _multipart(request, bucket, name, condition, caller, context)
+            return await _multipart(call, bucket, name, condition)
         case "media":
             target = sessions.upload_target(bucket, name, condition, {})
-            storage = await _open(context, caller, target)
-            meter = UploadMeter(storage, _limit(context, caller))
-            return await _insert(request, storage, target, meter, request.stream(), body_bytes(request))
+            return await _insert(call, target, call.request.stream(), body_bytes(call.request))
     raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
 
 
 @router.put(UPLOAD)
-async def go_on(
-    request: Request, bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = ""
-) -> Response:
+async def go_on(bucket: _Bucket, call: _CallDep, upload_id: str, name: str = "") -> Response:
     del name  # the session has it
-    demand_plain(request)
-    return await _go_on(request, bucket, caller, context, upload_id)
+    demand_plain(call.request)
+    return await _go_on(call, bucket, upload_id)
 
 
 @router.delete(UPLOAD)
-def give_up(bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = "") -> Response:
+def give_up(bucket: _Bucket, call: _CallDep, upload_id: str, name: str = "") -> Response:
     del name
-    target = sessions.read_session(upload_id, bucket, context.key)
-    storage = _bucket_for(context, caller, target)
-    chunk, meter = sessions.Chunk(is_status_query=True), UploadMeter(storage, _limit(context, caller))
-    with sessions.ResumedUpload(storage, target, chunk, meter) as session:
+    target = sessions.read_session(upload_id, bucket, call.context.key)
+    storage, meter = call.find(target)
+    with sessions.ResumedUpload(storage, target, sessions.Chunk(is_status_query=True), meter) as session:
         session.drop()
     return Response(status_code=499)  # as Cloud Storage answers
 
 
-def _limit(context: AppContext, caller: StorageCaller | None) -> UploadLimit:
-    return _OPEN_LIMIT if caller is None else limit_of_objects(context.settings.object_limit_bytes)
-
-
-def _bucket_for(context: AppContext, caller: StorageCaller | None, target: sessions.UploadTarget) -> Bucket:
-    if caller is not None:
-        return find_bucket(context, caller, target.bucket, writes=True)
-    if not PACKAGE.fullmatch(target.name):
-        raise Forbidden(
-            "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
-            "tells how to send one."
-        )
-    return open_bucket(context, target.bucket)
-
-
-async def _open(context: AppContext, caller: StorageCaller | None, target: sessions.UploadTarget) -> Bucket:
-    return await run_in_threadpool(_bucket_for, context, caller, target)
-
-
-def _for(
-    caller: StorageCaller | None, target: sessions.UploadTarget, total: int | None = None
-) -> sessions.UploadTarget:
-    """The target with its total size. Callers without a token may only create objects, not replace them."""
-    if caller is not None:
-        return replace(target, total_bytes=total)
-    return sessions.UploadTarget(
-        target.bucket, target.name, target.crc32c, target.md5, match=0, total_bytes=total, is_open=True
-    )
-
-
-async def _begin(
-    request: Request, target: sessions.UploadTarget, caller: StorageCaller | None, context: AppContext
-) -> Response:
-    bucket = await _open(context, caller, target)
-    await run_in_threadpool(UploadMeter(bucket, _limit(context, caller)).announce, target.total_bytes)
+async def _begin(call: _UploadCall, target: sessions.UploadTarget) -> Response:
+    bucket, meter = await call.open(target)
+    await run_in_threadpool(meter.announce, target.total_bytes)
+    context = call.context
     upload_id = await run_in_threadpool(sessions.begin, bucket, target, context.key, context.clock().timestamp())
-    place = f"{url_of(request)}/upload/storage/v1/b/{target.bucket}/o?uploadType=resumable&upload_id={upload_id}"
-    return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
+    address = f"{url_of(call.request)}/upload/storage/v1/b/{target.bucket}/o"
+    location = f"{address}?uploadType=resumable&upload_id={upload_id}"
+    return Response(None, 200, {"Location": location, "X-GUploader-UploadID": upload_id})
 
 
-async def _go_on(
-    request: Request, bucket: str, caller: StorageCaller | None, context: AppContext, upload_id: str
-) -> Response:
-    target = sessions.read_session(upload_id, bucket, context.key)
-    if caller is None and not target.is_open:
+async def _go_on(call: _UploadCall, bucket: str, upload_id: str) -> Response:
+    request = call.request
+    target = sessions.read_session(upload_id, bucket, call.context.key)
+    if call.caller is None and not target.is_open:
         raise Forbidden("This upload was begun with a token; send it with each chunk.")
-    storage = await _open(context, caller, target)
+    storage, meter = await call.open(target)
     chunk = sessions.parse_content_range(request.headers.get("content-range"))
     expected = checksums_in_headers(request.headers)
-    meter = UploadMeter(storage, _limit(context, caller))
     try:
         sums: Checksums | None
         async with contextmanager_in_threadpool(sessions.ResumedUpload(storage, target, chunk, meter)) as session:
@@ -154,19 +163,12 @@ async def _go_on(
         if entry_now is None or (chunk.total is not None and entry_now.size_bytes != chunk.total):
             raise
         entry, sums = entry_now, await run_in_threadpool(checksums_of_object, storage, target.name)
-    return answer(object_view(storage, target.name, entry, sums, url=url_of(request)))
+    return call.view(storage, target.name, entry, sums)
 
 
-async def _multipart(
-    request: Request,
-    bucket: str,
-    name: str,
-    condition: Preconditions,
-    caller: StorageCaller | None,
-    context: AppContext,
-) -> Response:
-    body = _MultipartParser(request.headers.get("content-type", ""))
-    stream = request.stream()
+async def _multipart(call: _UploadCall, bucket: str, name: str, condition: Preconditions) -> Response:
+    body = _MultipartParser(call.request.headers.get("content-type", ""))
+    stream = call.request.stream()
     first = b""
     async for block in stream:
         first = body.feed(block)
@@ -174,9 +176,7 @@ async def _multipart(
             break
     if body.metadata is None:
         body.end()
-    target = _for(caller, sessions.upload_target(bucket, name, condition, body.metadata))
-    storage = await _open(context, caller, target)
-    meter = UploadMeter(storage, _limit(context, caller))
+    target = call.target_of(sessions.upload_target(bucket, name, condition, body.metadata))
 
     async def data() -> AsyncIterator[bytes]:
         yield first
@@ -184,18 +184,14 @@ async def _multipart(
             yield body.feed(block)
         yield body.end()
 
-    return await _insert(request, storage, target, meter, data(), body.least_bytes(body_bytes(request)))
+    return await _insert(call, target, data(), body.least_bytes(body_bytes(call.request)))
 
 
 async def _insert(
-    request: Request,
-    bucket: Bucket,
-    target: sessions.UploadTarget,
-    meter: UploadMeter,
-    data: AsyncIterator[bytes],
-    size_bytes: int | None,
+    call: _UploadCall, target: sessions.UploadTarget, data: AsyncIterator[bytes], size_bytes: int | None
 ) -> Response:
     """``size_bytes``: lower bound of the object's size, if known."""
+    bucket, meter = await call.open(target)
     await run_in_threadpool(meter.announce, size_bytes)
     if target.name.endswith("/"):
         async for block in data:
@@ -204,13 +200,13 @@ async def _insert(
                     "name: an object whose name ends in a slash is a folder here, and holds nothing.", field="name"
                 )
         entry = await run_in_threadpool(sessions.make_folder, bucket, target.name)
-        return answer(object_view(bucket, target.name, entry, None, url=url_of(request)))
-    expected = checksums_in_headers(request.headers)
+        return call.view(bucket, target.name, entry, None)
+    expected = checksums_in_headers(call.request.headers)
     async with contextmanager_in_threadpool(upload := sessions.SingleRequestUpload(bucket, target, expected, meter)):
         async for block in large_blocks(data):
             await run_in_threadpool(upload.write, block)
     entry = await run_in_threadpool(upload.entry)
-    return answer(object_view(bucket, target.name, entry, upload.sums, url=url_of(request)))
+    return call.view(bucket, target.name, entry, upload.sums)
 
 
 async def _small_body(request: Request) -> bytes:

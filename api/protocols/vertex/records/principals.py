@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Role, Scope, attempt_or_caller
-from api.protocols.mlflow.callers import ScriptAccess, ScriptAttempt
+from api.protocols.kit.script_access import ScriptAccess, ScriptAttempt
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from core.db.repositories.vertex_records import RecordScope
 from core.db.tables import VertexRecord

@@ -235,7 +235,7 @@ def _blobs(point: Message, name: str, now: datetime) -> NewMetricObject:
     if "blobs" not in point or point.has("scalar") or point.has("tensor"):
         raise InvalidRequest(f"{point.path}: the time series is of type BLOB_SEQUENCE, and has blobs in each value.")
     ids: list[str] = []
-    absent = {"data": "data of blobs are; put them into the TensorBoard's bucket (blob_storage_path_prefix)"}
+    absent = {"data": "data of blobs are; put them in the TensorBoard's bucket (blob_storage_path_prefix)"}
     for at, item in point.part("blobs", {"values"}).items("values"):
         blob = Message(item, at)
         blob.refuse_unknown_fields({"id"}, absent=absent)
