@@ -1,1 +1,1 @@
-"""What several foreign protocols share: errors, JSON values, streams, the table of Vertex names."""
+"""What several foreign protocols share: errors, pages, filters, masks, JSON values, streams, callers, Vertex names."""

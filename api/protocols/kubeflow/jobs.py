@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import anyio
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -25,13 +25,14 @@ from api.jobs import verbs
 from api.jobs.schemas import JUST_QUEUED, wait_reason_of
 from api.jobs.service import canonical, check_submission, submit
 from api.protocols.kit.errors import AlreadyExists
+from api.protocols.kit.streams import new_log_text
 from api.protocols.kubeflow.manifests import GROUP, job_spec_of, read_manifest
 from core.db.engine import AnySelect
 from core.db.repositories.jobs import live_attempt_id, view_rows
 from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.domain.jobs.states import AttemptState, JobState
-from core.storage.logs.files import JobLogs, parse_line
+from core.storage.logs.files import JobLogs
 from core.storage.logs.merge import LogMerge, Selection, newest_position
 from core.storage.volumes import job_output
 
@@ -200,7 +201,7 @@ class PodLog:
     shutdown: GracefulShutdown
     limiter: CapacityLimiter
 
-    async def chunks(self, *, follow: bool) -> AsyncIterator[bytes]:
+    async def chunks(self, *, follow: bool) -> AsyncIterator[str]:
         """The current text; with ``follow`` until the attempt has ended."""
         polls = 0
         is_final = not follow
@@ -214,16 +215,9 @@ class PodLog:
                 except TrainmasterError:
                     return
             polls += 1
-            has_more = True
-            while has_more and not self.shutdown.is_stopping:
-                text, has_more = await to_thread.run_sync(self._read, is_final, limiter=self.limiter)
-                if text:
-                    yield text
+            news = new_log_text(self.merge, is_final=is_final, shutdown=self.shutdown, limiter=self.limiter)
+            async for text in news:
+                yield text
             if is_final:
                 return
             await anyio.sleep(_POLL_S)
-
-    def _read(self, is_final: bool) -> tuple[bytes, bool]:
-        self.merge.refresh()
-        lines = self.merge.step(is_final=is_final)
-        return b"".join(parse_line(line.raw).text.encode() + b"\n" for line in lines), self.merge.has_more

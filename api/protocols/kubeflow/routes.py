@@ -7,7 +7,6 @@ part of our OpenAPI document: Kubernetes defines and versions it.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
@@ -228,8 +227,9 @@ async def read_pod_log(
         return await run_in_threadpool(_is_over, context, now, namespace, attempt_id)
 
     attempt_id, log = await run_in_threadpool(begin)
-    chunks: AsyncIterator[bytes] = log.chunks(follow=follow)
-    return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        log.chunks(follow=follow), media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"}
+    )
 
 
 def _is_over(context: AppContext, caller: Caller, namespace: str, attempt_id: str) -> bool:

@@ -28,7 +28,7 @@ from api.http.routing import content_length
 from api.jobs.schemas import wait_reason_of
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.protocol_route import ProtocolRoute
-from api.protocols.kit.streams import limiter_of
+from api.protocols.kit.streams import limiter_of, new_log_text
 from api.protocols.ray import jobs, packages
 from api.protocols.ray.jobs import is_waiting
 from api.protocols.ray.requests import ROLE, read_job
@@ -80,7 +80,6 @@ _DRIVER_LOG: Final = Selection(role=ROLE, index=0)
 # Seconds between two reads of the file, and of the job's status.
 _LOG_POLL_S: Final = 0.25
 _STATUS_POLL_S: Final = 1.0
-_BATCH_LINES: Final = 500
 _DRIVER: Final = f"{ROLE}-0"
 # RFC 6455, 7.4: server shutdown; the stream broke.
 _GOING_AWAY, _BROKEN = 1001, 1011
@@ -312,16 +311,8 @@ async def _follow_log(
             yield f"[trainmaster] waiting: {last_reason}\n"
         # The status was read before the file, so all output of an ended job is read.
         is_final = status.is_over
-        await to_thread.run_sync(merge.refresh, limiter=limiter)
-        while not shutdown.is_stopping:
-            lines = await to_thread.run_sync(
-                lambda: merge.step(max_lines=_BATCH_LINES, is_final=is_final),  # noqa: B023 (run before it changes)
-                limiter=limiter,
-            )
-            if lines:
-                yield "".join(f"{parse_line(line.raw).text}\n" for line in lines)
-            if not merge.has_more:
-                break
+        async for text in new_log_text(merge, is_final=is_final, shutdown=shutdown, limiter=limiter):
+            yield text
         if is_final:
             return
         has_news = await wait(_LOG_POLL_S)

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 from trainmaster.wire.serving import BatchPredictRequest
 
 from api.app.unit_of_work import AppContext
-from api.auth import Caller
 from api.endpoints import service
 from api.protocols.gcs.buckets import open_uri
 from api.protocols.kit.errors import NotServed, parse_request
@@ -78,7 +77,7 @@ def create(call: VertexCall, raw: Any) -> str:
     common = jobs.read_common(message)
     table = table_of(call.context)
     resources = read_batch(message, table, call.parent.location)
-    source = _read_source(call.context, call.caller, message)
+    source = _read_source(call, message)
     prefix = _read_destination(message)
     tuning = message.part("manualBatchTuningParameters", {"batchSize"})
     with call.context.read() as work:
@@ -102,7 +101,7 @@ def create(call: VertexCall, raw: Any) -> str:
         "input": source.location,
         "format": source.format,
         "csv_rows": source.csv_rows,
-        "output": _location(call.context, call.caller, folder, where, writes=True),
+        "output": _location(call, folder, where, writes=True),
         "replicas": resources.replicas,
         "resources": resources.requested,
         "priority": resources.priority,
@@ -112,7 +111,7 @@ def create(call: VertexCall, raw: Any) -> str:
     submission = service.check_batch(
         call.context, call.caller, member, parse_request(BatchPredictRequest, fields, message.path)
     )
-    check_placement(call.context, call.caller, submission)
+    check_placement(call, submission)
     stored_fields = (
         "inputConfig",
         "instanceConfig",
@@ -146,7 +145,7 @@ class _Source:
     csv_rows: Literal["array", "object"]
 
 
-def _read_source(context: AppContext, caller: Caller, message: Message) -> _Source:
+def _read_source(call: VertexCall, message: Message) -> _Source:
     config = message.required("inputConfig")
     config.refuse_unknown_fields({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
     kind = _format(config, "instancesFormat", ("jsonl", "csv"))
@@ -166,7 +165,7 @@ def _read_source(context: AppContext, caller: Caller, message: Message) -> _Sour
         raise instance.fault("instanceType", "must be array or object.")
     # Vertex AI's default for CSV rows is an array.
     rows: Literal["array", "object"] = "object" if instance.text("instanceType") == "object" else "array"
-    return _Source(_location(context, caller, uri, where), kind, rows)
+    return _Source(_location(call, uri, where), kind, rows)
 
 
 def _read_destination(message: Message) -> str:
@@ -193,9 +192,9 @@ def _format(config: Message, name: str, served: tuple[_Format, ...]) -> _Format:
     return format_name
 
 
-def _location(context: AppContext, caller: Caller, uri: str, where: str, *, writes: bool = False) -> str:
+def _location(call: VertexCall, uri: str, where: str, *, writes: bool = False) -> str:
     """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
-    bucket, names = open_uri(context, caller, uri, where, writes=writes)
+    bucket, names = open_uri(call.context, call.caller, uri, where, writes=writes)
     if not names:
         raise InvalidRequest(f"{where}: '{uri[:200]}' names a bucket alone.", field=where)
     return bucket.location(names)

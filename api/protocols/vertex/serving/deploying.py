@@ -105,7 +105,7 @@ def deploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
     access = endpoints.access_to(call, endpoint, "member")
     request = _request(call.context, endpoint, name, f"{model.name}@{version.number}", server, resources)
     draft = service.check_deploy(call.context, access, request)
-    check_placement(call.context, call.caller, draft.submission)
+    check_placement(call, draft.submission)
     with call.context.write() as work:
         row, _ = access.load(work.session, is_changing=True)
         split = _split(work.session, message, row, name)

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from api.app.unit_of_work import AppContext
-from api.auth import Caller
 from api.models.access import by_of
 from api.protocols.gcs.buckets import UPLOADS, not_found_at, open_uri
 from api.protocols.kit.errors import NotServed
@@ -61,7 +59,7 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
     )
     if not model_message.has("containerSpec"):
         raise model_message.fault("containerSpec", "Required field is not set: what is to serve the model.")
-    uploaded = _find_files(call.context, call.caller, model_message)
+    uploaded = _find_files(call, model_message)
     with call.context.write() as work:
         member = call.member_of(work.session, "member", verb="models.upload")
         name, metadata = models.place_of(work.session, member.project_id, requested)
@@ -112,7 +110,7 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     )
 
 
-def _find_files(context: AppContext, caller: Caller, model: Message) -> UploadedSource:
+def _find_files(call: VertexCall, model: Message) -> UploadedSource:
     """The model's location, after a check that it has files that may be registered."""
     where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
     if not uri:
@@ -121,7 +119,7 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
             "with at least one file."
         )
     with not_found_at(where, uri):
-        bucket, names = open_uri(context, caller, uri, where)
+        bucket, names = open_uri(call.context, call.caller, uri, where)
         if not names or names[0] == UPLOADS:
             raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field=where)
         bucket.locate("/".join(names))  # checks access
@@ -129,11 +127,12 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
         if bucket.is_shared:
             base, names = names[0], names[1:]
         source = UploadedSource(bucket.volume, base, "/".join(names))
-        files = find_below(_top(bucket.top, base), source.path, limit_bytes=context.settings.model_limit_bytes)
-    room = context.volumes.find(context.settings.default_volume, context.clock())
+        files = find_below(_top(bucket.top, base), source.path, limit_bytes=call.context.settings.model_limit_bytes)
+    registry_volume = call.context.settings.default_volume
+    room = call.context.volumes.find(registry_volume, call.context.clock())
     if room is None or room.root is None or room.is_read_only:
         raise Conflict(
-            f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, "
+            f"The registry keeps its files on volume {registry_volume!r}, which is not registered, "
             "read-only, or not seen by the control plane; an admin can change that."
         )
     demand_room(tree_of(room), files.size_bytes)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import AppContext, UnitOfWork
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Role
 from api.forecasts.service import why_never
 from api.jobs import verbs
@@ -145,7 +145,7 @@ def create(
     with translated_errors(order.spec):
         spec = canonical(job_spec_of(call, order, table_of(call.context)))
         submission = check_submission(call.context, call.caller, spec)
-    check_placement(call.context, call.caller, submission)
+    check_placement(call, submission)
     common = CommonFields(order.display_name, dict(order.labels))
     return submit_resources(call, submission, common, bodies, also)
 
@@ -180,13 +180,13 @@ def submit_resources(
     return submitted.job_id
 
 
-def check_placement(context: AppContext, caller: Caller, submission: Submission) -> None:
+def check_placement(call: VertexCall, submission: Submission) -> None:
     """Raise ``NoCapacity`` if the planner finds the job infeasible, else as ``why_never``.
 
     The client would poll an infeasible job for ever without showing a reason. Vertex AI refuses jobs beyond a quota at
     submission; here, jobs that no node could ever run are refused as well.
     """
-    reason = why_never(context, caller, submission)
+    reason = why_never(call.context, call.caller, submission)
     if reason is not None:
         raise NoCapacity(
             f"The job can never start here: {reason.sentence} (scheduling.max_wait_duration lets it wait for such a "

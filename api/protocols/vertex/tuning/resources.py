@@ -73,7 +73,7 @@ class TuningJobs:
         spec = study_spec_of(tuning, slug(tuning.common.display_name), call.parent.own, template)
         draft = service.check_study(call.context, call.caller, spec)
         if draft.submission is not None:
-            check_placement(call.context, call.caller, draft.submission)
+            check_placement(call, draft.submission)
         client_fields = {
             "location": call.parent.location,
             "displayName": tuning.common.display_name,
