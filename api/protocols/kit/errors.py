@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from core.domain.errors import Conflict, InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
+_UNION_MEMBERS: Final = ("constrained-int", "str")  # which pydantic adds to paths
 
 
 class NotServed(InvalidRequest):
@@ -20,10 +22,21 @@ class AlreadyExists(Conflict):
     """A name that is taken. Clients that get or create rely on this error."""
 
 
-def first_mistake(error: ValidationError) -> tuple[str, str]:
-    """Path and message of the first mistake that pydantic found."""
-    first = error.errors(include_url=False)[0]
-    return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+def mistakes_of(error: ValidationError | RequestValidationError, *, limit: int = 1, above: int = 0) -> str:
+    """The mistakes that pydantic found, ``limit`` at most. Fields that a model forbids are not served.
+
+    ``above``: parts of each path that are not the client's, such as ``body``.
+    """
+    mistakes = []
+    for item in error.errors()[:limit]:
+        parts = item["loc"][above:] or item["loc"]
+        path = ".".join(str(part) for part in parts if part not in _UNION_MEMBERS)[:200]
+        message = str(item["msg"]).removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            mistakes.append(f"{path} is not served by this platform: leave it out")
+        else:
+            mistakes.append(f"{path}: {message}" if path else message)
+    return "; ".join(mistakes)
 
 
 def parse_request(model: type[Model], fields: Mapping[str, Any], where: str) -> Model:
@@ -31,8 +44,7 @@ def parse_request(model: type[Model], fields: Mapping[str, Any], where: str) -> 
     try:
         return model(**fields)
     except ValidationError as error:
-        path, message = first_mistake(error)
-        raise InvalidRequest(f"{where}: {path}: {message}.", field=path) from None
+        raise InvalidRequest(f"{where}: {mistakes_of(error)}.", field=where) from None
 
 
 def not_served(name: str, what: str) -> NotServed:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from api.http.problems import request_id_of, unexpected
 from api.http.routing import StrictRoute
+from api.protocols.kit.errors import mistakes_of
 from core.domain.errors import Conflict, StaleWrite, TrainmasterError, Unauthenticated
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class ProtocolRoute(StrictRoute):
             except TrainmasterError as error:
                 return self.response_to(error)
             except RequestValidationError as error:
-                return self._invalid(_mistakes(error))
+                return self._invalid(f"{mistakes_of(error, limit=3, above=1)}.")
             except HTTPException as error:  # what reading the body raises
                 if isinstance(error.__cause__, TrainmasterError):
                     return self.response_to(error.__cause__)
@@ -105,11 +106,3 @@ class ProtocolRoute(StrictRoute):
 def _nearest(table: Mapping[type[TrainmasterError], T], error: TrainmasterError, default: T) -> T:
     """The entry of the error's class, or of its nearest base class."""
     return next((table[kind] for kind in type(error).__mro__ if kind in table), default)
-
-
-def _mistakes(error: RequestValidationError) -> str:
-    mistakes = []
-    for item in error.errors()[:3]:
-        path = ".".join(str(part) for part in item.get("loc", ())[1:]) or "body"
-        mistakes.append(f"{path}: {str(item.get('msg', 'is not valid')).removeprefix('Value error, ')}")
-    return "; ".join(mistakes) + "."

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from api.protocols.kit.errors import mistakes_of
 from core.domain.contracts.tf_config import past_placeholders
 from core.domain.errors import InvalidRequest, NotFound
 from core.settings import Settings
@@ -143,8 +144,7 @@ def read_manifest(raw: Mapping[str, Any]) -> Manifest:
     try:
         return Manifest.model_validate(_without_empty(fields))
     except ValidationError as error:
-        mistakes = [_mistake(item) for item in error.errors(include_url=False)[:5]]
-        raise InvalidRequest(f"TrainJob is invalid: {'; '.join(mistakes)}.") from error
+        raise InvalidRequest(f"TrainJob is invalid: {mistakes_of(error, limit=5)}.") from error
 
 
 def _without_empty(value: Any) -> Any:
@@ -152,13 +152,6 @@ def _without_empty(value: Any) -> Any:
     if not isinstance(value, dict):
         return [_without_empty(item) for item in value] if isinstance(value, list) else value
     return {name: _without_empty(item) for name, item in value.items() if item is not None and item not in ({}, [])}
-
-
-def _mistake(item: Any) -> str:
-    path = ".".join(str(part) for part in item["loc"] if part not in ("constrained-int", "str"))[:200]
-    if item["type"] == "extra_forbidden":
-        return f"{path} is not served by this platform: leave it out"
-    return f"{path}: {item['msg']}"
 
 
 def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:

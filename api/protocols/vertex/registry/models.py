@@ -23,7 +23,7 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
-from api.protocols.kit.errors import NotServed, first_mistake
+from api.protocols.kit.errors import NotServed, mistakes_of
 from api.protocols.kit.job_fields import slug
 from api.protocols.kit.json_values import timestamp
 from api.protocols.vertex.filters import field_reader, parse_filter
@@ -119,7 +119,7 @@ def _valid(kind: Any, value: str, where: str) -> None:
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        raise InvalidRequest(f"{where}: {value[:100]!r}: {first_mistake(error)[1]}.", field=where) from None
+        raise InvalidRequest(f"{where}: {value[:100]!r}: {mistakes_of(error)}.", field=where) from None
 
 
 def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
