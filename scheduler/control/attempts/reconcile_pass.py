@@ -24,7 +24,8 @@ from core.wakeups import TOPIC_TICK
 from executors.base import Observation, Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember
 from scheduler.control.attempts.backoff import retry_delay
-from scheduler.control.attempts.decide import START_PATIENCE, decide_attempt
+from scheduler.control.attempts.completion_rules import START_PATIENCE
+from scheduler.control.attempts.decide import decide_attempt
 from scheduler.control.attempts.decision import Decision
 from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.launching.commands import (

@@ -25,7 +25,7 @@ from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId
 from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 from executors.base import Executor, Phase
-from scheduler.control.attempts.decide import DEADLINE_SLACK
+from scheduler.control.attempts.completion_rules import DEADLINE_SLACK
 from scheduler.control.context import ControlContext
 
 # A steady attempt is reconciled this often.

@@ -21,7 +21,8 @@ from core.domain.jobs.states import AttemptState, DesiredState, JobState, Replic
 from core.domain.sharing.resources import Gang
 from scheduler.control.attempts.attempt_snapshot import Stop
 from scheduler.control.attempts.backoff import restart_delay
-from scheduler.control.attempts.decide import DEADLINE_SLACK, KILL_SLACK
+from scheduler.control.attempts.completion_rules import DEADLINE_SLACK
+from scheduler.control.attempts.decide import KILL_SLACK
 from scheduler.control.planning.estimates import IS_ENDLESS, OUT_OF_SIGHT_S, Estimates
 from scheduler.control.planning.node_cache import ReplicaHolding
 from scheduler.planning.forecast.durations import JobTraits

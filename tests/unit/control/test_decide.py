@@ -20,7 +20,8 @@ from scheduler.control.attempts.attempt_snapshot import (
     PreviousEnd,
     StopCause,
 )
-from scheduler.control.attempts.decide import START_PATIENCE, decide_attempt
+from scheduler.control.attempts.completion_rules import START_PATIENCE
+from scheduler.control.attempts.decide import decide_attempt
 from scheduler.control.attempts.decision import Decision
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

@@ -14,7 +14,8 @@ from core.db.tables import Attempt, BookingRow, Event, Job, Node, Project, Repli
 from core.domain.errors import RowsLocked
 from core.domain.ids import AttemptId, JobId
 from executors.fake import Script
-from scheduler.control.attempts.decide import DEADLINE_SLACK, KILL_SLACK
+from scheduler.control.attempts.completion_rules import DEADLINE_SLACK
+from scheduler.control.attempts.decide import KILL_SLACK
 from scheduler.control.planning import tick
 from scheduler.planning import plan
 from scheduler.planning.model import Plan, Preempt, PreemptCode, Shrink
