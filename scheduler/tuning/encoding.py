@@ -37,11 +37,11 @@ class UnitCube:
 
     def rows(self, points: Sequence[Mapping[str, Any]]) -> Rows:
         """Encode points; shape (points, parameters)."""
-        found = [
+        rows = [
             [_position(parameter, point.get(name)) for name, parameter in self.space.parameters.items()]
             for point in points
         ]
-        return np.array(found, dtype=np.float64).reshape(len(points), len(self.choices))
+        return np.array(rows, dtype=np.float64).reshape(len(points), len(self.choices))
 
     def point(self, row: NDArray[np.float64]) -> dict[str, Any]:
         """Decode the nearest point; inactive parameters are left out."""
@@ -56,13 +56,13 @@ def _position(parameter: Parameter, value: Any) -> float:
     if value is None:
         return _NOWHERE
     if parameter.type is ParameterType.CATEGORICAL:
-        same = (
+        equal_choices = (
             position
             for position, choice in enumerate(parameter.values)
             if choice == value and type(choice) is type(value)
         )
-        found = next(same, None)
-        return float(parameter.values.index(value) if found is None else found)
+        exact = next(equal_choices, None)
+        return float(parameter.values.index(value) if exact is None else exact)
     if parameter.type is ParameterType.DISCRETE:
         ordered = sorted(parameter.values)
         return (ordered.index(value) + 0.5) / len(ordered)

@@ -40,15 +40,15 @@ def sample_points(request: ProposalRequest, others: Sequence[Proposal] = ()) -> 
         )
     finished = thinned(request.finished, request.goals, _HISTORY_LIMIT[request.algorithm])
     distributions = distributions_of(space)
-    known = [frozen(space, distributions, trial.parameters, trial.values, trial.memo) for trial in finished]
-    known += [frozen(space, distributions, trial.parameters, None, trial.memo) for trial in request.pending]
+    templates = [frozen(space, distributions, trial.parameters, trial.values, trial.memo) for trial in finished]
+    templates += [frozen(space, distributions, trial.parameters, None, trial.memo) for trial in request.pending]
     added = 0
     while True:
-        known += [frozen(space, distributions, point.parameters, None, point.memo) for point in others[added:]]
+        templates += [frozen(space, distributions, point.parameters, None, point.memo) for point in others[added:]]
         added = len(others)
-        for template in known:  # what `add_trial` does, without validating our own data again
+        for template in templates:  # what `add_trial` does, without validating our own data again
             study._storage.create_new_trial(study._study_id, template_trial=template)  # noqa: SLF001
-        known = []
+        templates = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = study.ask()

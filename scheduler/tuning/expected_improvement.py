@@ -46,48 +46,50 @@ def improvement_points(request: ProposalRequest, others: Sequence[Proposal] = ()
     """
     cube = UnitCube(request.space)
     chance = np.random.default_rng([request.seed % 2**31, request.index])
-    known = thinned(request.finished, request.goals, _HISTORY_LIMIT)
+    history = thinned(request.finished, request.goals, _HISTORY_LIMIT)
     sign = 1.0 if request.goals[0] is Goal.MINIMIZE else -1.0
-    rows = cube.rows([trial.parameters for trial in known])
-    values = normalised(np.array([sign * trial.values[0] for trial in known]))
+    rows = cube.rows([trial.parameters for trial in history])
+    values = normalised(np.array([sign * trial.values[0] for trial in history]))
     kernel = fit_kernel(rows, values, cube.is_categorical)
-    alone = GaussianProcess(kernel, rows, values)
+    posterior = GaussianProcess(kernel, rows, values)
     drawn: list[Proposal] = []
     while True:
         pending = cube.rows([trial.parameters for trial in chain(request.pending, others, drawn)])
-        search = _Search(cube, _expected_improvement(alone, values, pending, chance), rows, values, chance)
+        search = _Search(cube, _expected_improvement(posterior, values, pending, chance), rows, values, chance)
         drawn.append(Proposal(search.best()))
         yield drawn[-1]
 
 
 def _expected_improvement(
-    alone: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator
+    posterior: GaussianProcess, values: NDArray[np.float64], pending: Rows, chance: np.random.Generator
 ) -> _ExpectedImprovement:
     """The acquisition function, with fantasies for the pending points."""
-    least = float(values.min())
+    lowest = float(values.min())
     if not len(pending):
-        return _ExpectedImprovement(GaussianProcess(alone.kernel, alone.rows, values[:, None]), np.array([least]))
-    fantasies = alone.fantasies(pending, chance.standard_normal((len(pending), _FANTASIES)))
-    known = np.repeat(values[:, None], _FANTASIES, axis=1)
-    process = GaussianProcess(alone.kernel, np.vstack([alone.rows, pending]), np.vstack([known, fantasies]))
-    return _ExpectedImprovement(process, np.minimum(least, fantasies.min(axis=0)))
+        return _ExpectedImprovement(
+            GaussianProcess(posterior.kernel, posterior.rows, values[:, None]), np.array([lowest])
+        )
+    fantasies = posterior.fantasies(pending, chance.standard_normal((len(pending), _FANTASIES)))
+    repeated = np.repeat(values[:, None], _FANTASIES, axis=1)
+    process = GaussianProcess(posterior.kernel, np.vstack([posterior.rows, pending]), np.vstack([repeated, fantasies]))
+    return _ExpectedImprovement(process, np.minimum(lowest, fantasies.min(axis=0)))
 
 
 class _ExpectedImprovement:
-    """Log of the expected improvement. ``least``: the best value of each fantasy."""
+    """Log of the expected improvement. ``lowest``: the best value of each fantasy."""
 
-    def __init__(self, process: GaussianProcess, least: NDArray[np.float64]) -> None:
-        self._process, self._least = process, least
+    def __init__(self, process: GaussianProcess, lowest: NDArray[np.float64]) -> None:
+        self._process, self._lowest = process, lowest
 
     def at(self, rows: Rows) -> NDArray[np.float64]:
         means, deviations = self._process.at(rows)
-        logs, _ = _log_expected((self._least - means) / deviations[:, None])
+        logs, _ = _log_expected((self._lowest - means) / deviations[:, None])
         return np.asarray(_log_mean(logs) + np.log(deviations), dtype=np.float64)
 
     def slope(self, row: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Value and gradient at one point."""
         means, deviation, by_means, by_deviation = self._process.slopes(row)
-        reach = (self._least - means) / deviation
+        reach = (self._lowest - means) / deviation
         logs, ratios = _log_expected(reach)
         mean = float(_log_mean(logs))
         parts = np.exp(logs - mean) / len(logs)
@@ -108,18 +110,18 @@ def _log_expected(reach: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDAr
     """log(phi(z) + z Phi(z)) and its derivative for each z, also where both terms underflow or cancel."""
     z = np.maximum(reach, _FAR)
     # Phi over phi: exact far out on the left; on the right it overflows, so phi is used directly.
-    left = np.minimum(z, 0.0)
-    mills = math.sqrt(math.pi / 2) * erfcx(-left / math.sqrt(2))
-    inner = np.where(left > -100.0, 1 + left * mills, 1 / np.maximum(left * left, 1.0))
-    logs = -0.5 * left * left - _LOG_ROOT_2PI + np.log(np.maximum(inner, 1e-300))
-    ratios = np.where(left > -100.0, mills / np.maximum(inner, 1e-300), -left)
+    nonpositive = np.minimum(z, 0.0)
+    mills = math.sqrt(math.pi / 2) * erfcx(-nonpositive / math.sqrt(2))
+    inner = np.where(nonpositive > -100.0, 1 + nonpositive * mills, 1 / np.maximum(nonpositive * nonpositive, 1.0))
+    logs = -0.5 * nonpositive * nonpositive - _LOG_ROOT_2PI + np.log(np.maximum(inner, 1e-300))
+    ratios = np.where(nonpositive > -100.0, mills / np.maximum(inner, 1e-300), -nonpositive)
     # Right of zero: h(z) = z + h(-z).
-    right = np.maximum(z, 0.0)
-    tail = math.sqrt(math.pi / 2) * erfcx(right / math.sqrt(2))
-    density = np.exp(-0.5 * right * right - _LOG_ROOT_2PI)
-    whole = right + density * np.maximum(1 - right * tail, 0.0)
+    nonnegative = np.maximum(z, 0.0)
+    tail = math.sqrt(math.pi / 2) * erfcx(nonnegative / math.sqrt(2))
+    density = np.exp(-0.5 * nonnegative * nonnegative - _LOG_ROOT_2PI)
+    expected = nonnegative + density * np.maximum(1 - nonnegative * tail, 0.0)
     is_right = z > 0
-    safe = np.where(is_right, whole, 1.0)
+    safe = np.where(is_right, expected, 1.0)
     return np.where(is_right, np.log(safe), logs), np.where(is_right, (1 - density * tail) / safe, ratios)
 
 
@@ -138,55 +140,57 @@ class _Search:
         self._best = rows[np.argsort(values, kind="stable")[:_BEST]]
 
     def best(self) -> dict[str, Any]:
-        anywhere = self._chance.random((_ANYWHERE, len(self._cube.choices)))
+        uniform = self._chance.random((_ANYWHERE, len(self._cube.choices)))
         for column, count in enumerate(self._cube.choices):
             if count:
-                anywhere[:, column] = np.floor(anywhere[:, column] * count)
-        tried = np.vstack([anywhere, *(self._near(row) for row in self._best)])
-        order = np.argsort(-self._improvement.at(tried), kind="stable")
-        begun = self._allowed(tried, order)
-        found = [point for row in begun for point in (row, self._climbed(row))]
+                uniform[:, column] = np.floor(uniform[:, column] * count)
+        candidates = np.vstack([uniform, *(self._near(row) for row in self._best)])
+        order = np.argsort(-self._improvement.at(candidates), kind="stable")
+        starts = self._allowed(candidates, order)
+        optima = [point for row in starts for point in (row, self._climbed(row))]
         # Evaluate the points as they would be tried: integers rounded.
-        points = [self._cube.point(row) for row in found]
+        points = [self._cube.point(row) for row in optima]
         points = [point for point in points if self._cube.space.holds(point)] or points
         return points[int(np.argmax(self._improvement.at(self._cube.rows(points))))]
 
     def _near(self, row: NDArray[np.float64]) -> Rows:
         count = _NEAR * len(_NEARNESS)
         steps = np.repeat(_NEARNESS, _NEAR)[:, None] * self._chance.standard_normal((count, len(row)))
-        found = np.clip(row + steps, 0.0, 1.0)
+        neighbours = np.clip(row + steps, 0.0, 1.0)
         for column, choices in enumerate(self._cube.choices):
             if choices:
                 jumps = self._chance.random(count) < _JUMPS
-                found[:, column] = np.where(jumps, self._chance.integers(choices, size=count), row[column])
-        return found
+                neighbours[:, column] = np.where(jumps, self._chance.integers(choices, size=count), row[column])
+        return neighbours
 
     def _allowed(self, rows: Rows, order: NDArray[np.intp]) -> list[NDArray[np.float64]]:
         """The first few candidates that satisfy the constraints; if none does, the first one."""
         space = self._cube.space
         if not space.constraints:
             return [rows[place] for place in order[:_SEARCHES]]
-        found: list[NDArray[np.float64]] = []
+        admissible: list[NDArray[np.float64]] = []
         for place in order:
             if space.holds(self._cube.point(rows[place])):
-                found.append(rows[place])
-                if len(found) == _SEARCHES:
+                admissible.append(rows[place])
+                if len(admissible) == _SEARCHES:
                     break
-        return found or [rows[order[0]]]
+        return admissible or [rows[order[0]]]
 
     def _climbed(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
         free = ~self._cube.is_categorical
         if not free.any():
             return row
 
-        def lost(numbers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            here = row.copy()
-            here[free] = numbers
-            value, slope = self._improvement.slope(here)
+        def negative_improvement(numbers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            point = row.copy()
+            point[free] = numbers
+            value, slope = self._improvement.slope(point)
             return -value, -slope[free]
 
-        ends = [(0.0, 1.0)] * int(free.sum())
-        found = minimize(lost, row[free], jac=True, method="L-BFGS-B", bounds=ends, options={"maxiter": _STEPS})
+        bounds = [(0.0, 1.0)] * int(free.sum())
+        optimum = minimize(
+            negative_improvement, row[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+        )
         climbed = row.copy()
-        climbed[free] = np.clip(found.x, 0.0, 1.0)
+        climbed[free] = np.clip(optimum.x, 0.0, 1.0)
         return climbed

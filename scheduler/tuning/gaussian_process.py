@@ -41,13 +41,13 @@ def normalised(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     middle, best = float(np.median(costs)), float(costs.min())
     if middle > best:
         costs = np.minimum(costs, middle + _WORST * (middle - best))
-    found = _standard(costs)
-    if found.any():
+    standard = _standard(costs)
+    if standard.any():
         with np.errstate(all="ignore"):  # overflows are checked below
-            bent = _standard(np.asarray(yeojohnson(found)[0], dtype=np.float64))
+            bent = _standard(np.asarray(yeojohnson(standard)[0], dtype=np.float64))
         if np.isfinite(bent).all() and bent.any():
             return bent
-    return found
+    return standard
 
 
 def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -86,10 +86,10 @@ class Kernel:
         """Squared scaled distances: :func:`squared_differences` times the weights, without its third dimension."""
         is_number = ~self.is_categorical
         scale = np.sqrt(self.weights[is_number])
-        found = cdist(left[:, is_number] * scale, right[:, is_number] * scale, "sqeuclidean")
+        squares = cdist(left[:, is_number] * scale, right[:, is_number] * scale, "sqeuclidean")
         for column in np.flatnonzero(self.is_categorical):
-            found += self.weights[column] * (left[:, column, None] != right[None, :, column])
-        return np.asarray(found, dtype=np.float64)
+            squares += self.weights[column] * (left[:, column, None] != right[None, :, column])
+        return np.asarray(squares, dtype=np.float64)
 
 
 def squared_differences(left: Rows, right: Rows, is_categorical: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -113,24 +113,26 @@ def fit_kernel(rows: Rows, values: NDArray[np.float64], is_categorical: NDArray[
     length = _LENGTH[0] + 0.5 * math.log(count)
     means = np.array([length] * count + [_VARIANCE[0], _NOISE[0]])
     deviations = np.array([_LENGTH[1]] * count + [_VARIANCE[1], _NOISE[1]])
-    ends = [_ENDS[0]] * count + [_ENDS[1], _ENDS[2]]
+    bounds = [_ENDS[0]] * count + [_ENDS[1], _ENDS[2]]
 
-    def unlikely(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        cost, slope = _unlikely(logs, squares, values)
+    def negative_log_posterior(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        cost, slope = negative_log_likelihood(logs, squares, values)
         off = (logs - means) / deviations
         return cost + 0.5 * float(off @ off), slope + off / deviations
 
     best: tuple[float, NDArray[np.float64]] | None = None
     for beginning in _BEGINNINGS:
         start = np.array([math.log(beginning * math.sqrt(count))] * count + [0.0, -4.0])
-        found = minimize(unlikely, start, jac=True, method="L-BFGS-B", bounds=ends, options={"maxiter": _STEPS})
-        if best is None or found.fun < best[0]:
-            best = (float(found.fun), np.asarray(found.x, dtype=np.float64))
+        optimum = minimize(
+            negative_log_posterior, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+        )
+        if best is None or optimum.fun < best[0]:
+            best = (float(optimum.fun), np.asarray(optimum.x, dtype=np.float64))
     logs = best[1] if best is not None else means
     return Kernel(np.exp(-2 * logs[:count]), math.exp(logs[-2]), math.exp(logs[-1]), is_categorical)
 
 
-def _unlikely(
+def negative_log_likelihood(
     logs: NDArray[np.float64], squares: NDArray[np.float64], values: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64]]:
     """Negative log marginal likelihood and its gradient by the logs of length scales, variance and noise."""
@@ -169,8 +171,8 @@ class GaussianProcess:
         """Posterior means, shape (rows,) or (rows, fantasies), and deviations, shape (rows,)."""
         near = self.kernel.between(rows, self.rows)
         half = solve_triangular(self._factor, near.T, lower=True, check_finite=False)
-        left = self.kernel.variance - np.einsum("ij,ij->j", half, half)
-        return near @ self._pulled, np.sqrt(np.maximum(left, 1e-12))
+        variances = self.kernel.variance - np.einsum("ij,ij->j", half, half)
+        return near @ self._pulled, np.sqrt(np.maximum(variances, 1e-12))
 
     def slopes(
         self, row: NDArray[np.float64]
@@ -188,6 +190,6 @@ class GaussianProcess:
         """Sampled values at ``rows``, one column per column of ``draws`` (rows, fantasies), standard normal numbers."""
         near = self.kernel.between(rows, self.rows)
         half = solve_triangular(self._factor, near.T, lower=True, check_finite=False)
-        left = self.kernel.between(rows, rows) - half.T @ half
-        left[np.diag_indices_from(left)] += self.kernel.noise + 1e-6
-        return np.asarray((near @ self._pulled)[:, None] + cholesky(left, lower=True) @ draws, dtype=np.float64)
+        covariance = self.kernel.between(rows, rows) - half.T @ half
+        covariance[np.diag_indices_from(covariance)] += self.kernel.noise + 1e-6
+        return np.asarray((near @ self._pulled)[:, None] + cholesky(covariance, lower=True) @ draws, dtype=np.float64)

@@ -66,19 +66,21 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[ObservedTr
             trial = frozen(space, distributions, result.parameters, [result.values[place] for place in places], {})
             study._storage.create_new_trial(study._study_id, template_trial=trial)  # noqa: SLF001 (as for proposals)
         quantile = min(0.5, max(_QUANTILE, _BEST / len(sample)))
-        found = PedAnovaImportanceEvaluator(target_quantile=quantile).evaluate(study)
-    return _weighed(space, len(results), sample, found)
+        scores = PedAnovaImportanceEvaluator(target_quantile=quantile).evaluate(study)
+    return _weighed(space, len(results), sample, scores)
 
 
-def _weighed(space: Space, count: int, sample: Sequence[ObservedTrial], found: Mapping[str, float]) -> Importance:
+def _weighed(space: Space, count: int, sample: Sequence[ObservedTrial], scores: Mapping[str, float]) -> Importance:
     trials = {name: sum(name in trial.parameters for trial in sample) for name in space.parameters}
     # A parameter with few trials says as little as few trials do.
-    known = {name: max(0.0, value) for name, value in found.items() if trials[name] >= FEWEST and math.isfinite(value)}
-    total = sum(known.values())
+    reliable = {
+        name: max(0.0, value) for name, value in scores.items() if trials[name] >= FEWEST and math.isfinite(value)
+    }
+    total = sum(reliable.values())
     if total <= 0:
         return Importance(count, reason="Not known: the best trials lie like all others along every parameter.")
     weights = [
-        ImportanceScore(name, known.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
+        ImportanceScore(name, reliable.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
         for name in space.parameters
     ]
     return Importance(

@@ -21,16 +21,16 @@ def perturbed(space: Space, point: Mapping[str, Any], population: Population, ch
     Newly active parameters are drawn, inactive ones dropped. If no change satisfies the constraints: ``point``.
     """
     for _ in range(_REDRAWS):
-        found: dict[str, Any] = {}
+        moved: dict[str, Any] = {}
         for name, parameter in space.parameters.items():
-            if not space.is_active(name, found):
+            if not space.is_active(name, moved):
                 continue
             if name not in point or chance.random() < population.resample:
-                found[name] = value_at(parameter, chance.random())
+                moved[name] = value_at(parameter, chance.random())
             else:
-                found[name] = _moved(parameter, point[name], population.perturb, chance)
-        if space.holds(found) and json.dumps(found) != json.dumps(dict(point)):
-            return found
+                moved[name] = _moved(parameter, point[name], population.perturb, chance)
+        if space.holds(moved) and json.dumps(moved) != json.dumps(dict(point)):
+            return moved
     return dict(point)
 
 
@@ -52,6 +52,6 @@ def _moved(parameter: Parameter, value: Any, by: float, chance: Random) -> Any:
         moved = value * (1 + by if up else 1 / (1 + by)) if value > 0 else value + (step * by if up else -step * by)
     moved = min(high, max(low, moved))
     if parameter.type is ParameterType.INTEGER:
-        whole = math.ceil(moved) if up else math.floor(moved)
-        return int(min(high, max(low, whole)))
+        rounded = math.ceil(moved) if up else math.floor(moved)
+        return int(min(high, max(low, rounded)))
     return moved

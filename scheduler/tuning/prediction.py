@@ -89,7 +89,7 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
         return ImprovementForecast(count, checked=len(cuts), held=confirmed, reason=f"Not known: {words}.")
     ahead = _horizon(more)
     paths = _paths(costs, ahead, Random(seed), _REPEATS)  # noqa: S311
-    points = [ForecastPoint(after, *_ends([path[place] for path in paths])) for place, after in enumerate(ahead)]
+    points = [ForecastPoint(trials, *_interval([path[place] for path in paths])) for place, trials in enumerate(ahead)]
     best = min(costs)
     chance = sum(path[-1] < best for path in paths) / len(paths)
     return ImprovementForecast(count, points, chance, len(cuts), confirmed)
@@ -98,7 +98,7 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
 def _holds(costs: Sequence[float], cut: int, seed: int) -> bool:
     """Backtest: whether the interval forecast after ``cut`` results contains the present best."""
     paths = _paths(costs[:cut], [len(costs) - cut], Random(seed + cut), _REPEATS_OF_CHECK)  # noqa: S311
-    low, _, high = _ends([path[0] for path in paths])
+    low, _, high = _interval([path[0] for path in paths])
     return low <= min(costs) <= high
 
 
@@ -107,21 +107,21 @@ def _paths(costs: Sequence[float], ahead: Sequence[int], random: Random, repeats
     late = costs[-min(_MOST, max(_FEWEST_BEFORE, math.ceil(len(costs) / 2))) :]
     size = max(_FEWEST_IN_TAIL, round(_TAIL * len(late)))
     leader = min(costs)
-    found = []
+    paths = []
     for _ in range(repeats):
         drawn = sorted(random.choices(late, k=len(late)))
         edge = drawn[size]
         shape, scale = _fitted(sorted(edge - cost for cost in drawn[:size]))
-        best, before = leader, 0
+        best, previous = leader, 0
         path = []
-        for after in ahead:
-            hits = _binomial(random, after - before, size / len(late))
+        for trials in ahead:
+            hits = _binomial(random, trials - previous, size / len(late))
             if hits and scale > 0:
                 best = min(best, edge - _farthest(shape, scale, random.random() ** (1 / hits)))
             path.append(best)
-            before = after
-        found.append(path)
-    return found
+            previous = trials
+        paths.append(path)
+    return paths
 
 
 def _fitted(excess: Sequence[float]) -> tuple[float, float]:
@@ -147,7 +147,7 @@ def _binomial(random: Random, count: int, share: float) -> int:
     return sum(random.random() < share for _ in range(count))
 
 
-def _ends(values: list[float]) -> tuple[float, float, float]:
+def _interval(values: list[float]) -> tuple[float, float, float]:
     ordered = sorted(values)
     low, middle, high = (ordered[round(part * (len(ordered) - 1))] for part in (_LOW, 0.5, _HIGH))
     return low, middle, high

@@ -55,9 +55,9 @@ def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], 
         "its budget has no number of trials": trials is None,
         f"its budget has more than {_GP_TRIALS} trials": trials is not None and trials > _GP_TRIALS,
     }
-    found = [reason for reason, holds in against.items() if holds]
-    if found:
-        return AlgorithmChoice(Algorithm.TPE, f"TPE, since {' and '.join(found)}.")
+    objections = [reason for reason, holds in against.items() if holds]
+    if objections:
+        return AlgorithmChoice(Algorithm.TPE, f"TPE, since {' and '.join(objections)}.")
     few = f"at most {_GP_PARAMETERS} parameters, at least half of them numbers, and at most {_GP_TRIALS} trials"
     return AlgorithmChoice(Algorithm.AUTO, f"TPE and GP in turns, since the study has one metric, {few}.")
 
@@ -87,25 +87,25 @@ def propose(request: ProposalRequest) -> list[Proposal]:
 
     No point is proposed that is pending or was tried, except the user's initial points. All satisfy the constraints.
     """
-    found: list[Proposal] = []
-    taken = {key_of(trial.parameters) for trial in request.pending}
+    proposals: list[Proposal] = []
+    excluded = {key_of(trial.parameters) for trial in request.pending}
     for point in request.initial[request.index : request.index + request.count]:
-        found.append(Proposal(dict(point), {"origin": "initial"}))
-        taken.add(key_of(point))
-    left = request.count - len(found)
-    if left <= 0:
-        return found
+        proposals.append(Proposal(dict(point), {"origin": "initial"}))
+        excluded.add(key_of(point))
+    missing = request.count - len(proposals)
+    if missing <= 0:
+        return proposals
     if request.algorithm is Algorithm.GRID:
-        return found + _of_grid(request, left, taken)
-    tried = _Tried(request, taken)
-    draws = _drawn(request, len(found))
-    for _ in range(left):
-        proposal = _fresh(request, draws, tried)
+        return proposals + _of_grid(request, missing, excluded)
+    already_tried = _TriedPoints(request, excluded)
+    draws = _drawn(request, len(proposals))
+    for _ in range(missing):
+        proposal = _fresh(request, draws, already_tried)
         if proposal is None:
             break
-        found.append(proposal)
-        tried.add(proposal.parameters)
-    return found
+        proposals.append(proposal)
+        already_tried.add(proposal.parameters)
+    return proposals
 
 
 def key_of(point: Mapping[str, Any]) -> str:
@@ -113,28 +113,28 @@ def key_of(point: Mapping[str, Any]) -> str:
     return json.dumps(point, sort_keys=True)
 
 
-def _tried(request: ProposalRequest) -> set[str]:
+def _tried_keys(request: ProposalRequest) -> set[str]:
     return {key_of(trial.parameters) for trial in request.finished} | {key_of(point) for point in request.spoilt}
 
 
-def _of_grid(request: ProposalRequest, most: int, taken: set[str]) -> list[Proposal]:
+def _of_grid(request: ProposalRequest, limit: int, excluded: set[str]) -> list[Proposal]:
     """The grid's untried points, in an order shuffled by the seed, so that a part of the grid is spread out.
 
     A proposal stores its position as ``grid``: the next request continues there, and visits earlier positions last,
     of which some may have been drawn and never tried.
     """
-    tried = taken | _tried(request)
+    already_tried = excluded | _tried_keys(request)
     memos = chain((trial.memo for trial in request.finished), (trial.memo for trial in request.pending))
     begin = max((memo["grid"] + 1 for memo in memos if "grid" in memo), default=0)
     size = request.space.grid_size
-    found: list[Proposal] = []
-    for turn in chain(range(begin, size), range(min(begin, size))):
-        point = request.space.grid_point(shuffled(turn, size, request.seed))
-        if point is not None and key_of(point) not in tried:
-            found.append(Proposal(point, {"grid": turn}))
-            if len(found) == most:
+    proposals: list[Proposal] = []
+    for position in chain(range(begin, size), range(min(begin, size))):
+        point = request.space.grid_point(shuffled(position, size, request.seed))
+        if point is not None and key_of(point) not in already_tried:
+            proposals.append(Proposal(point, {"grid": position}))
+            if len(proposals) == limit:
                 break
-    return found
+    return proposals
 
 
 def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
@@ -176,29 +176,29 @@ def _random(request: ProposalRequest, purpose: str, offset: int = 0) -> Iterator
         yield Proposal(request.space.from_unit(unit))
 
 
-class _Tried:
+class _TriedPoints:
     """Points that may not be proposed again.
 
     Equivalent to the set of all keys. But serialising ten thousand points takes longer than drawing one, so the first
     few lookups compare the points themselves, and the set is built when there are many lookups.
     """
 
-    def __init__(self, request: ProposalRequest, taken: set[str]) -> None:
+    def __init__(self, request: ProposalRequest, excluded: set[str]) -> None:
         self._request = request
-        self._keys = taken
-        self._is_whole = False
+        self._keys = excluded
+        self._is_complete = False
         self._lookups = 0
 
     def __contains__(self, point: Mapping[str, Any]) -> bool:
         self._lookups += 1
-        if self._lookups > _REDRAWS and not self._is_whole:
-            self._keys = self._keys | _tried(self._request)
-            self._is_whole = True
+        if self._lookups > _REDRAWS and not self._is_complete:
+            self._keys = self._keys | _tried_keys(self._request)
+            self._is_complete = True
         key = key_of(point)
         if key in self._keys:
             return True
         # Python equality is not enough: True equals 1.
-        return not self._is_whole and any(other == point and key_of(other) == key for other in self._points())
+        return not self._is_complete and any(other == point and key_of(other) == key for other in self._points())
 
     def __len__(self) -> int:
         """How many were proposed in this request, or are pending."""
@@ -211,15 +211,15 @@ class _Tried:
         return chain((trial.parameters for trial in self._request.finished), self._request.spoilt)
 
 
-def _fresh(request: ProposalRequest, draws: Iterator[Proposal], tried: _Tried) -> Proposal | None:
+def _fresh(request: ProposalRequest, draws: Iterator[Proposal], already_tried: _TriedPoints) -> Proposal | None:
     """The next admissible draw; if the algorithm finds none, random points; in a finite space finally all points."""
-    chance = _random(request, f"rest{len(tried)}")
+    chance = _random(request, f"rest{len(already_tried)}")
     for proposal in chain(islice(draws, _REDRAWS), islice(chance, _RANDOM_DRAWS)):
-        if proposal.parameters not in tried and request.space.holds(proposal.parameters):
+        if proposal.parameters not in already_tried and request.space.holds(proposal.parameters):
             return proposal
     if request.space.size is None:
         return None
-    return next((Proposal(point) for point in request.space.grid() if point not in tried), None)
+    return next((Proposal(point) for point in request.space.grid() if point not in already_tried), None)
 
 
 def shuffled(place: int, size: int, seed: int) -> int:
@@ -231,15 +231,15 @@ def shuffled(place: int, size: int, seed: int) -> int:
     if not 0 <= place < size:
         raise ValueError(f"there is no place {place} among {size}")
     side = isqrt(size - 1) + 1
-    found = place
+    element = place
     while True:
-        left, right = divmod(found, side)
+        left, right = divmod(element, side)
         for number in range(_ROUNDS):
             key = b"%d:%d:%d" % (seed, number, right)
             left, right = right, (left + int.from_bytes(blake2b(key, digest_size=8).digest(), "big")) % side
-        found = left * side + right
-        if found < size:
-            return found
+        element = left * side + right
+        if element < size:
+            return element
 
 
 def sobol_points(space: Space, seed: int, index: int) -> Iterator[dict[str, Any]]:

@@ -80,17 +80,17 @@ class Proposers:
         ``INSTEAD_OF`` in each memo. If TPE fails as well, they are random.
         """
         if request.algorithm is Algorithm.GP and len(request.goals) > 1 and not gp_may_draw(request.space):
-            return propose(request) if is_quick(request) else _instead(request)
+            return propose(request) if is_quick(request) else _fallback_points(request)
         try:
             if is_quick(request):
                 return propose(request)
             return self._in_a_process().submit(propose, request).result(_WITHIN_S)
         except (BrokenExecutor, TimeoutError):
             self._end_process()
-            return _instead(request)
+            return _fallback_points(request)
         except Exception:  # noqa: BLE001 (Optuna, torch and scipy raise what they like; a study must go on)
             _log.warning("%s found no point; others are taken", request.algorithm.value, exc_info=True)
-            return _instead(request)
+            return _fallback_points(request)
 
     def close(self) -> None:
         """No worker process is started any more; requests that need one get the fallback of :meth:`__call__`."""
@@ -134,15 +134,17 @@ def is_quick(request: ProposalRequest) -> bool:
             return True
 
 
-def _instead(request: ProposalRequest) -> list[Proposal]:
+def _fallback_points(request: ProposalRequest) -> list[Proposal]:
     if request.algorithm is Algorithm.GRID:
         return propose(request)  # no other algorithm has its points
     try:
-        found = propose(replace(request, algorithm=Algorithm.TPE))
+        proposals = propose(replace(request, algorithm=Algorithm.TPE))
     except Exception:  # noqa: BLE001 (the same)
         _log.warning("TPE found no point; chance draws them", exc_info=True)
-        found = propose(replace(request, algorithm=Algorithm.RANDOM))
-    return [Proposal(proposal.parameters, {**proposal.memo, INSTEAD_OF: request.algorithm.value}) for proposal in found]
+        proposals = propose(replace(request, algorithm=Algorithm.RANDOM))
+    return [
+        Proposal(proposal.parameters, {**proposal.memo, INSTEAD_OF: request.algorithm.value}) for proposal in proposals
+    ]
 
 
 def _begin() -> None:

@@ -15,7 +15,13 @@ from trainmaster.studies.space import in_order
 from scheduler.tuning import ObservedTrial, ProposalRequest
 from scheduler.tuning.encoding import UnitCube
 from scheduler.tuning.expected_improvement import _expected_improvement, _log_expected, improvement_points
-from scheduler.tuning.gaussian_process import GaussianProcess, _unlikely, fit_kernel, normalised, squared_differences
+from scheduler.tuning.gaussian_process import (
+    GaussianProcess,
+    fit_kernel,
+    negative_log_likelihood,
+    normalised,
+    squared_differences,
+)
 from scheduler.tuning.propose import key_of
 
 MIN = (Goal.MINIMIZE,)
@@ -69,8 +75,10 @@ def test_the_slopes_of_likelihood_and_expectation_are_those_of_their_values() ->
     values = normalised(np.sin(5 * rows[:, 0]) + rows[:, 1] ** 2 + 0.3 * (rows[:, 2] == 1))
     squares = squared_differences(rows, rows, is_categorical)
     logs = np.array([-0.5, 0.3, 0.2, 0.1, -3.0])
-    _, slope = _unlikely(logs, squares, values)
-    assert slope == pytest.approx(approx_fprime(logs, lambda at: _unlikely(at, squares, values)[0], 1e-6), abs=1e-3)
+    _, slope = negative_log_likelihood(logs, squares, values)
+    assert slope == pytest.approx(
+        approx_fprime(logs, lambda at: negative_log_likelihood(at, squares, values)[0], 1e-6), abs=1e-3
+    )
 
     reported = _expected_improvement(
         GaussianProcess(fit_kernel(rows, values, is_categorical), rows, values), values, rows[:4] * 0.9, chance
