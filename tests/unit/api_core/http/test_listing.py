@@ -242,7 +242,12 @@ def test_a_waiting_job_tells_its_shapes_reason_and_its_own_first(
             WaitReason(shape=key, code="no_room", sentence="No room.", numbers={"gpus": 8}, updated_at=clock.now)
         )
     job = client.get("/api/v1/jobs").json()["items"][0]
-    assert job["wait_reason"] == {"code": "no_room", "sentence": "No room.", "numbers": {"gpus": 8}}
+    assert job["wait_reason"] == {
+        "code": "no_room",
+        "sentence": "No room.",
+        "numbers": {"gpus": 8},
+        "is_infeasible": False,
+    }
     set_job(job_id, wait_reason={"code": "backoff", "sentence": "In a moment.", "numbers": {}})
     assert client.get(f"/api/v1/jobs/{job_id}").json()["wait_reason"]["code"] == "backoff"
     set_job(job_id, state="running")
@@ -323,9 +328,10 @@ def test_a_job_that_starts_tells_what_its_replicas_wait_for(
 ) -> None:
     job = submit()
     reported = {"code": "starting", "sentence": "worker-0: Image nosuch:1 cannot be pulled.", "numbers": {}}
+    reason = {**reported, "is_infeasible": False}
     for state, reason, shown in (
         ("starting", None, None),
-        ("starting", reported, reported),
+        ("starting", reported, reason),
         ("running", reported, None),
     ):
         with unit_of_work(sessions) as session:
