@@ -110,11 +110,11 @@ def main(argv: list[str]) -> int:
         "frameworks": frameworks,
     }
     if sys.version_info < (3, 11):  # noqa: UP036 (the sentence is for whoever starts it with an older one)
-        return say(f"Trainmaster needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
+        return fail(f"Trainmaster needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
     if not argv or argv[0] not in verbs:
-        return say(f"usage: python3 dev.py {'|'.join(verbs)} [arguments]")
+        return fail(f"usage: python3 dev.py {'|'.join(verbs)} [arguments]")
     if sys.platform != "linux":
-        return say("Trainmaster's platform runs on Linux; the client (sdk/) runs anywhere.")
+        return fail("Trainmaster's platform runs on Linux; the client (sdk/) runs anywhere.")
     try:
         return verbs[argv[0]](argv[1:])
     except KeyboardInterrupt:
@@ -122,7 +122,7 @@ def main(argv: list[str]) -> int:
         return 130
 
 
-def say(sentence: str) -> int:
+def fail(sentence: str) -> int:
     print(sentence, file=sys.stderr)
     return 2
 
@@ -151,7 +151,9 @@ def need(*extras: str, force: bool = False) -> int:
         made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False)
         if made.returncode != 0:
             shutil.rmtree(VENV, ignore_errors=True)
-            return say("Python's venv module is missing; install it (Debian and Ubuntu: apt-get install python3-venv).")
+            return fail(
+                "Python's venv module is missing; install it (Debian and Ubuntu: apt-get install python3-venv)."
+            )
     pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     locks = [argument for name in ("platform", *chosen) for argument in ("-r", str(LOCKS / f"{name}.lock"))]
     own = [argument for package in PACKAGES for argument in ("-e", f"./{package}")]
@@ -167,7 +169,7 @@ def need(*extras: str, force: bool = False) -> int:
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         print(f" {time.monotonic() - began_s:.0f} s", flush=True)
         if code != 0:
-            return say("Installing failed; pip's message above says why. Nothing outside .venv was touched.")
+            return fail("Installing failed; pip's message above says why. Nothing outside .venv was touched.")
     stamp.write_text(" ".join([wanted, *chosen]))
     return 0
 
@@ -231,7 +233,7 @@ def lint(_arguments: list[str]) -> int:
     failed = [str(check[-1] if check[0] == PYTHON else check[0]) for check in checks if run(*check) != 0]
     if run(PYTHON, "web/build.py", "check") not in {0, 3}:  # 3: nothing to look with
         failed.append("web")
-    return say(f"Not clean: {', '.join(failed)}") if failed else 0
+    return fail(f"Not clean: {', '.join(failed)}") if failed else 0
 
 
 def openapi(_arguments: list[str]) -> int:
@@ -250,10 +252,10 @@ def images(arguments: list[str]) -> int:
         wheels = words[at + 1] if at + 1 < len(words) else None
         del words[at : at + 2]
         if wheels is None or not Path(wheels).is_dir():
-            return say("--wheels needs a folder with wheels.")
+            return fail("--wheels needs a folder with wheels.")
     unknown = [word for word in words if word not in IMAGES]
     if unknown:
-        return say(f"usage: python3 dev.py images [{'|'.join(IMAGES)} …] [--wheels FOLDER]")
+        return fail(f"usage: python3 dev.py images [{'|'.join(IMAGES)} …] [--wheels FOLDER]")
     build = ("docker", "build", "--network", "host")
     more: list[str] = []
     if wheels is not None:
@@ -282,7 +284,7 @@ def frameworks(arguments: list[str]) -> int:
     5.8 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
-        return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")
+        return fail(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")
     for name in arguments or FRAMEWORKS:
         folder = FRAMEWORKS_FOLDER / name
         stamp = folder / "installed"
@@ -298,7 +300,7 @@ def frameworks(arguments: list[str]) -> int:
         for step in steps:
             if subprocess.run([str(word) for word in step], cwd=ROOT, check=False).returncode != 0:
                 shutil.rmtree(folder, ignore_errors=True)
-                return say(f"\nInstalling {name} failed; the message above says why.")
+                return fail(f"\nInstalling {name} failed; the message above says why.")
         stamp.write_text(wanted)
         print(f" {time.monotonic() - began_s:.0f} s", flush=True)
     return 0
@@ -312,7 +314,7 @@ def bench(arguments: list[str]) -> int:
     }
     modules["--smoke"] = folder / "smoke.py"
     if not arguments or arguments[0] not in modules:
-        return say(f"usage: python3 dev.py bench {'|'.join(sorted(modules))} [arguments]")
+        return fail(f"usage: python3 dev.py bench {'|'.join(sorted(modules))} [arguments]")
     module = ".".join(modules[arguments[0]].relative_to(ROOT).with_suffix("").parts)
     return need("train", "test") or run(PYTHON, "-m", module, *arguments[1:])
 

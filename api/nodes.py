@@ -16,7 +16,7 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.nodes import is_holding, labels_of, usage, used_gpus
 from core.db.tables import Job, Node, NodeFailure, Project, Replica
 from core.domain.errors import Conflict, NotFound
@@ -203,7 +203,7 @@ def _view_of(node: Node, used: Amounts, replicas: int, hidden: frozenset[str]) -
     )
 
 
-def _holder_view(row: AnyRow, caller: Caller) -> HolderView:
+def _holder_view(row: UntypedRow, caller: Caller) -> HolderView:
     is_known = caller.is_admin or row.project_id in caller.projects
     return HolderView(
         node=row.node,

@@ -134,12 +134,12 @@ def delete_member(project: ProjectAdmin, user: str, context: AppContextDep) -> N
         user_id = _user_id(work, user)
         if _lock_admins(work, row) == [user_id]:
             raise _last_admin(row, user)
-        gone = work.session.execute(
+        deleted = work.session.execute(
             delete(Membership)
             .where(Membership.project_id == row.id, Membership.user_id == user_id)
             .returning(Membership.user_id)
         ).scalar_one_or_none()
-        if gone is None:
+        if deleted is None:
             raise NotFound(f"{user} is not a member of project {row.name}.")
         _record_event(work, project.caller, row, "project.member_removed", user=user)
 

@@ -26,15 +26,15 @@ from api.http.paging import PageParams, PageQuery, bad_cursor, make_cursor, read
 from api.http.routing import new_router
 from api.jobs.schemas import wait_reason_of
 from api.quotas.amounts import capacity, models_of, shown
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.planning import read_policy, read_usage
 from core.db.repositories.queue import (
     QueueCursor,
+    allocated_by_job,
+    allocated_by_user,
     demand_by_project,
-    held_by_job,
-    held_by_user,
     waiting_count,
     waiting_page,
 )
@@ -94,7 +94,7 @@ def list_running(caller: Reader, context: AppContextDep, page: PageParams) -> Pa
     with context.read() as work:
         rows, cursor = rows_by_name(work.session, query, Job.id, page)
         ids = [row[-1] for row in rows]
-        allocated = held_by_job(work.session, ids)
+        allocated = allocated_by_job(work.session, ids)
         replicas, runs = _replica_counts(work.session, ids), runs_of(work.session, ids)
         items = [
             _running_view(row, caller, allocated, replicas, _done_at(row, runs.get(row[-1], NOT_RUN))) for row in rows
@@ -111,7 +111,7 @@ def get_shares(caller: Reader, context: AppContextDep) -> SharesView:
         return _shares_view(work, caller)
 
 
-def _cursor(row: AnyRow) -> str:
+def _cursor(row: UntypedRow) -> str:
     return make_cursor(row.place, row.priority, row.queued_at.isoformat(), row.id)
 
 
@@ -126,7 +126,7 @@ def _place(cursor: str) -> QueueCursor:
     return QueueCursor(place, priority, queued_at, job_id)
 
 
-def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
+def _waiting_view(row: UntypedRow, caller: Caller, now: datetime) -> WaitingJobView:
     gang, reason = Gang.from_json(row.gang), wait_reason_of(row, now)
     is_never = reason is not None and reason.is_infeasible
     is_known = caller.is_admin or row.project_id in caller.projects
@@ -154,7 +154,7 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
     )
 
 
-def _start(row: AnyRow, *, is_known: bool) -> ExpectedStartView | None:
+def _start(row: UntypedRow, *, is_known: bool) -> ExpectedStartView | None:
     """The planner's last start forecast; ``None`` if there is none. Its sentence may name other jobs, so jobs that the
     caller may not see only have the times.
     """
@@ -171,7 +171,7 @@ def _start(row: AnyRow, *, is_known: bool) -> ExpectedStartView | None:
     return ExpectedStartView(**fields, sentence=starts(row.start_sentence), nodes=row.start_nodes or [])
 
 
-def _done_at(row: AnyRow, run: RunSummary) -> datetime | None:
+def _done_at(row: UntypedRow, run: RunSummary) -> datetime | None:
     """The expected end by the job's reported progress rate; ``None`` without one."""
     done_at = progress_view(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
     return datetime.fromisoformat(done_at) if isinstance(done_at, str) else done_at
@@ -185,7 +185,7 @@ def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
 
 
 def _running_view(
-    row: AnyRow,
+    row: UntypedRow,
     caller: Caller,
     allocated: Mapping[str, Mapping[str, int]],
     replicas: Mapping[str, int],
@@ -217,13 +217,15 @@ def _running_view(
 class _Demand:
     """What a project or a user uses and requests, by the keys of quotas."""
 
-    held: dict[str, int] = field(default_factory=dict)
+    allocated: dict[str, int] = field(default_factory=dict)
     requested: dict[str, int] = field(default_factory=dict)
     running: int = 0
     waiting: int = 0
 
     def wanted(self) -> dict[str, int]:
-        return {key: self.held.get(key, 0) + self.requested.get(key, 0) for key in {*self.held, *self.requested}}
+        return {
+            key: self.allocated.get(key, 0) + self.requested.get(key, 0) for key in {*self.allocated, *self.requested}
+        }
 
 
 def _shares_view(work: UnitOfWork, caller: Caller) -> SharesView:
@@ -248,19 +250,19 @@ def _shares_view(work: UnitOfWork, caller: Caller) -> SharesView:
         share = ShareView(
             project=projects[project_id].name if is_known else None,
             weight=weights[project_id],
-            allocated=_dominant(whole.held, has),
+            allocated=_dominant(whole.allocated, has),
             wanted=claims[project_id].wanted,
             entitlement=due[project_id],
             usage=past.get((project_id, "")),
-            gpus=_gpus_by_model(whole.held),
-            cpus=shown(CPU, whole.held.get(CPU, 0)),
-            memory_bytes=whole.held.get(MEMORY, 0),
+            gpus=_gpus_by_model(whole.allocated),
+            cpus=shown(CPU, whole.allocated.get(CPU, 0)),
+            memory_bytes=whole.allocated.get(MEMORY, 0),
             running=whole.running,
             waiting=whole.waiting,
             users=[
                 UserShareView(
                     user=users.get(user_id, "?"),
-                    allocated=_dominant(part.held, has),
+                    allocated=_dominant(part.allocated, has),
                     usage=past.get((project_id, user_id), 0.0),
                     running=part.running,
                     waiting=part.waiting,
@@ -282,7 +284,7 @@ def _shares_view(work: UnitOfWork, caller: Caller) -> SharesView:
 
 def _demands(work: UnitOfWork, has: Mapping[str, int]) -> dict[str, dict[str, _Demand]]:
     found: dict[str, dict[str, _Demand]] = {}
-    for project_id, of_users in held_by_user(work.session).items():
+    for project_id, of_users in allocated_by_user(work.session).items():
         for user_id, amounts in of_users.items():
             found.setdefault(project_id, {})[user_id] = _Demand(dict(amounts), running=amounts[JOBS])
     models = models_of(has)
@@ -298,9 +300,9 @@ def _demands(work: UnitOfWork, has: Mapping[str, int]) -> dict[str, dict[str, _D
     return found
 
 
-def _add_amounts(held: dict[str, int], amounts: Mapping[str, int], times: int = 1) -> None:
+def _add_amounts(allocated: dict[str, int], amounts: Mapping[str, int], times: int = 1) -> None:
     for key, amount in amounts.items():
-        held[key] = held.get(key, 0) + times * amount
+        allocated[key] = allocated.get(key, 0) + times * amount
 
 
 def _total(parts: Iterable[_Demand]) -> _Demand:
@@ -308,7 +310,7 @@ def _total(parts: Iterable[_Demand]) -> _Demand:
     for part in parts:
         whole.running += part.running
         whole.waiting += part.waiting
-        _add_amounts(whole.held, part.held)
+        _add_amounts(whole.allocated, part.allocated)
         _add_amounts(whole.requested, part.requested)
     return whole
 
@@ -330,14 +332,16 @@ def _demand_of(gang: Gang, models: list[str], has: Mapping[str, int]) -> dict[st
     return requested
 
 
-def _dominant(held: Mapping[str, int], has: Mapping[str, int]) -> float:
+def _dominant(allocated: Mapping[str, int], has: Mapping[str, int]) -> float:
     """The dominant share (DRF): the largest fraction used of CPU, memory, or a GPU model."""
-    keys = [key for key in held if key in _DOMINANT_KEYS or "/" in key]
-    return max((held[key] / has[key] for key in keys if has.get(key)), default=0.0)
+    keys = [key for key in allocated if key in _DOMINANT_KEYS or "/" in key]
+    return max((allocated[key] / has[key] for key in keys if has.get(key)), default=0.0)
 
 
-def _gpus_by_model(held: Mapping[str, int]) -> dict[str, float]:
-    return {key.partition("/")[2]: shown(key, amount) for key, amount in sorted(held.items()) if "/" in key and amount}
+def _gpus_by_model(allocated: Mapping[str, int]) -> dict[str, float]:
+    return {
+        key.partition("/")[2]: shown(key, amount) for key, amount in sorted(allocated.items()) if "/" in key and amount
+    }
 
 
 def _combined(others: list[ShareView]) -> list[ShareView]:

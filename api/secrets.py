@@ -49,9 +49,9 @@ def delete_secret(project: ProjectAdmin, name: SecretName, context: AppContextDe
     """Waiting jobs that name it will fail to start."""
     with context.write() as work:
         row = project.load(work.session)
-        gone = work.session.execute(
+        deleted = work.session.execute(
             delete(Secret).where(Secret.project_id == row.id, Secret.name == name).returning(Secret.name)
         ).scalar_one_or_none()
-        if gone is None:
+        if deleted is None:
             raise NotFound(f"Project {row.name} has no secret {name}.")
         work.record_event("secret.removed", project.caller.actor, project_id=row.id, data={"name": name})

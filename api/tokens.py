@@ -15,7 +15,7 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Scope, Writer
 from api.http.paging import PageQuery, newest_rows
 from api.http.routing import new_router
-from core.db.engine import AnySelect
+from core.db.engine import UntypedSelect
 from core.db.tables import Token, User
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
@@ -87,7 +87,7 @@ def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
             work.record_event("token.revoked", caller.actor, data={"token_id": token.id})
 
 
-def _selected(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> AnySelect:
+def _selected(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> UntypedSelect:
     """The tokens of a list, with their users' names, revoked tokens included."""
     query = select(Token, User.name).join(User, User.id == Token.user_id)
     if wanted.all_users:

@@ -24,7 +24,7 @@ from api.protocols.vertex.training.specs import ACCELERATORS
 from core.db.repositories.nodes import merged_labels
 from core.db.repositories.vertex_records import StoredVertexTable, read_vertex_table, write_vertex_table
 from core.db.tables import Node, Project, Volume
-from core.domain.errors import Conflict, InvalidRequest, together
+from core.domain.errors import Conflict, InvalidRequest, combined_error
 from core.domain.sharing.gpus import accepted_models, accepts
 from core.domain.sharing.resources import Amounts
 from core.settings import Settings
@@ -55,9 +55,9 @@ def set_vertex_table(body: VertexTableUpdate, caller: PlatformAdmin, context: Ap
             raise Conflict(_conflict(before, body.generation), field="generation")
         entries, wrong = read_entries(body.table)
         if wrong:
-            raise together(wrong, "entries of the table")
+            raise combined_error(wrong, "entries of the table")
         stored = write_vertex_table(
-            work.session, stored_rows(entries), seen=before.generation, by=caller.user, now=work.now
+            work.session, stored_rows(entries), generation=before.generation, by=caller.user, now=work.now
         )
         changed = _changes(read_stored_rows(before.entries)[0], entries)
         data = {"generation": stored.generation, "changed": changed}

@@ -30,19 +30,19 @@ WARM = "forked from a preloaded parent"
 
 @dataclass(frozen=True)
 class Measured:
-    """Ours and the peer's figure in the same unit; ``at_most``: the greatest ratio of ours to the peer's that
+    """The platform's and the peer's figure in the same unit; ``max_ratio``: the greatest ratio that
     passes.
     """
 
-    ours: float
+    platform: float
     peer: float
-    at_most: float
+    max_ratio: float
     unit: str
     note: str = ""
 
     @property
     def ratio(self) -> float:
-        return self.ours / self.peer
+        return self.platform / self.peer
 
 
 class Skipped(Exception):
@@ -59,8 +59,8 @@ def first_line(running: Embedded, client: Client) -> Measured:
 
     del running
     by_submit(client, workers=1)
-    ours = [by_submit(client, workers=1) for _ in range(5)]
-    return Measured(statistics.median(ours), statistics.median(by_hand() for _ in range(5)), 30, "s")
+    platform = [by_submit(client, workers=1) for _ in range(5)]
+    return Measured(statistics.median(platform), statistics.median(by_hand() for _ in range(5)), 30, "s")
 
 
 def warm_start(running: Embedded, client: Client) -> Measured:
@@ -99,8 +99,8 @@ def parameter_server_step(_running: Embedded, _client: Client) -> Measured:
     """CPU time of a step with one parameter server, against torch's RPC tutorial: 50 ms against 75 ms."""
     from benchmarks.training.ps_cost import KINDS
 
-    ours, peer = sum(KINDS["ours"](32, 12)), sum(KINDS["torch RPC, batch"](32, 12))
-    return Measured(ours * 1e3, peer * 1e3, 1.1, "ms of CPU")
+    platform, peer = sum(KINDS["ours"](32, 12)), sum(KINDS["torch RPC, batch"](32, 12))
+    return Measured(platform * 1e3, peer * 1e3, 1.1, "ms of CPU")
 
 
 def checkpoint_stall(_running: Embedded, _client: Client) -> Measured:
@@ -115,8 +115,8 @@ def checkpoint_stall(_running: Embedded, _client: Client) -> Measured:
             stalls, _, _ = measure(Path(folder), options)
         finally:
             del os.environ["TRAINMASTER_OUTPUT_DIR"]
-    ours, peer = (statistics.median(stalls[name]) for name in ("Saver, optimizer=", "torch.save"))
-    return Measured(ours, peer, 0.5, "s")
+    platform, peer = (statistics.median(stalls[name]) for name in ("Saver, optimizer=", "torch.save"))
+    return Measured(platform, peer, 0.5, "s")
 
 
 def ingest(running: Embedded, _client: Client) -> Measured:
@@ -126,16 +126,16 @@ def ingest(running: Embedded, _client: Client) -> Measured:
     if not MLFLOW.exists():
         raise Skipped("MLflow is not installed: python3 dev.py frameworks mlflow")
     job, token = bench.start_job(running, 2)
-    ours = [bench.Client(running.url, {"Authorization": f"Bearer {token}"}) for _ in range(2)]
+    platform = [bench.Client(running.url, {"Authorization": f"Bearer {token}"}) for _ in range(2)]
     with bench.mlflow_server(str(MLFLOW), "") as url:
         peers = [bench.Client(url, {}) for _ in range(2)]
         path = "/api/2.0/mlflow/runs/create"
         runs = [peer.ask("POST", path, b'{"experiment_id": "0"}')["run"]["info"]["run_id"] for peer in peers]
-        our_rate = bench.points_per_s(ours, "/api/v1/runtime/metrics", bench.our_body, 3)
+        platform_rate = bench.points_per_s(platform, "/api/v1/runtime/metrics", bench.platform_body, 3)
         path = "/api/2.0/mlflow/runs/log-batch"
-        peer_rate = bench.points_per_s(peers, path, lambda n, request: bench.their_body(runs[n], request), 3)
+        peer_rate = bench.points_per_s(peers, path, lambda n, request: bench.mlflow_body(runs[n], request), 3)
     bench.Client(running.url, {"Authorization": f"Bearer {running.token}"}).ask("POST", f"/api/v1/jobs/{job}/cancel")
-    return Measured(1e6 / our_rate, 1e6 / peer_rate, 0.5, "s per million points")
+    return Measured(1e6 / platform_rate, 1e6 / peer_rate, 0.5, "s per million points")
 
 
 def post(running: Embedded, client: Client) -> Measured:
@@ -148,12 +148,12 @@ def post(running: Embedded, client: Client) -> Measured:
         return time.perf_counter() - began_s
 
     jobs = []
-    ours = [seconds(lambda: jobs.append(client.submit(spec))) for _ in range(20)]
+    platform = [seconds(lambda: jobs.append(client.submit(spec))) for _ in range(20)]
     peer = [seconds(client.get_health) for _ in range(20)]
     for job in jobs:
         job.cancel(reason="measured")
     del running
-    return Measured(statistics.median(ours) * 1e3, statistics.median(peer) * 1e3, 10, "ms")
+    return Measured(statistics.median(platform) * 1e3, statistics.median(peer) * 1e3, 10, "ms")
 
 
 CHECKS: dict[str, Callable[[Embedded, Client], Measured]] = {
@@ -190,10 +190,9 @@ def judge(check: Callable[[], Measured]) -> tuple[str, bool]:
         return f"skipped: {reason}", True
     except Failed as reason:
         return f"FAILED: {reason}", False
-    passes = found.ratio <= found.at_most
-    figures = (
-        f"{found.ours:.3g} against {found.peer:.3g} {found.unit}: {found.ratio:.2g} ×, at most {found.at_most:g} ×"
-    )
+    passes = found.ratio <= found.max_ratio
+    ratio = f"{found.ratio:.2g} ×, at most {found.max_ratio:g} ×"
+    figures = f"{found.platform:.3g} against {found.peer:.3g} {found.unit}: {ratio}"
     return f"{'passed' if passes else 'FAILED'}: {figures}", passes
 
 

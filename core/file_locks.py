@@ -16,7 +16,7 @@ def try_lock(fd: int) -> bool:
     return True
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether a process holds the file now; false if the file does not exist.
 
     Raises:

@@ -47,7 +47,7 @@ class HomeLock:
 def is_locked(home: Path) -> bool:
     """Whether a platform runs on ``home``."""
     try:
-        return file_locks.is_held(home / "run" / "up.lock")
+        return file_locks.is_locked(home / "run" / "up.lock")
     except OSError:
         return False
 

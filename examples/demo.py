@@ -36,7 +36,7 @@ from trainmaster.wire.jobs import CheckpointView, EventView, LogLine
 
 EXAMPLES = Path(__file__).resolve().parent
 ROOT = EXAMPLES.parent
-WANTED_ACCURACY = 0.95
+TARGET_ACCURACY = 0.95
 READY_WITHIN_S = 90.0
 COLOURS = {"worker": ("cyan", "green", "blue", "bright_cyan"), "ps": ("magenta", "bright_magenta")}
 MARKS = {"succeeded": "[green]✓[/]", "failed": "[red]✗[/]", "cancelled": "[magenta]⊘[/]"}
@@ -50,13 +50,13 @@ class DemoFailed(Exception):
 
 @dataclass
 class Platform:
-    """A running platform. ``is_ours``: this demo started it."""
+    """A running platform. ``is_started_here``: this demo started it."""
 
     home: Path
     url: str
     token: str
     login_url: str | None
-    is_ours: bool
+    is_started_here: bool
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Outcome:
         return self.result.get("accuracy")
 
     @property
-    def is_good(self) -> bool:
-        return self.state == "succeeded" and self.accuracy is not None and self.accuracy >= WANTED_ACCURACY
+    def is_accurate(self) -> bool:
+        return self.state == "succeeded" and self.accuracy is not None and self.accuracy >= TARGET_ACCURACY
 
 
 def main() -> int:
@@ -92,10 +92,10 @@ def main() -> int:
     is_throwaway = options.home is None and not options.keep
     try:
         with platform(home, keep=options.keep) as running:
-            outcomes = train_both(running)
+            outcomes = train_jobs(running)
             for outcome in outcomes:
                 console.print(report(outcome))
-            look_around(running, outcomes, stays=options.keep or not running.is_ours)
+            show_tour(running, outcomes, stays=options.keep or not running.is_started_here)
     except (DemoFailed, TrainmasterError) as error:
         console.print(f"\n[red]✗[/] {escape(str(error))}")
         return 1
@@ -105,7 +105,7 @@ def main() -> int:
     finally:
         if is_throwaway:
             shutil.rmtree(home, ignore_errors=True)
-    return 0 if all(outcome.is_good for outcome in outcomes) else 1
+    return 0 if all(outcome.is_accurate for outcome in outcomes) else 1
 
 
 # --- the platform ---------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def find_running(home: Path) -> Platform | None:
             client.get_me()
     except (OSError, ValueError, KeyError, TrainmasterError):
         return None
-    return Platform(home, up["url"], token, up.get("login_url"), is_ours=False)
+    return Platform(home, up["url"], token, up.get("login_url"), is_started_here=False)
 
 
 def start(home: Path) -> Platform:
@@ -161,7 +161,7 @@ def start(home: Path) -> Platform:
             process.terminate()
             raise DemoFailed(f"The platform did not start: {last_line(log)} (logs in {home / 'logs'})")
         time.sleep(0.05)
-    return Platform(home, up["url"], (home / "token").read_text().strip(), up.get("login_url"), is_ours=True)
+    return Platform(home, up["url"], (home / "token").read_text().strip(), up.get("login_url"), is_started_here=True)
 
 
 def read_up(home: Path) -> dict[str, Any] | None:
@@ -188,7 +188,7 @@ def last_line(file: Path) -> str:
 # --- the jobs -------------------------------------------------------------------------------------------------------
 
 
-def train_both(running: Platform) -> list[Outcome]:
+def train_jobs(running: Platform) -> list[Outcome]:
     step(
         "Making the data", "scikit-learn's handwritten digits as files in the volume `data`, which every platform has."
     )
@@ -265,8 +265,8 @@ def report(outcome: Outcome) -> Padding:
     if outcome.sentence and outcome.state != "succeeded":
         head.add_row("why", escape(outcome.sentence))
     accuracy = "unknown" if outcome.accuracy is None else f"{outcome.accuracy:.2%} of the test images read right"
-    is_enough = outcome.accuracy is not None and outcome.accuracy >= WANTED_ACCURACY
-    head.add_row("accuracy", f"[{'green' if is_enough else 'red'}]{accuracy}[/] (wanted: {WANTED_ACCURACY:.0%})")
+    is_enough = outcome.accuracy is not None and outcome.accuracy >= TARGET_ACCURACY
+    head.add_row("accuracy", f"[{'green' if is_enough else 'red'}]{accuracy}[/] (wanted: {TARGET_ACCURACY:.0%})")
     head.add_row("attempts", str(outcome.attempts))
     body = Group(
         head,
@@ -275,7 +275,7 @@ def report(outcome: Outcome) -> Padding:
         Text("\nTime line", "bold"),
         time_line(outcome.events),
     )
-    colour = "green" if outcome.is_good else "red"
+    colour = "green" if outcome.is_accurate else "red"
     return Padding(Panel(body, title=outcome.title, title_align="left", border_style=colour), (1, 0, 0, 0))
 
 
@@ -305,7 +305,7 @@ def time_line(events: Sequence[EventView]) -> Table:
     return table
 
 
-def look_around(running: Platform, outcomes: Sequence[Outcome], *, stays: bool) -> None:
+def show_tour(running: Platform, outcomes: Sequence[Outcome], *, stays: bool) -> None:
     step("Looking at it by hand", "The platform stays up." if stays else "The platform is stopped now.")
     if not stays:
         console.print("  [bold]python3 dev.py demo --keep[/] leaves it up and says how to look around.")

@@ -44,9 +44,9 @@ def _run(connection: Connection) -> None:
         context.run_migrations()
 
 
-given = context.config.attributes.get("connection")
-if given is not None:
-    _run(given)
+configured = context.config.attributes.get("connection")
+if configured is not None:
+    _run(configured)
 else:
     with make_engine(get_settings().resolved_database_url).connect() as made:
         _run(made)

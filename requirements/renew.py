@@ -40,9 +40,9 @@ ENTRY = re.compile(r"^([a-z0-9][\w.-]*)==\S+.*\n(?:    --hash=\S+(?: \\)?\n)+", 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        everything = compile_lock({*declared(OWN, EXTRAS), *BUILD}, Path(folder))
+        pinned = compile_lock({*declared(OWN, EXTRAS), *BUILD}, Path(folder))
         versions = Path(folder) / "versions.lock"
-        versions.write_text(everything)
+        versions.write_text(pinned)
         platform = part({*declared(OWN, ()), *BUILD}, Path(folder), versions)
         write(HERE / "platform.lock", platform)
         for extra in EXTRAS:

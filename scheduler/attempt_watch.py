@@ -91,7 +91,7 @@ class AttemptWatch:
             if result.outcome is ReconcileOutcome.BUSY:
                 return  # the process that holds its lease watches it
             is_hinted = self._hinted.pop(attempt_id, None) is not None
-            if result.outcome is ReconcileOutcome.GONE:
+            if result.outcome is ReconcileOutcome.ENDED:
                 self._watched.pop(attempt_id, None)
                 return
             if self._source is not None:
@@ -200,12 +200,12 @@ class AttemptWatch:
         if not is_timer_due and self._every_s is not None:
             begin_s = time.perf_counter()
             try:
-                seen = fingerprint(self._executor.observe(attempt_id))
-                has_changed = seen != watched.fingerprint
+                observed = fingerprint(self._executor.observe(attempt_id))
+                has_changed = observed != watched.fingerprint
                 # The replicas of a starting gang report one by one, each with several details.
                 is_early = (
                     has_changed
-                    and _phases(seen) == _phases(watched.fingerprint)
+                    and _phases(observed) == _phases(watched.fingerprint)
                     and self._clock_s() - watched.reconciled_s < DETAIL_ONLY_GAP_S
                 )
             except ExecutorTryAgain:
@@ -235,5 +235,5 @@ class AttemptWatch:
             heapq.heappush(self._heap, (watched.due_s, attempt_id))
 
 
-def _phases(seen: Fingerprint) -> frozenset[tuple[str, int, int, str]]:
-    return frozenset(one[:4] for one in seen)
+def _phases(observed: Fingerprint) -> frozenset[tuple[str, int, int, str]]:
+    return frozenset(entry[:4] for entry in observed)

@@ -18,7 +18,7 @@ from api.app.cache import VolumeCache
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.auth import CALLER_LIMIT, CallerCache, forget_callers
-from api.checkpoints.inside import CheckpointInspector
+from api.checkpoints.contents import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding

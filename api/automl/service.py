@@ -206,7 +206,7 @@ def _target(profile: DataProfile, body: AutomlCreate) -> TargetProfile | None:
 
 def _demand_features(profile: DataProfile, body: AutomlCreate) -> None:
     """Raises ``InvalidRequest``: no column is a usable feature, so every trial would fail."""
-    out = {*profile.counters, *(profile.about.useless() if profile.about is not None else ())} - set(body.keep)
+    out = {*profile.counters, *(profile.about.uninformative() if profile.about is not None else ())} - set(body.keep)
     features = [name for name in profile.columns if name != body.target]
     if all(name in out for name in features):
         raise InvalidRequest(
@@ -380,7 +380,7 @@ def _notes(profile: DataProfile, target: TargetProfile | None, task: str, metric
         notes += [
             LEAK.format(name=name)
             for name in profile.about.mirrors(is_quantity=task == REGRESSION)
-            if name not in {*out, *profile.about.useless()}
+            if name not in {*out, *profile.about.uninformative()}
         ]
         notes += [
             f"Column {name} is read as text: its values are written like {example!r}. Without thousands separators and "

@@ -21,7 +21,7 @@ from trainmaster.wire.jobs import CheckpointView
 from api.app.unit_of_work import AppContextDep
 from api.auth import JobAccess, JobMember, JobViewer
 from api.checkpoints import service
-from api.checkpoints.inside import CheckpointInspector, difference_page, statistics_page, tensor_page
+from api.checkpoints.contents import CheckpointInspector, difference_page, statistics_page, tensor_page
 from api.files import OCTETS
 from api.http.paging import PageQuery
 from api.http.ranges import ByteRange, OpenFileResponse, attachment
@@ -111,7 +111,7 @@ def list_tensor_statistics(
     inspector = inspector_of(request)
     opened = inspector.open(context, job, query.path)
     return statistics_page(
-        inspector, opened, who=job.caller.user_id, names=query.tensor, cursor=query.cursor, limit=query.limit
+        inspector, opened, caller=job.caller.user_id, names=query.tensor, cursor=query.cursor, limit=query.limit
     )
 
 
@@ -126,7 +126,7 @@ def diff_checkpoints(
     before = inspector.open(context, job, query.path)
     there = job if query.other_job is None else JobAccess(job.caller, query.other_job, "viewer")
     after = inspector.open(context, there, query.other)
-    return difference_page(inspector, before, after, who=job.caller.user_id, cursor=query.cursor, limit=query.limit)
+    return difference_page(inspector, before, after, caller=job.caller.user_id, cursor=query.cursor, limit=query.limit)
 
 
 @router.get(
@@ -228,8 +228,8 @@ def set_retention(body: RetentionRequest, job: JobMember, context: AppContextDep
 def clear_retention(job: JobMember, context: AppContextDep) -> Response:
     with context.write() as work:
         row = job.load(work.session)
-        mine = delete(Retention).where(Retention.job_id == row.id)
-        if work.session.execute(mine.returning(Retention.job_id)).first() is not None:
+        own_rule = delete(Retention).where(Retention.job_id == row.id)
+        if work.session.execute(own_rule.returning(Retention.job_id)).first() is not None:
             record_event(work, job.caller, row, "retention.cleared", "")
     return Response(status_code=204)
 

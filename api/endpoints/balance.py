@@ -107,7 +107,7 @@ class Balancer:
         return self._random.choice(best) if best else None
 
     @contextmanager
-    def using(self, target: ServingTarget) -> Iterator[None]:
+    def open_request(self, target: ServingTarget) -> Iterator[None]:
         """A context for the time that a request to the replica is open."""
         self._open[target.replica_id] = self._open.get(target.replica_id, 0) + 1
         try:

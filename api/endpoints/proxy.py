@@ -57,7 +57,7 @@ DEPLOYMENT_HEADER: Final = "Trainmaster-Deployment"
 _REVISION_HEADER: Final = "Trainmaster-Revision"
 REPLICA_HEADER: Final = "Trainmaster-Replica"
 ANSWERED_BY: Final = "Trainmaster-Answered-By"
-_CLIENT_GONE: Final = 499  # nginx's status for a closed client connection; it is never sent
+_CLIENT_CLOSED: Final = 499  # nginx's status for a closed client connection; it is never sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Proxy:
                 stack.enter_context(recording.open())
                 answer = await self._try(request, StreamedBody(request, limit), access, known, deployment, stack)
                 if answer is None:
-                    return Response(status_code=_CLIENT_GONE)
+                    return Response(status_code=_CLIENT_CLOSED)
                 target, upstream = answer
                 recording.answered(target.deployment, upstream.status_code)
                 headers = {name: upstream.headers[name] for name in _RESPONSE_HEADERS if name in upstream.headers}
@@ -151,7 +151,7 @@ class Proxy:
                 continue
             tried.add(target.replica_id)
             async with AsyncExitStack() as trial:
-                trial.enter_context(self._balancer.using(target))
+                trial.enter_context(self._balancer.open_request(target))
                 try:
                     upstream = await self._ask(request, body, target)
                 except ClientDisconnect:

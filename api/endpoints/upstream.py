@@ -45,7 +45,7 @@ class StreamedBody:
             yield chunk
         self._whole.set()
 
-    async def gone(self) -> None:
+    async def disconnected(self) -> None:
         """Return when the client disconnects after it has sent the body."""
         await self._whole.wait()
         while (await self._request.receive())["type"] != "http.disconnect":
@@ -63,7 +63,7 @@ async def send(
         httpx.HTTPError
     """
     sending = asyncio.create_task(client.send(request, stream=True))
-    leaving = asyncio.create_task(body.gone())
+    leaving = asyncio.create_task(body.disconnected())
     is_taken = False
     try:
         async with asyncio.timeout(within_s):
@@ -84,7 +84,7 @@ async def send(
 class ResponseOutcome(Protocol):
     """Records how a response ended that had begun."""
 
-    def broke_off(self) -> None:
+    def mark_interrupted(self) -> None:
         """The replica broke the connection."""
 
     def not_read(self) -> None:
@@ -131,7 +131,7 @@ class ProxiedResponse(StreamingResponse):
                             "(TRAINMASTER_PREDICT_LIMIT_BYTES); send fewer instances at once, or use rawPredict."
                         )
             except httpx.HTTPError as error:
-                self._outcome.broke_off()
+                self._outcome.mark_interrupted()
                 raise ModelUnreachable(
                     "A replica broke the connection in the middle of its response. If repeating the request is "
                     "harmless, try again."
@@ -151,7 +151,7 @@ class ProxiedResponse(StreamingResponse):
                 await super().__call__(scope, receive, taken)
                 return
             except httpx.HTTPError:
-                self._outcome.broke_off()
+                self._outcome.mark_interrupted()
                 raise
             except _ClientNotReading:
                 self._outcome.not_read()

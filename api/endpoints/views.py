@@ -19,7 +19,7 @@ from trainmaster.wire.serving import (
 )
 from trainmaster.wire.serving import DeploymentState as WireState
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories import serving
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, User
 from core.domain.jobs.states import JobState
@@ -84,11 +84,11 @@ def _own_fields(session: Session, row: Endpoint) -> dict[str, Any]:
     }
 
 
-def _of(servers: Sequence[AnyRow], deployment: Deployment) -> list[AnyRow]:
+def _of(servers: Sequence[UntypedRow], deployment: Deployment) -> list[UntypedRow]:
     return [server for server in servers if server.ServingReplica.deployment_id == deployment.id]
 
 
-def _detail(session: Session, row: Deployment, servers: Sequence[AnyRow]) -> DeploymentDetail:
+def _detail(session: Session, row: Deployment, servers: Sequence[UntypedRow]) -> DeploymentDetail:
     revisions = serving.revisions_of(session, row.id)
     users = {user.id: user.name for user in session.scalars(
         select(User).where(User.id.in_({revision.user_id for revision in revisions}))
@@ -114,7 +114,7 @@ def _revision(row: DeploymentRevision, user: str) -> RevisionView:
     )
 
 
-def _replica(row: AnyRow) -> ServingReplicaView:
+def _replica(row: UntypedRow) -> ServingReplicaView:
     replica = row.ServingReplica
     return ServingReplicaView(
         id=replica.id,
@@ -129,7 +129,7 @@ def _replica(row: AnyRow) -> ServingReplicaView:
     )
 
 
-def change_view(row: AnyRow) -> EndpointChange:
+def change_view(row: UntypedRow) -> EndpointChange:
     data = row.data
     return EndpointChange(
         at=row.at, what=row.kind, actor=row.actor, deployment=data.get("deployment"), revision=data.get("revision"),
@@ -137,7 +137,7 @@ def change_view(row: AnyRow) -> EndpointChange:
     )  # fmt: skip
 
 
-def _words(row: AnyRow) -> str:
+def _words(row: UntypedRow) -> str:
     """The message of a replica. For a queued job, the planner's reason is newer than the stored message."""
     words = str(row.ServingReplica.message)
     if row.job_state != JobState.QUEUED:
@@ -145,7 +145,7 @@ def _words(row: AnyRow) -> str:
     return str((row.job_wait_reason or {}).get("sentence") or row.shape_sentence or words)
 
 
-def _deployment(session: Session, row: Deployment, servers: Sequence[AnyRow]) -> dict[str, Any]:
+def _deployment(session: Session, row: Deployment, servers: Sequence[UntypedRow]) -> dict[str, Any]:
     revisions = serving.revisions_of(session, row.id, limit=1)
     if all(item.number != row.target_revision for item in revisions):
         revisions = [*revisions, *serving.revisions_of(session, row.id, numbers=[row.target_revision])]
@@ -184,7 +184,7 @@ def _deployment(session: Session, row: Deployment, servers: Sequence[AnyRow]) ->
     }
 
 
-def _state(row: Deployment, servers: Sequence[AnyRow]) -> WireState:
+def _state(row: Deployment, servers: Sequence[UntypedRow]) -> WireState:
     match DeploymentState(row.state):
         case DeploymentState.FAILED:
             return "failed"

@@ -20,7 +20,7 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.http.paging import make_cursor, read_cursor
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.events import newest_event_id
 from core.domain.errors import TrainmasterError, Unavailable
 
@@ -34,7 +34,7 @@ _BATCH: Final = 500
 _POLL_S: Final = 0.25
 
 
-def page_of(rows: Sequence[AnyRow], limit: int) -> Page[EventView]:
+def page_of(rows: Sequence[UntypedRow], limit: int) -> Page[EventView]:
     """A page from ``limit`` + 1 rows."""
     # `_mapping` is public in spite of its name.
     items = [EventView.model_construct(**row._mapping) for row in rows[:limit]]  # noqa: SLF001
@@ -56,7 +56,7 @@ def start_after(after: int | None, cursor: str | None, last_event_id: str | None
 class EventBatch:
     """Rows after the given id, and the state of the followed job (``None`` when many jobs are followed)."""
 
-    rows: Sequence[AnyRow]
+    rows: Sequence[UntypedRow]
     now: datetime
     state: str | None
     is_over: bool
@@ -76,7 +76,7 @@ class EventStream:
         """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` after the last event of an ended
         job.
         """
-        async with self.watch.following():
+        async with self.watch.subscribe():
             async for chunk in guarded(self._follow()):
                 yield chunk
 
@@ -115,7 +115,7 @@ class EventStream:
             del self._sent[event_id]
 
 
-def _chunk(row: AnyRow) -> bytes:
+def _chunk(row: UntypedRow) -> bytes:
     return event("event", dict(row._mapping), event_id=str(row.id))  # noqa: SLF001 (public in spite of its name)
 
 
@@ -140,7 +140,7 @@ class EventWatch:
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
+    async def subscribe(self) -> AsyncIterator[None]:
         self._followers += 1
         if self._task is None:
             self._stop = asyncio.Event()

@@ -84,10 +84,10 @@ async def explain_job(
     """
     if at is not None and at.tzinfo is None:
         raise InvalidRequest("at: needs a time zone, such as 2026-11-21T14:20:00Z.", field="at")
-    return await explain(context, job.caller, await context.run_bounded(_any, job, context, at), at)
+    return await explain(context, job.caller, await context.run_bounded(_any_job, job, context, at), at)
 
 
-def _any(job: JobAccess, context: AppContext, at: datetime | None) -> Job:
+def _any_job(job: JobAccess, context: AppContext, at: datetime | None) -> Job:
     with context.read() as work:
         if at is not None and at > work.now + _CLOCKS_DIFFER:
             raise InvalidRequest(

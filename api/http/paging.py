@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from core.db.engine import AnyRow, AnySelect
+from core.db.engine import UntypedRow, UntypedSelect
 from core.domain.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ PageParams = Annotated[PageQuery, Query()]
 
 
 def rows_by_name(
-    session: Session, query: AnySelect, name: InstrumentedAttribute[str], page: PageQuery
-) -> tuple[Sequence[AnyRow], str | None]:
+    session: Session, query: UntypedSelect, name: InstrumentedAttribute[str], page: PageQuery
+) -> tuple[Sequence[UntypedRow], str | None]:
     """The page's rows in order of ``name``, which is unique, and the cursor of the next page.
 
     The name is added to the rows as their last column.
@@ -59,8 +59,8 @@ def rows_by_name(
 
 
 def newest_rows(
-    session: Session, query: AnySelect, table: type[Any], page: PageQuery
-) -> tuple[Sequence[AnyRow], str | None]:
+    session: Session, query: UntypedSelect, table: type[Any], page: PageQuery
+) -> tuple[Sequence[UntypedRow], str | None]:
     """The page's rows, the newest first, and the cursor of the next page. ``table`` is the first item of each row."""
     if page.cursor is not None:
         query = query.where(tuple_(table.created_at, table.id) < read_position(page.cursor))

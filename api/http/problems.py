@@ -98,7 +98,7 @@ def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Reque
         foreign: the response for a client of another system, in its protocol's shape; ``None`` if it is not one.
     """
 
-    async def ours(request: Request, error: Exception) -> Response:
+    async def platform_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, TrainmasterError)  # noqa: S101 (registered for this type alone)
         return response_to(error, request_id_of(request))
 
@@ -132,7 +132,7 @@ def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Reque
         sentence = "The request has a value that the database cannot store (a number out of range, a NUL character)."
         return response_to(InvalidRequest(sentence), request_id_of(request))
 
-    app.add_exception_handler(TrainmasterError, ours)
+    app.add_exception_handler(TrainmasterError, platform_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(StaleWrite, stale)

@@ -87,7 +87,7 @@ def _files(context: AppContext, digest: str | None) -> dict[str, CodeFile]:
     try:
         return list_code(archive_store(context).path_of(digest))
     except FileNotFoundError:
-        raise _gone() from None
+        raise _no_archive() from None
 
 
 def _texts(context: AppContext, digest: str | None, paths: list[str]) -> dict[str, CodeText]:
@@ -96,8 +96,8 @@ def _texts(context: AppContext, digest: str | None, paths: list[str]) -> dict[st
     try:
         return read_texts(archive_store(context).path_of(digest), frozenset(paths))
     except FileNotFoundError:
-        raise _gone() from None
+        raise _no_archive() from None
 
 
-def _gone() -> NotFound:
+def _no_archive() -> NotFound:
     return NotFound("A code archive is gone: archives that no job needs any more are deleted.")

@@ -25,7 +25,7 @@ from api.http.paging import (
 )
 from api.jobs.schemas import job_view
 from api.studies.access import StudyAccess
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.jobs import NOT_RUN, JobCursor, JobFilter, JobSort, list_jobs, runs_of
 from core.domain.errors import InvalidRequest
 
@@ -86,7 +86,7 @@ _KEYS: Final[dict[JobSort, type]] = {
 }
 
 
-def _cursor(row: AnyRow, order: JobSort) -> str:
+def _cursor(row: UntypedRow, order: JobSort) -> str:
     place = (row.created_at.isoformat(), row.id)
     match order:
         case JobSort.NEWEST | JobSort.OLDEST:

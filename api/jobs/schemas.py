@@ -11,7 +11,7 @@ from trainmaster.spec import JobSpec
 from trainmaster.wire.jobs import JobDetail, JobView, TrialOf, WaitReasonView
 
 from api.attempts import attempt_view, exit_view
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.jobs import NOT_RUN, RunSummary, newest_attempt, runs_of, view_row
 from core.db.repositories.queue import number_of
 from core.db.tables import Job
@@ -21,14 +21,14 @@ from core.domain.sharing.resources import as_gpus
 from core.domain.sharing.wait_phrases import addressed_to, in_full
 
 # Between the submission and the first tick that sees the job there is no plan yet, but there is a reason.
-JUST_QUEUED: Final = WaitReasonView(
+NEWLY_QUEUED: Final = WaitReasonView(
     code="just_queued", sentence="It has just been queued; the scheduler plans it in its next pass."
 )
 # A running scheduler has planned a new job within this time.
 _PLANNED_WITHIN: Final = timedelta(seconds=10)
 
 
-def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]:
+def job_fields(row: UntypedRow, *, run: RunSummary, now: datetime) -> dict[str, Any]:
     """The fields of a ``JobView`` from a view row."""
     # core.domain.sharing.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and an elastic role's
     # maximum.
@@ -62,7 +62,7 @@ def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]
     }
 
 
-def job_view(row: AnyRow, *, run: RunSummary, now: datetime) -> JobView:
+def job_view(row: UntypedRow, *, run: RunSummary, now: datetime) -> JobView:
     # The platform's own rows: without validation this takes a fifth of the time, and a page has up to 200 rows.
     return JobView.model_construct(**job_fields(row, run=run, now=now))
 
@@ -100,7 +100,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         roles={role[0]: role[1] for role in row["gang"]["roles"]},
         most_replicas=_max_replicas(row["gang"]["roles"]),
         gpu_count=as_gpus(row["gpu_milli"]),
-        wait_reason=JUST_QUEUED,
+        wait_reason=NEWLY_QUEUED,
         created_at=row["created_at"],
         queued_at=row["queued_at"],
         output=f"{row['output_volume']}/{row['output_path']}",
@@ -113,7 +113,7 @@ def _max_replicas(roles: Sequence[Sequence[Any]]) -> dict[str, int]:
     return {role[0]: role[6] for role in roles if len(role) > 6 and role[6] is not None}
 
 
-def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:
+def wait_reason_of(row: UntypedRow, now: datetime) -> WaitReasonView | None:
     """The wait reason of a job: its own, or that of its equivalence class."""
     if row.state not in (JobState.QUEUED, JobState.STARTING):
         return None
@@ -128,7 +128,7 @@ def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:
         numbers = row.shape_numbers or {}
         sentence = in_full(addressed_to(row.id, row.name, row.shape_sentence, numbers))
         return WaitReasonView(code=row.shape_code, sentence=sentence, numbers=numbers)
-    return JUST_QUEUED if now - row.queued_at < _PLANNED_WITHIN else _not_planned(row.ticked_at)
+    return NEWLY_QUEUED if now - row.queued_at < _PLANNED_WITHIN else _not_planned(row.ticked_at)
 
 
 def _not_planned(ticked_at: datetime | None) -> WaitReasonView:

@@ -121,7 +121,7 @@ async def stream_logs(
     )
 
     async def watched() -> AsyncIterator[bytes]:
-        async with watch.following():
+        async with watch.subscribe():
             async for chunk in stream.events():
                 yield chunk
 

@@ -181,10 +181,10 @@ class LogStream:
     async def _read_all(self, *, is_final: bool) -> AsyncIterator[bytes]:
         await self._in_thread(self.merge.refresh)
         while not self.shutdown.is_stopping:
-            chunk, has_more = await self._in_thread(lambda: self._read_batch(is_final=is_final))
+            chunk, is_truncated = await self._in_thread(lambda: self._read_batch(is_final=is_final))
             if chunk:
                 yield chunk
-            if not has_more:
+            if not is_truncated:
                 return
 
     def _read_batch(self, *, is_final: bool) -> tuple[bytes, bool]:
@@ -198,11 +198,11 @@ class LogStream:
             chunk = (
                 self._lines.write_all(lines, cursor) if self.in_batches else self._line_events(lines, before, cursor)
             )
-        elif cursor != self._id and self.merge.has_more:
+        elif cursor != self._id and self.merge.is_truncated:
             # No match in this part of the search: an id alone moves the client's position and dispatches no event.
             self._id = cursor
             chunk = b"id: " + cursor.encode() + b"\n\n"
-        return chunk, self.merge.has_more
+        return chunk, self.merge.is_truncated
 
     def _line_events(self, lines: Sequence[MergedLine], before: LogPosition, cursor: str) -> bytes:
         cursors = _Cursors(before)

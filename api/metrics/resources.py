@@ -62,13 +62,13 @@ def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
     for replica in replicas:
         idle = [gpu.index for gpu in replica.gpus if gpu.is_idle]
         if idle:
-            which = (
+            devices = (
                 "its GPU idles"
                 if len(replica.gpus) == 1
                 else f"GPU {', '.join(map(str, idle))} of {len(replica.gpus)} idles"
             )
             notes.append(
-                f"{replica.role}-{replica.index}: {which} (below {IDLE_PERCENT:g} %); "
+                f"{replica.role}-{replica.index}: {devices} (below {IDLE_PERCENT:g} %); "
                 "request fewer GPUs, or check whether the input pipeline is too slow."
             )
         notes += [f"{replica.role}-{replica.index}: {fault}" for gpu in replica.gpus for fault in _faults(gpu)]

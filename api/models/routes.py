@@ -178,7 +178,7 @@ def register_version(
     """Its files are copied into the registry in the background: the version is `registering`, then `ready`, or `failed`
     with the reason. The model is created if it does not exist.
     """
-    before = service.earlier(context, project, model, body, key)
+    before = service.find_registered(context, project, model, body, key)
     if before is not None:
         return before
     draft = service.check(context, project, body)

@@ -108,7 +108,7 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
     return RegistrationDraft(job.id, member, source)
 
 
-def earlier(
+def find_registered(
     context: AppContext, access: ProjectAccess, model: str, body: wire.VersionRegister, key: str | None
 ) -> wire.VersionDetail | None:
     """The version that an equal earlier request registered; its files may be gone from the job's output by now."""

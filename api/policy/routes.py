@@ -36,7 +36,7 @@ def update_policy(body: PolicyUpdate, caller: PlatformAdmin, context: AppContext
         defaults = Policy().to_json()
         settings = {name: value for name, value in policy.to_json().items() if value != defaults[name]}
         # Stored values that could not be read are reset to their defaults.
-        stored = write_policy(work.session, settings, seen=stored, by=caller.user, now=work.now)
+        stored = write_policy(work.session, settings, previous=stored, by=caller.user, now=work.now)
         work.record_event("policy.changed", caller.actor, data={"settings": body.settings})
         work.notify(TOPIC_TICK)
         return _view(stored)

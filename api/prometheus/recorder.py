@@ -127,7 +127,7 @@ class PredictionRecording:
         """The platform answered instead of the model."""
         self._counts.requests.labels(*self._labels, self._deployment, "platform", str(status)).inc()
 
-    def broke_off(self) -> None:
+    def mark_interrupted(self) -> None:
         """The replica broke the connection during its answer."""
         self._counts.broken.labels(*self._labels, self._deployment).inc()
 

@@ -18,9 +18,9 @@ from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
 from api.quotas.amounts import capacity, in_words, merged, models_of, shown
 from core.db.repositories.planning import read_policy
-from core.db.repositories.queue import held_by_user
+from core.db.repositories.queue import allocated_by_user
 from core.db.tables import Project, User
-from core.domain.errors import InvalidRequest, together
+from core.domain.errors import InvalidRequest, combined_error
 from core.domain.sharing.policy import Policy
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY, Quota, QuotaSettings, keys_in, parse_quota, written_name
 from core.wakeups import TOPIC_TICK
@@ -85,7 +85,7 @@ def _change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdat
     if not wrong:
         _unless_wrong(parse_quota, quota, wrong)
     if wrong:
-        raise together(wrong, "parts of the quota")
+        raise combined_error(wrong, "parts of the quota")
     given = body.model_fields_set
     if "weight" in given and body.weight is not None:
         project.weight = body.weight
@@ -167,7 +167,7 @@ class _QuotaContext:
                 quotas[project_id] = parse_quota(quota or {})
             except InvalidRequest as mistake:  # another version wrote it
                 wrong[project_id] = mistake.sentence
-        by_id = held_by_user(work.session, project_ids=project_ids)
+        by_id = allocated_by_user(work.session, project_ids=project_ids)
         ids = {user_id for of_users in by_id.values() for user_id in of_users}
         names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(ids))).all())
         used_by_user = {
@@ -276,10 +276,10 @@ def _beyond_the_cluster(project: str, quota: Quota, others: list[Quota], capacit
                 f"{in_words(key, has)}."
             )
             continue
-        together = amount + sum(other.guaranteed.get(key, 0) for other in others)
-        if together > has:
+        combined_error = amount + sum(other.guaranteed.get(key, 0) for other in others)
+        if combined_error > has:
             found.append(
-                f"{name}: the guarantees of all projects add up to {in_words(key, together)}, but the nodes have "
+                f"{name}: the guarantees of all projects add up to {in_words(key, combined_error)}, but the nodes have "
                 f"{in_words(key, has)}; they cannot all be met at once."
             )
     return found
@@ -298,15 +298,15 @@ def _user_limits_above(quota: Quota) -> list[str]:
 
 def _user_guarantees_above(project: str, quota: Quota) -> list[str]:
     """Users' guarantees are met within their project: other projects give back no more than the project's guarantee."""
-    together: dict[str, int] = {}
+    combined_error: dict[str, int] = {}
     for of_user in quota.user_guaranteed.values():
         for key, amount in of_user.items():
-            together[key] = together.get(key, 0) + amount
+            combined_error[key] = combined_error.get(key, 0) + amount
     return [
         f"{written_name(key)}: the guarantees of {project}'s users add up to {in_words(key, amount)}, but the project "
         f"is guaranteed {in_words(key, quota.guaranteed[key]) if key in quota.guaranteed else 'nothing'}; beyond that "
         "they reclaim only from other users of the project."
-        for key, amount in sorted(together.items())
+        for key, amount in sorted(combined_error.items())
         if amount > quota.guaranteed.get(key, 0)
     ]
 

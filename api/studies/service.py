@@ -26,7 +26,7 @@ from core.db.repositories.studies import change_study, ended_trials, gpu_seconds
 from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound
-from core.domain.studies.budget import FORGIVEN, PAUSED_AT, resumed_start
+from core.domain.studies.budget import IGNORED_FAILURES, PAUSED_AT, resumed_start
 from core.domain.studies.results import values_of
 from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
 from core.domain.studies.trials import searched, size_of
@@ -270,7 +270,7 @@ def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
                 "would end again at once; add to failed_trials as well.",
                 field="failed_trials",
             )
-        values["spec"][FORGIVEN] = failed
+        values["spec"][IGNORED_FAILURES] = failed
         values |= {"reason": "", "finished_at": None}
         if budget["max_time"] is not None:
             values["started_at"] = work.now

@@ -15,7 +15,7 @@ from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWin
 from trainmaster.wire.studies import StudyState as WireState
 
 from api.app.cache import LruCache
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories import studies
 from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User
 from core.domain.studies.budget import CHOSEN
@@ -168,7 +168,7 @@ def _view(
     )
 
 
-def _trial(row: AnyRow) -> TrialView:
+def _trial(row: UntypedRow) -> TrialView:
     return TrialView(
         number=row.number,
         state=row.state,

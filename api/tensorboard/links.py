@@ -28,7 +28,7 @@ from core.tokens import token_digest
 PREFIX: Final = "/tensorboard"
 LINK_TTL: Final = timedelta(hours=24)
 VIEW_LIMIT: Final = 1_000  # addresses in the cache
-_GONE: Final = (
+_NO_OUTPUT: Final = (
     "This TensorBoard address is no longer valid; open it again from the job's page, or with `trainmaster tensorboard`."
 )
 
@@ -76,7 +76,7 @@ def load_view(context: AppContext, secret: str, now: datetime) -> TensorBoardVie
             .where(TensorBoardLink.digest == token_digest(secret), TensorBoardLink.expires_at > now)
         ).one_or_none()
     if row is None:
-        raise NotFound(_GONE)
+        raise NotFound(_NO_OUTPUT)
     link, digest = row
     try:
         caller, _ = load_caller(context, digest, now)
@@ -85,7 +85,7 @@ def load_view(context: AppContext, secret: str, now: datetime) -> TensorBoardVie
             names = _names(jobs)
             outputs = tuple(_output(work, job, names[job.id]) for job in jobs)
     except (Unauthenticated, Forbidden, NotFound, Conflict) as error:
-        raise NotFound(_GONE) from error
+        raise NotFound(_NO_OUTPUT) from error
     return TensorBoardView(secret, ",".join(job.id for job in jobs), outputs)
 
 

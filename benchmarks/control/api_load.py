@@ -93,7 +93,7 @@ def request_bytes(host: str, token: str, method: str, path: str, body: Any = Non
     return head.encode() + payload
 
 
-async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, payload: bytes) -> tuple[int, float]:
+async def request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, payload: bytes) -> tuple[int, float]:
     """Status and seconds of one request on an open connection."""
     started = time.perf_counter()
     writer.write(payload)
@@ -121,7 +121,7 @@ async def load(port: int, token: str, options: argparse.Namespace) -> dict[str, 
             if pause_s:
                 await asyncio.sleep(max(0.0, next_s - time.perf_counter()))
                 next_s += pause_s
-            status, seconds = await one(reader, writer, payload)
+            status, seconds = await request(reader, writer, payload)
             times.append(seconds)
             if status != 201:
                 bad.append(status)
@@ -131,7 +131,7 @@ async def load(port: int, token: str, options: argparse.Namespace) -> dict[str, 
     lists = []
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(30):
-        status, seconds = await one(reader, writer, request_bytes("bench", token, "GET", "/api/v1/jobs?limit=50"))
+        status, seconds = await request(reader, writer, request_bytes("bench", token, "GET", "/api/v1/jobs?limit=50"))
         lists.append(seconds)
         if status != 200:
             bad.append(status)

@@ -49,7 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     rounds = [measure(options) for _ in range(options.rounds)]
-    rows = {part: [one[part] for one in rounds] for part in PARTS}
+    rows = {part: [costs[part] for costs in rounds] for part in PARTS}
     replicas = options.gangs * options.gang
     per_replica = {part: round(1000 * statistics.median(values) / replicas, 2) for part, values in rows.items()}
     title = f"CPU for {options.gangs} gangs of {options.gang} on {options.nodes} nodes"

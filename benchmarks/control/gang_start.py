@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--database", default="", help="empty: SQLite")
     options = parser.parse_args()
     rounds = [measure(options) for _ in range(options.rounds)]
-    rows = {name: [one[name] for one in rounds] for name in rounds[0]}
+    rows = {name: [measured[name] for measured in rounds] for name in rounds[0]}
     title = f"gangs of {options.gang} on {options.nodes} nodes, {options.pods} pods"
     per_pod = {name: round(1000 * statistics.median(values) / options.pods, 2) for name, values in rows.items()}
     show(title, rows, {"median, ms per pod": per_pod}, as_json=options.json)
@@ -60,9 +60,9 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         figures: dict[str, float] = {}
 
         def timed(what: str, work: Any) -> Any:
-            before, begun = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+            before, begin_s = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
             result = work()
-            figures[what] = time.monotonic() - begun
+            figures[what] = time.monotonic() - begin_s
             for name, pid in pids.items():
                 figures[f"{what}, CPU of {name}"] = cpu_s(pid) - before[name]
             return result

@@ -35,7 +35,7 @@ from benchmarks.support.embedded import Embedded, command_line, cpu_s, embedded_
 from core.domain.errors import ExecutorTryAgain
 from executors.kubernetes.api_server.client import Gone, KubernetesClient, ObjectExists, ObjectNotFound, path
 
-WANTED = 1.0  # times kube-scheduler's own
+TARGET = 1.0  # times kube-scheduler's own
 LABEL = "trainmaster-bench"
 HEARTBEAT_S = 5.0
 LEASES = "coordination.k8s.io/v1"
@@ -53,24 +53,24 @@ def main() -> None:
     options = parser.parse_args()
     mark = f"bench-{uuid.uuid4().hex[:6]}"
     alone: list[float] = []
-    ours: list[float] = []
+    by_gangs: list[float] = []
     verdict: dict[str, Any] = {}
     world = World(mark, options.nodes)
     with world.standing():
         for number in range(options.rounds):
             alone.append(by_kube_scheduler(world, options))
-            ours.append(by_platform(world, options, verdict, is_last=number == options.rounds - 1))
-    ratio = statistics.median(alone) / statistics.median(ours)
+            by_gangs.append(by_platform(world, options, verdict, is_last=number == options.rounds - 1))
+    ratio = statistics.median(alone) / statistics.median(by_gangs)
     verdict = {
         "kube_scheduler_pods_per_s": round(options.pods / statistics.median(alone), 1),
-        "ours_pods_per_s": round(options.pods / statistics.median(ours), 1),
+        "ours_pods_per_s": round(options.pods / statistics.median(by_gangs), 1),
         "ratio": round(ratio, 2),
-        "wanted_at_least": WANTED,
-        "is_reached": ratio >= WANTED,
+        "wanted_at_least": TARGET,
+        "is_reached": ratio >= TARGET,
         **verdict,
     }
     title = f"{options.pods} pods on {options.nodes} nodes, {options.qps:g} requests per second"
-    rows = {"kube-scheduler alone": alone, f"gangs of {options.gang} by the platform": ours}
+    rows = {"kube-scheduler alone": alone, f"gangs of {options.gang} by the platform": by_gangs}
     show(title, rows, verdict, as_json=options.json)
 
 
@@ -142,7 +142,7 @@ class World:
                     self._ready(node["metadata"]["name"])
 
 
-class Eye:
+class PodWatcher:
     """Counts the bound pods that a selector names, from before the first one is made."""
 
     def __init__(self, client: KubernetesClient, selector: str) -> None:
@@ -211,7 +211,7 @@ def by_kube_scheduler(world: World, options: argparse.Namespace) -> float:
         client.post(path("namespaces"), {"metadata": {"name": world.mark}})
     wait_for(lambda: _has_account(client, world.mark), "the namespace's service account")
     mark = f"alone-{uuid.uuid4().hex[:6]}"
-    eye = Eye(world.client, f"{LABEL}={mark}")
+    watcher = PodWatcher(world.client, f"{LABEL}={mark}")
 
     def post(number: int) -> None:
         client.post(path("pods", world.mark), _pod(f"{mark}-{number}", mark, world.mark))
@@ -219,8 +219,8 @@ def by_kube_scheduler(world: World, options: argparse.Namespace) -> float:
     started = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(post, range(options.pods)))
-    ended = eye.await_all(options.pods, 1200)
-    eye.close()
+    ended = watcher.await_all(options.pods, 1200)
+    watcher.close()
     print(f"{options.pods} pods placed in {ended - started:.1f} s by kube-scheduler", file=sys.stderr, flush=True)
     take_down(world.client, world.mark, f"{LABEL}={mark}")
     client.close()
@@ -250,19 +250,19 @@ def by_platform(world: World, options: argparse.Namespace, verdict: dict[str, An
     gangs = options.pods // options.gang
     with embedded_platform() as running, Client(running.url, running.token, retry=RetryPolicy(tries=8)) as client:
         wait_for(lambda: len(list(client.list_nodes())) >= options.nodes, "the platform sees the nodes")
-        eye = Eye(world.client, f"trainmaster/instance={instance}")
+        watcher = PodWatcher(world.client, f"trainmaster/instance={instance}")
         pids = {name: pid for name in ("api", "scheduler") for pid in pids_of(running, name)}
         spent = {name: cpu_s(pid) for name, pid in pids.items()}
         started = time.monotonic()
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: client.submit(spec), range(gangs)))
         submitted = time.monotonic()
-        ended = eye.await_all(gangs * options.gang, 1800)
+        ended = watcher.await_all(gangs * options.gang, 1800)
         verdict["submitting_s"] = round(submitted - started, 1)
         spent = {name: cpu_s(pid) - spent[name] for name, pid in pids.items()}
         verdict["cpu_ms_per_pod"] = {name: round(1000 * value / options.pods, 1) for name, value in spent.items()}
-        verdict["gangs_in_part"] = eye.split_gangs(options.gang)
-        eye.close()
+        verdict["gangs_in_part"] = watcher.split_gangs(options.gang)
+        watcher.close()
         # Taking it all down again takes longer.
         print(f"{options.pods} pods placed in {ended - started:.1f} s: {verdict}", file=sys.stderr, flush=True)
         if is_last and options.at_rest:

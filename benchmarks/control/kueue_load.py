@@ -70,7 +70,7 @@ class Workload:
     priority: int
     cpus: int
     guaranteed_cpus: int  # to its queue
-    most_cpus: int  # that its queue may have with what it borrows
+    max_cpus: int  # that its queue may have with what it borrows
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def read(path: Path, share: float) -> list[Workload]:
                     found += of_queue(
                         f"{cohort['className']}-{number}", f"{made['className']}-{number}-{place}", made, share
                     )
-    return sorted(found, key=lambda one: (one.at_s, one.queue, one.kind))
+    return sorted(found, key=lambda workload: (workload.at_s, workload.queue, workload.kind))
 
 
 def of_queue(cohort: str, name: str, made: dict[str, Any], share: float) -> Iterator[Workload]:
@@ -212,13 +212,13 @@ class Scheduler:
 
 
 def run(load: list[Workload], url: str, folder: Path, threads: int) -> dict[str, Any]:
-    cohorts = {one.cohort: None for one in load}
+    cohorts = {workload.cohort: None for workload in load}
     engine = FakeEngine(tuple(NodeInfo(name, {"cohort": name}, Amounts(120_000, 1024 * GIB)) for name in cohorts))
     clock, bells = Clock(engine), Bells()
     clock.catch_up()
     database = make_engine(url, pool_size=threads + 4)
     sessions = make_sessions(database)
-    runs_s = {f"{one.kind}-{position}": one.runs_s for position, one in enumerate(load)}
+    runs_s = {f"{workload.kind}-{position}": workload.runs_s for position, workload in enumerate(load)}
     fill(sessions, load, folder, clock())
     control = ControlContext(sessions, FakeExecutor(engine), bells, clock, "bench", b"k" * 32, "http://api")
     scheduler = Scheduler(control, engine, clock, bells)
@@ -245,7 +245,7 @@ def run(load: list[Workload], url: str, folder: Path, threads: int) -> dict[str,
             states = dict(session.execute(select(Job.state, func.count()).group_by(Job.state)).all())
         finished = states.get("succeeded", 0)
         # The submitter rings by the database alone: a tick looks at it every 20 ms.
-    took_s = time.perf_counter() - begin_s
+    wall_s = time.perf_counter() - begin_s
     spent_s = cpu_s() - before
     submitter.join()
     scheduler.over.set()
@@ -256,8 +256,8 @@ def run(load: list[Workload], url: str, folder: Path, threads: int) -> dict[str,
     return {
         "jobs": len(load),
         "states": states,
-        "wall_s": round(took_s, 1),
-        "last_created_s": round(max(one.at_s for one in load), 1),
+        "wall_s": round(wall_s, 1),
+        "last_created_s": round(max(workload.at_s for workload in load), 1),
         "scheduler_cpu_ms_per_job": round(1000 * spent_s / len(load), 2),
         "ticks": len(scheduler.tick_s),
         "tick_ms_median": round(1000 * statistics.median(scheduler.tick_s), 1),
@@ -286,7 +286,8 @@ def fill(sessions: Any, load: list[Workload], folder: Path, now: datetime) -> No
         session.add(User(id="user-1", name="ann", is_admin=False, created_at=now))
         session.add(Volume(id="volume-1", name="output", kind="local", root=str(folder), created_at=now))
         quotas = {
-            one.queue: {"guaranteed": {"cpu": one.guaranteed_cpus}, "limit": {"cpu": one.most_cpus}} for one in load
+            workload.queue: {"guaranteed": {"cpu": workload.guaranteed_cpus}, "limit": {"cpu": workload.max_cpus}}
+            for workload in load
         }
         for name, quota in quotas.items():
             session.add(Project(id=name, name=name, created_at=now, quota=quota))
@@ -297,35 +298,35 @@ def submit(load: list[Workload], url: str) -> None:
     engine = make_engine(url, pool_size=2)
     sessions = make_sessions(engine)
     begin_s = time.monotonic()
-    for position, one in enumerate(load):
-        left_s = begin_s + one.at_s - time.monotonic()
+    for position, workload in enumerate(load):
+        left_s = begin_s + workload.at_s - time.monotonic()
         if left_s > 0:
             time.sleep(left_s)
         with unit_of_work(sessions) as session:
-            write_job(session, new_job(position, one), None)
+            write_job(session, new_job(position, workload), None)
     engine.dispose()
 
 
-def new_job(position: int, one: Workload) -> NewJob:
+def new_job(position: int, workload: Workload) -> NewJob:
     now = datetime.now(UTC)
     spec = parse_spec(
         {
-            "name": f"{one.kind}-{position}",
+            "name": f"{workload.kind}-{position}",
             "command": ["true"],
-            "priority": one.priority,
-            "node_selector": {"cohort": one.cohort},
-            "roles": {"worker": {"replicas": 1, "resources": {"cpu": one.cpus, "memory": "128Mi"}}},
+            "priority": workload.priority,
+            "node_selector": {"cohort": workload.cohort},
+            "roles": {"worker": {"replicas": 1, "resources": {"cpu": workload.cpus, "memory": "128Mi"}}},
         }
     )
     job_id = f"job-{position:06}"
-    row = waiting_job(job_id, spec, now, project=one.queue) | {
+    row = waiting_job(job_id, spec, now, project=workload.queue) | {
         "desired_state": "run",
         "max_run_time_s": None,
         "gpu_milli": 0,
         "resume_from": None,
         "cloned_from": None,
     }
-    event = event_row(at=now, kind="job.queued", actor="user:ann", project_id=one.queue, job_id=job_id)
+    event = event_row(at=now, kind="job.queued", actor="user:ann", project_id=workload.queue, job_id=job_id)
     return NewJob(row, [], event)
 
 

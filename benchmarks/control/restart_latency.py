@@ -24,8 +24,8 @@ from trainmaster import Client
 
 from benchmarks.support.embedded import Embedded, command_line, embedded_platform, show, wait_for
 
-WANTED_FACTOR = 1.1
-STEPS_BEFORE_THE_KILL = 5
+TARGET_FACTOR = 1.1
+STEPS_BEFORE_KILL = 5
 SCRIPT = """
 import os, pathlib, sys, time
 import torch, torch.distributed as dist
@@ -59,7 +59,7 @@ def main() -> None:
                 torchrun.append(found[0])
                 platform.append(found[1])
     factor = statistics.median(platform) / statistics.median(torchrun)
-    verdict = {"factor": round(factor, 2), "wanted_at_most": WANTED_FACTOR, "is_reached": factor <= WANTED_FACTOR}
+    verdict = {"factor": round(factor, 2), "wanted_at_most": TARGET_FACTOR, "is_reached": factor <= TARGET_FACTOR}
     rows = {"torchrun --max-restarts": torchrun, "trainmaster": platform}
     show("kill -9 of a worker → training again", rows, verdict, as_json=options.json)
 
@@ -102,7 +102,7 @@ def by_platform(running: Embedded, client: Client) -> float:
 
 def kill_and_wait(steps: Path, marker: bytes) -> float:
     """Kill rank 1 of the gang that is known by ``marker``; seconds until rank 0 of the next gang has done a step."""
-    wait_for(lambda: len(lines_of(steps)) >= STEPS_BEFORE_THE_KILL, "the first steps")
+    wait_for(lambda: len(lines_of(steps)) >= STEPS_BEFORE_KILL, "the first steps")
     before = {line.split()[0] for line in lines_of(steps)}
     (victim,) = processes_of(marker, b"RANK=1", b"MASTER_PORT=")
     killed = time.time()

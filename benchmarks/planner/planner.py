@@ -84,7 +84,7 @@ class Filling:
         )
 
 
-def some_gang(random_: random.Random, unlike: int) -> Gang:
+def random_gang(random_: random.Random, unlike: int) -> Gang:
     """``unlike`` makes the request differ from all others."""
     models = random_.choice([(), ("H100",), ("A100",), ("H100", "A100"), ("T4",)])
     gpus = random_.choice([0, 1, 1, 2, 4, 8] if models != ("T4",) else [1, 2, 4])
@@ -100,7 +100,7 @@ def some_gang(random_: random.Random, unlike: int) -> Gang:
 
 
 def queue(random_: random.Random, jobs: int, shapes: int) -> tuple[QueuedGang, ...]:
-    gangs = [some_gang(random_, number) for number in range(shapes)]
+    gangs = [random_gang(random_, number) for number in range(shapes)]
     names = [gang.shape() for gang in gangs]
     queued = []
     for number in range(jobs):
@@ -177,15 +177,15 @@ def main() -> None:
         given = snapshot(options.seed, **sizes)
         made = plan(given)
         left = applied(given, made)
-        seens = [("first", given), ("next", left)]
+        states = [("first", given), ("next", left)]
         if options.large:
-            seens.append(("40 urgent jobs more,", with_urgent(options.seed, left, 40)))
-        for kind, seen in seens:
-            made = plan(seen)
-            walls, cpus = measured(options.rounds, seen)
+            states.append(("40 urgent jobs more,", with_urgent(options.seed, left, 40)))
+        for kind, state in states:
+            made = plan(state)
+            walls, cpus = measured(options.rounds, state)
             replicas = sum(len(start.placements) for start in made.starts)
             print(
-                f"{name}, {kind} plan: wall {in_ms(walls)}, CPU {in_ms(cpus)}; {len(seen.running)} running, "
+                f"{name}, {kind} plan: wall {in_ms(walls)}, CPU {in_ms(cpus)}; {len(state.running)} running, "
                 f"{len(made.preempts)} stopped, {len(made.starts)} started ({replicas} replicas, "
                 f"{replicas / statistics.median(cpus):.0f} per CPU second), "
                 f"{len({id(reason) for reason in made.waits.values()})} reasons"

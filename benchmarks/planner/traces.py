@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
-    kinds = [Knowledge(one) for one in options.estimates]
+    kinds = [Knowledge(name) for name in options.estimates]
     for cost_s in options.restart:
         for knowledge in kinds:
             if options.only in (None, "muri"):
@@ -220,7 +220,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--only", choices=("muri", "pollux", "shockwave"))
     parser.add_argument("--trace", nargs="*", help="of Muri, only these")
     parser.add_argument(
-        "--estimates", nargs="*", default=["unknown", "known", "learnt"], choices=[one.value for one in Knowledge]
+        "--estimates",
+        nargs="*",
+        default=["unknown", "known", "learnt"],
+        choices=[knowledge.value for knowledge in Knowledge],
     )
     parser.add_argument("--restart", nargs="*", type=float, default=[0.0, 30.0, 120.0], help="seconds per preemption")
     parser.add_argument("--json", action="store_true", help="figures for programs")

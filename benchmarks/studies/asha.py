@@ -105,9 +105,9 @@ def searched(curves: Sequence[Sequence[float]], workers: int, rule: Stopping | N
             running[number] += 1
             best = min(best, curves[number][running[number] - 1])
         best_so_far.append(best)
-        seen = {number: _curve(number, curves[number], epochs) for number, epochs in running.items()}
+        traces = {number: _curve(number, curves[number], epochs) for number, epochs in running.items()}
         verdicts = (
-            {} if rule is None else decide_early_stops(rule, Goal.MINIMIZE, list(seen.values()), over[-1000:], passed)
+            {} if rule is None else decide_early_stops(rule, Goal.MINIMIZE, list(traces.values()), over[-1000:], passed)
         )
         for number in list(running):
             if number in verdicts or running[number] == EPOCHS:
@@ -120,9 +120,9 @@ def _curve(number: int, errors: Sequence[float], epochs: int, *, is_over: bool =
     return Curve(number, tuple(range(1, epochs + 1)), tuple(errors[:epochs]), is_over)
 
 
-def sooner(plain: Sequence[Sequence[float]], stopped: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+def speedup(plain: Sequence[Sequence[float]], stopped: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     """The target, and the times at which the medians of both reach it."""
-    target = statistics.median(one[-1] for one in plain)
+    target = statistics.median(curve[-1] for curve in plain)
     return target, _reaches(plain, target), _reaches(stopped, target)
 
 
@@ -136,12 +136,12 @@ def _reaches(repeats: Sequence[Sequence[float]], target: float) -> float:
 def tell(
     plain: Sequence[Sequence[float]], stopped: Sequence[Sequence[float]], count: int, options: argparse.Namespace
 ) -> None:
-    target, slow, quick = sooner(plain, stopped)
+    target, slow, quick = speedup(plain, stopped)
     chance = random.Random(0)
     ratios = []
     for _ in range(options.draws):
         places = chance.choices(range(len(plain)), k=len(plain))
-        _, long, short = sooner([plain[place] for place in places], [stopped[place] for place in places])
+        _, long, short = speedup([plain[place] for place in places], [stopped[place] for place in places])
         ratios.append(long / short)
     ratios.sort()
     low, high = ratios[round(0.025 * len(ratios))], ratios[round(0.975 * len(ratios)) - 1]
@@ -156,12 +156,14 @@ def tell(
     for part in (0.1, 0.25, 0.5, 1.0):
         place = round(part * len(plain[0])) - 1
         print(
-            f"best after {100 * part:>3.0f} % of the time: {statistics.median(one[place] for one in plain):.4f} "
+            f"best after {100 * part:>3.0f} % of the time: {statistics.median(curve[place] for curve in plain):.4f} "
             "without,"
-            f" {statistics.median(one[place] for one in stopped):.4f} with asha"
+            f" {statistics.median(curve[place] for curve in stopped):.4f} with asha"
         )
     print("per repeat, to the end of its own random search:", end=" ")
-    own = sorted(_first(one, one[-1]) / _first(other, one[-1]) for one, other in zip(plain, stopped, strict=True))
+    own = sorted(
+        _first(curve, curve[-1]) / _first(baseline, curve[-1]) for curve, baseline in zip(plain, stopped, strict=True)
+    )
     print(
         f"median {statistics.median(own):.1f} times, quartiles {own[len(own) // 4]:.1f} and "
         f"{own[3 * len(own) // 4]:.1f}"

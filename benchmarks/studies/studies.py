@@ -73,14 +73,14 @@ def rounds(sessions: Any, control: ControlContext, world: FakeEngine, options: a
     with unit_of_work(sessions) as session:
         session.execute(update(Job).values(desired_state="cancel"))  # nothing is stopped twice: judging alone is timed
     tell("look at what runs, judge every curve", lambda: study_loop.reconcile(study))
-    took = []
+    times_s = []
     for job in jobs[:10]:
         with unit_of_work(sessions) as session:
             session.execute(update(Job).where(Job.id == job).values(state="succeeded", finished_at=world.now))
         begin, worked = time.perf_counter(), time.process_time()
         study_loop.reconcile(study)
-        took.append((time.perf_counter() - begin, time.process_time() - worked))
-    wall, cpu = zip(*took, strict=True)
+        times_s.append((time.perf_counter() - begin, time.process_time() - worked))
+    wall, cpu = zip(*times_s, strict=True)
     print(
         f"  one trial ends, the next is submitted        {statistics.median(wall):.3f} s (median of 10), "
         f"{max(wall):.3f} s at most;"
@@ -110,19 +110,19 @@ def by_optuna(finished: int, asks: int) -> None:
             "kind": chance.choice("abc"),
         }
         study.add_trial(optuna.trial.create_trial(params=point, distributions=space, value=chance.random()))
-    took, cpu = [], []
+    times_s, cpu = [], []
     for _ in range(min(asks, 50)):
         begin, worked = time.perf_counter(), time.process_time()
         trial = study.ask(space)
-        took.append(time.perf_counter() - begin)
+        times_s.append(time.perf_counter() - begin)
         cpu.append(time.process_time() - worked)
         study.tell(trial, chance.random())
-    print(f"Optuna's TPE, {finished:>6,} trials over: {percentiles(took)}; CPU {percentiles(cpu)}")
+    print(f"Optuna's TPE, {finished:>6,} trials over: {percentiles(times_s)}; CPU {percentiles(cpu)}")
 
 
-def percentiles(took: list[float]) -> str:
-    took.sort()
-    return f"p50 {1000 * took[len(took) // 2]:.1f} ms, p99 {1000 * took[int(len(took) * 0.99)]:.1f} ms"
+def percentiles(times_s: list[float]) -> str:
+    times_s.sort()
+    return f"p50 {1000 * times_s[len(times_s) // 2]:.1f} ms, p99 {1000 * times_s[int(len(times_s) * 0.99)]:.1f} ms"
 
 
 def add_study(sessions: Any, now: datetime, name: str, finished: int, *, template: bool, parallel: int) -> str:

@@ -96,7 +96,7 @@ def main() -> None:
                         if not options.json:
                             tell(f"{way}, {finished:,} over", figures.line())
             engine.dispose()
-    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = " ".join(f"{average:.1f}" for average in os.getloadavg())
     summary = {
         name: {key: statistics.median(line[key] for line in lines) for key in lines[0]} for name, lines in found.items()
     }
@@ -118,10 +118,10 @@ async def ask(platform: Embedded, study: str, way: str, options: argparse.Namesp
     (scheduler,) = pids_of(platform, "scheduler")
     path = f"/api/v1/studies/{study}"
     figures = Figures()
-    begun = await lines[0].post(
+    first = await lines[0].post(
         f"{path}/suggestions", {"count": 1}
     )  # the first points of the study are drawn meanwhile
-    number = begun["trials"][0]["number"]
+    number = first["trials"][0]["number"]
     # A connection's first request pays for it, and the first ones at once for the server's own to its database.
     for _ in range(3):
         await asyncio.gather(*(line.post(f"{path}/trials/{number}/heartbeat", {}) for line in lines))
@@ -186,10 +186,10 @@ def spent(pid: int) -> tuple[float, float]:
     ran = waited = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
-            had, lacked, _ = (thread / "schedstat").read_text().split()
+            running_ms, lacked, _ = (thread / "schedstat").read_text().split()
         except OSError:
             continue  # it has just ended
-        ran, waited = ran + int(had), waited + int(lacked)
+        ran, waited = ran + int(running_ms), waited + int(lacked)
     return ran / 1e6, waited / 1e6
 
 

@@ -51,7 +51,7 @@ def main() -> None:
             engine = make_engine(url or f"sqlite:///{platform.home / 'trainmaster.sqlite3'}")
             found = {parallel: turnaround(platform, engine, parallel, options) for parallel in options.parallel}
             engine.dispose()
-    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = " ".join(f"{average:.1f}" for average in os.getloadavg())
     if options.json:
         print(
             json.dumps({"figures": {n: {k: numbers(v) for k, v in f.items()} for n, f in found.items()}, "load": load})
@@ -86,11 +86,11 @@ def turnaround(
             "budget": {"trials": options.trials + parallel, "parallel": parallel},
         }
         study = client.create_study(spec).id
-        seen = watch(engine, study, options.trials + parallel)
+        created = watch(engine, study, options.trials + parallel)
         while client.get_study(study).state in ("running", "stopping"):
             time.sleep(0.5)
         times = {int(path.name): path.read_text().split() for path in Path(folder).iterdir()}
-    begun = {number: float(words[0]) for number, words in times.items()}
+    script_begins = {number: float(words[0]) for number, words in times.items()}
     ended = {number: float(words[1]) for number, words in times.items()}
     noted = _noted(engine, study)
     order = sorted(ended, key=ended.__getitem__)[: options.trials]
@@ -99,22 +99,22 @@ def turnaround(
         "its process is gone, and that is written": [noted[old]["process"] - ended[old] for old, _ in pairs],
         "its attempt is known to have ended": [noted[old]["attempt"] - ended[old] for old, _ in pairs],
         "its trial is over": [noted[old]["trial"] - ended[old] for old, _ in pairs],
-        "the next trial's job is in the database": [seen[new] - ended[old] for old, new in pairs],
-        "the next trial's script begins": [begun[new] - ended[old] for old, new in pairs],
+        "the next trial's job is in the database": [created[new] - ended[old] for old, new in pairs],
+        "the next trial's script begins": [script_begins[new] - ended[old] for old, new in pairs],
     }
 
 
 def watch(engine: Engine, study: str, until: int) -> dict[int, float]:
     """When each trial's job was first seen, by the trial's number."""
-    seen: dict[int, float] = {}
+    created: dict[int, float] = {}
     query = select(Trial.number).join(Job, Job.id == Trial.job_id).where(Trial.study_id == study)
-    while len(seen) < until:
+    while len(created) < until:
         with engine.connect() as connection:
-            fresh = connection.scalars(query.where(Trial.number > max(seen, default=0))).all()
+            fresh = connection.scalars(query.where(Trial.number > max(created, default=0))).all()
         now = time.time()
-        seen.update(dict.fromkeys(fresh, now))
+        created.update(dict.fromkeys(fresh, now))
         threading.Event().wait(0.01)
-    return seen
+    return created
 
 
 def _noted(engine: Engine, study: str) -> dict[int, dict[str, float]]:

@@ -198,7 +198,7 @@ def run(sessions: Any, options: argparse.Namespace) -> dict[str, Any]:
         "ms of the processor for a trial": round(1000 * spent_s / options.trials, 1),
         "wall s": round(time.perf_counter() - begin),
         "virtual s": round(whole.now_s - virtual),
-        "load": " ".join(f"{one:.1f}" for one in os.getloadavg()),
+        "load": " ".join(f"{average:.1f}" for average in os.getloadavg()),
         "slices": slices,
     }
 

@@ -59,7 +59,7 @@ def main() -> None:
 
 def run(options: argparse.Namespace) -> None:
     options.into.mkdir(parents=True, exist_ok=True)
-    done = {(one["arm"], one["task"], one["repeat"]) for one in read(options.into)}
+    done = {(search["arm"], search["task"], search["repeat"]) for search in read(options.into)}
     known = Known(options.into / "costs.jsonl")
     # By repeats first: whatever it is interrupted at, the arms stay paired.
     for repeat in range(options.first, options.first + options.repeats):
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
                     continue
                 search = Search(task, 1000 + repeat, known)
                 began = time.process_time()
-                (search.ours if arm == "auto" else search.by_optuna)(*(() if arm == "auto" else (arm,)))
+                (search.by_platform if arm == "auto" else search.by_optuna)(*(() if arm == "auto" else (arm,)))
                 line = {"arm": arm, "task": task.name, "repeat": repeat, "costs": search.costs}
                 line |= {"asked_s": round(search.ask_s, 2), "asked_cpu_s": round(search.ask_cpu_s, 2)}
                 line |= {"cpu_s": round(time.process_time() - began, 2)}
@@ -113,38 +113,38 @@ class Search:
         self.costs: list[float | None] = []
         self.ask_s = self.ask_cpu_s = 0.0
 
-    def ours(self) -> None:
+    def by_platform(self) -> None:
         """As :mod:`scheduler.control.studies.study_loop` begins trials and draws ahead, where those of a round end
         together.
         """
         finished: list[ObservedTrial] = []
-        spoilt: list[Mapping[str, Any]] = []
+        failed_points: list[Mapping[str, Any]] = []
         ready: list[Proposal] = []
         proposed = 0
         algorithm = chosen_algorithm(self.space, Algorithm.AUTO, (Goal.MINIMIZE,), ROUNDS * PARALLEL)
 
         def question(count: int, pending: Sequence[Proposal]) -> ProposalRequest:
             return ProposalRequest(
-                self.space, algorithm, (Goal.MINIMIZE,), self.seed, proposed, count, finished, pending, spoilt
+                self.space, algorithm, (Goal.MINIMIZE,), self.seed, proposed, count, finished, pending, failed_points
             )
 
         for _ in range(ROUNDS):
             prefetched = ready[: prefetched_to_start(len(ready), PARALLEL, PARALLEL, PARALLEL)]
             drawn = self._timed(lambda prefetched=prefetched: propose(question(PARALLEL - len(prefetched), prefetched)))
             proposed += len(drawn)
-            begun = [*prefetched, *drawn]
+            points = [*prefetched, *drawn]
             ready = []
             if not is_quick(
-                question(0, begun)
+                question(0, points)
             ):  # all of them are drawn ahead; of a round that ends at once one is used
-                ready = self._timed(lambda begun=begun: propose(question(1, begun)))
+                ready = self._timed(lambda points=points: propose(question(1, points)))
                 proposed += PARALLEL
-            for one in begun:
-                cost = self._tried(one.parameters)
+            for point in points:
+                cost = self._tried(point.parameters)
                 if cost is None:
-                    spoilt.append(one.parameters)
+                    failed_points.append(point.parameters)
                 else:
-                    finished.append(ObservedTrial(one.parameters, (cost,), one.memo))
+                    finished.append(ObservedTrial(point.parameters, (cost,), point.memo))
 
     def by_optuna(self, arm: str) -> None:
         samplers: Mapping[str, Callable[[], Any]] = {
@@ -153,7 +153,7 @@ class Search:
             "random": lambda: RandomSampler(seed=self.seed),
         }
         study = optuna.create_study(sampler=samplers[arm]())
-        distributions = {name: _distribution(one) for name, one in self.space.parameters.items()}
+        distributions = {name: _distribution(parameter) for name, parameter in self.space.parameters.items()}
         for _ in range(ROUNDS):
             trials = self._timed(lambda: [study.ask(distributions) for _ in range(PARALLEL)])
             for trial in trials:
@@ -176,8 +176,8 @@ class Search:
 
 def tell(searches: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> None:
     found: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(dict)
-    for one in searches:
-        found[one["task"], one["repeat"]][one["arm"]] = [cost for cost in one["costs"] if cost is not None]
+    for search in searches:
+        found[search["task"], search["repeat"]][search["arm"]] = [cost for cost in search["costs"] if cost is not None]
     whole = {key: by_arm for key, by_arm in found.items() if set(arms) <= by_arm.keys()}
     tasks = [task.name for task in TASKS if any(name == task.name for name, _ in whole)]
     scores: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
@@ -206,7 +206,7 @@ def tell(searches: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> None:
         mark = " (the better of Optuna's)" if other == better else ""
         print(f"auto - {other}: {middle:+.2f} points, 95 % of the bootstrap between {low:+.2f} and {high:+.2f}{mark}")
     for arm in arms:
-        ask_times = [one["asked_cpu_s"] for one in searches if one["arm"] == arm and "asked_cpu_s" in one]
+        ask_times = [search["asked_cpu_s"] for search in searches if search["arm"] == arm and "asked_cpu_s" in search]
         if ask_times:
             print(
                 f"{arm}: {statistics.fmean(ask_times):.1f} s of the processor to ask for {ROUNDS * PARALLEL} points, "
@@ -222,13 +222,15 @@ def interval(left: Mapping[str, Sequence[float]], right: Mapping[str, Sequence[f
     """The mean difference over tasks, with the middle 95 % of what resampled repeats give, pairs kept together."""
     chance = random.Random(0)
     pairs = {
-        name: [one - other for one, other in zip(left[name], right[name], strict=True)] for name in left if left[name]
+        name: [cost - peer for cost, peer in zip(left[name], right[name], strict=True)] for name in left if left[name]
     }
     means = sorted(
-        statistics.fmean(statistics.fmean(chance.choices(some, k=len(some))) for some in pairs.values())
+        statistics.fmean(
+            statistics.fmean(chance.choices(differences, k=len(differences))) for differences in pairs.values()
+        )
         for _ in range(DRAWS)
     )
-    middle = statistics.fmean(statistics.fmean(some) for some in pairs.values())
+    middle = statistics.fmean(statistics.fmean(differences) for differences in pairs.values())
     return means[round(0.025 * DRAWS)], middle, means[round(0.975 * DRAWS) - 1]
 
 
@@ -237,7 +239,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     file = folder / "searches.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines]
-    return list({(one["arm"], one["task"], one["repeat"]): one for one in found}.values())
+    return list({(search["arm"], search["task"], search["repeat"]): search for search in found}.values())
 
 
 def _options() -> argparse.Namespace:

@@ -63,8 +63,8 @@ def pids_of(running: Embedded, module: str) -> list[int]:
         if entry.name.isdigit():
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                is_ours = mark in (entry / "environ").read_bytes().split(b"\0")
-                if is_ours and words[1:3] == [b"-m", module.encode()]:
+                is_child = mark in (entry / "environ").read_bytes().split(b"\0")
+                if is_child and words[1:3] == [b"-m", module.encode()]:
                     found.append(int(entry.name))
     return found
 

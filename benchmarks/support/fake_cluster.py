@@ -71,13 +71,13 @@ class World:
         self.put("pods", namespace, bound, "MODIFIED")
 
     def delete(self, kind: str, namespace: str, name: str) -> tuple[int, Json]:
-        gone = self.things.get(kind, {}).pop((namespace, name), None)
-        if gone is None:
+        deleted = self.things.get(kind, {}).pop((namespace, name), None)
+        if deleted is None:
             return 404, {"reason": "NotFound", "message": "not found"}
         self.version += 1
-        gone["metadata"]["resourceVersion"] = str(self.version)
-        self.tell(kind, "DELETED", gone)
-        return 200, gone
+        deleted["metadata"]["resourceVersion"] = str(self.version)
+        self.tell(kind, "DELETED", deleted)
+        return 200, deleted
 
     def list(self, kind: str, namespace: str, selector: str) -> Json:
         terms = [part.partition("=") for part in selector.split(",") if part]

@@ -29,14 +29,14 @@ KINDS = ("batch", "lean")
 # Makes a model; makes a batch of inputs and labels; calls the step again and again and tells how many there were a
 # second.
 Make = Callable[[], nn.Module]
-TransactionBatcher = Callable[[], tuple[torch.Tensor, torch.Tensor]]
+Batch = Callable[[], tuple[torch.Tensor, torch.Tensor]]
 Rate = Callable[[Callable[[], None], Any, float], float]
 
 
 def steps_per_s(
     kind: str,
     make: Make,
-    batch: TransactionBatcher,
+    batch: Batch,
     rate: Rate,
     seconds: float,
     barrier: Any = None,
@@ -53,8 +53,8 @@ def steps_per_s(
     barrier, results = barrier or SPAWN.Barrier(2), SPAWN.Queue()
     about = (kind, make, batch, rate, port, seconds, barrier, results, is_tcp)
     processes = [SPAWN.Process(target=process, args=(rank, *about)) for rank in range(3)]
-    for one in processes:
-        one.start()
+    for child in processes:
+        child.start()
     return sum(gather(results, processes, 2))
 
 
@@ -62,7 +62,7 @@ def process(
     rank: int,
     kind: str,
     make: Make,
-    batch: TransactionBatcher,
+    batch: Batch,
     rate: Rate,
     port: int,
     seconds: float,
@@ -99,7 +99,7 @@ def keep_server(server: Any) -> Any:
     return _served
 
 
-def loss_of(model: Callable[[torch.Tensor], torch.Tensor], batch: TransactionBatcher) -> torch.Tensor:
+def loss_of(model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
     inputs, labels = batch()
     return nn.functional.cross_entropy(model(inputs), labels)
 
@@ -139,7 +139,7 @@ class BatchServer:
         return future
 
 
-def batch_step(server: Any, _make: Make, batch: TransactionBatcher) -> Callable[[], None]:
+def batch_step(server: Any, _make: Make, batch: Batch) -> Callable[[], None]:
     model = server.rpc_sync().get_model()
 
     def step() -> None:
@@ -165,7 +165,7 @@ class LeanServer:
             return [parameter.detach() for parameter in self.model.parameters()]
 
 
-def lean_step(server: Any, make: Make, batch: TransactionBatcher) -> Callable[[], None]:
+def lean_step(server: Any, make: Make, batch: Batch) -> Callable[[], None]:
     model = make()
 
     def step() -> None:

@@ -45,10 +45,10 @@ class Task:
         found = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterations that end before they converge: the search is to find better
-            for fitted, answers, held_out, right in _folds(self.data, is_classifier=self.measure != "unexplained"):
+            for fitted, answers, validation, right in _folds(self.data, is_classifier=self.measure != "unexplained"):
                 try:
                     model = self.make(point).fit(fitted, answers)
-                    found.append(_COSTS[self.measure](model, held_out, right))
+                    found.append(_COSTS[self.measure](model, validation, right))
                 except ValueError:
                     return None  # what it computes has left the numbers
         cost = float(np.mean(found))
@@ -56,9 +56,9 @@ class Task:
 
 
 _COSTS: Final[Mapping[str, Callable[[Any, Any, Any], float]]] = {
-    "error": lambda model, held_out, right: 1.0 - float(model.score(held_out, right)),
-    "unexplained": lambda model, held_out, right: 1.0 - float(model.score(held_out, right)),
-    "log loss": lambda model, held_out, right: float(log_loss(right, model.predict_proba(held_out))),
+    "error": lambda model, validation, right: 1.0 - float(model.score(validation, right)),
+    "unexplained": lambda model, validation, right: 1.0 - float(model.score(validation, right)),
+    "log loss": lambda model, validation, right: float(log_loss(right, model.predict_proba(validation))),
 }
 
 
@@ -68,10 +68,15 @@ def _folds(name: str, *, is_classifier: bool) -> list[tuple[Any, Any, Any, Any]]
     features, target = _data(name)
     folds = (StratifiedKFold if is_classifier else KFold)(FOLDS, shuffle=True, random_state=0)
     found = []
-    for fitted, held_out in folds.split(features, target):
+    for fitted, validation in folds.split(features, target):
         scaler = StandardScaler().fit(features[fitted])
         found.append(
-            (scaler.transform(features[fitted]), target[fitted], scaler.transform(features[held_out]), target[held_out])
+            (
+                scaler.transform(features[fitted]),
+                target[fitted],
+                scaler.transform(features[validation]),
+                target[validation],
+            )
         )
     return found
 
@@ -91,7 +96,7 @@ def _whole(low: int, high: int, scale: str = "linear") -> dict[str, Any]:
     return {"type": "integer", "min": low, "max": high, "scale": scale}
 
 
-def _one_of(*values: Any) -> dict[str, Any]:
+def _categorical(*values: Any) -> dict[str, Any]:
     return {"type": "categorical", "values": list(values)}
 
 
@@ -168,7 +173,7 @@ TASKS: Final = (
             "alpha": _real(1e-6, 1, "log"),
             "eta0": _real(1e-5, 10, "log"),
             "power_t": _real(0.05, 0.95),
-            "penalty": _one_of("l1", "l2", "elasticnet"),
+            "penalty": _categorical("l1", "l2", "elasticnet"),
             "l1_ratio": _real(0, 1),
         },
         lambda point: SGDClassifier(

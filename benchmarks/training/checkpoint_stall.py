@@ -44,17 +44,17 @@ def main() -> None:
         stalls, lost, computed = measure(Path(folder), options)
     median = {name: statistics.median(values) for name, values in stalls.items()}
     cpu = {name: statistics.median(values) for name, values in computed.items()}
-    ours = median["Saver, optimizer="]
+    saver = median["Saver, optimizer="]
     verdict = {
-        "against torch.save": round(ours / median["torch.save"], 3),
-        "against DCP async_save": round(ours / median["DCP async_save"], 3),
+        "against torch.save": round(saver / median["torch.save"], 3),
+        "against DCP async_save": round(saver / median["DCP async_save"], 3),
         "Saver without optimizer= against torch.save": round(median["Saver"] / median["torch.save"], 3),
         "the same, CPU": round(cpu["Saver"] / cpu["torch.save"], 3),
         "memory copy alone against torch.save": round(median[COPY] / median["torch.save"], 3),
         "the same copy, CPU": round(cpu[COPY] / cpu["torch.save"], 3),
         "wanted_at_most": [STALL_AGAINST_TORCH_SAVE, STALL_AGAINST_DCP],
-        "is_reached": ours <= STALL_AGAINST_TORCH_SAVE * median["torch.save"]
-        and ours <= STALL_AGAINST_DCP * median["DCP async_save"],
+        "is_reached": saver <= STALL_AGAINST_TORCH_SAVE * median["torch.save"]
+        and saver <= STALL_AGAINST_DCP * median["DCP async_save"],
     }
     rows = {f"{name}, stall": values for name, values in stalls.items()}
     rows |= {f"{name}, CPU": values for name, values in computed.items()}

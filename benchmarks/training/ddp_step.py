@@ -30,7 +30,7 @@ from trainmaster import Client
 
 from benchmarks.support.embedded import command_line, embedded_platform, show
 
-WANTED_FACTOR = 1.01
+TARGET_FACTOR = 1.01
 READY_WITHIN_S = 180.0
 TURN_WITHIN_S = 120.0
 SCRIPT = """
@@ -102,21 +102,21 @@ def main() -> None:
     decided = []
     for kind in (JOB, WRAPPED):
         low, factor, high = ratio(wall[kind], wall[RAW])
-        decided.append("yes" if high <= WANTED_FACTOR else "no" if low > WANTED_FACTOR else "not decided")
+        decided.append("yes" if high <= TARGET_FACTOR else "no" if low > TARGET_FACTOR else "not decided")
         verdict[f"{kind} / torchrun"] = f"{factor:.4f} ({low:.4f} – {high:.4f})"
         low, factor, high = ratio(cpu[kind], cpu[RAW])
         verdict[f"{kind} / torchrun, CPU time"] = f"{factor:.4f} ({low:.4f} – {high:.4f})"
-    verdict |= {"wanted_at_most": WANTED_FACTOR, "is_reached": ", ".join(decided)}
+    verdict |= {"wanted_at_most": TARGET_FACTOR, "is_reached": ", ".join(decided)}
     rows = {f"{kind}, step": wall[kind] for kind in (RAW, JOB, WRAPPED)}
     rows |= {f"{kind}, CPU of both ranks": cpu[kind] for kind in (RAW, JOB, WRAPPED)}
     show("a DDP step, 2 ranks", rows, verdict, as_json=options.json)
 
 
-def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+def ratio(platform: list[float], plain: list[float]) -> tuple[float, float, float]:
     """Median of the rounds' ratios between the ends of its 95 % interval (by rank: Conover, Practical Statistics,
     3.2).
     """
-    found = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    found = sorted(a / b for a, b in zip(platform, plain, strict=True))
     away = 0.98 * len(found) ** 0.5
     low, high = len(found) / 2 - away, len(found) / 2 + away
     return found[max(0, int(low) - 1)], statistics.median(found), found[min(len(found) - 1, int(high))]

@@ -29,9 +29,9 @@ from trainmaster import Client
 from benchmarks.control.restart_latency import processes_of
 from benchmarks.support.embedded import Embedded, command_line, embedded_platform, show, wait_for
 
-WANTED_FACTOR = 0.2
+TARGET_FACTOR = 0.2
 WORKERS, LEAST = 3, 2
-STEPS_BEFORE_THE_KILL = 10
+STEPS_BEFORE_KILL = 10
 NEXT_STEP_WITHIN_S = 300.0
 SCRIPT = """
 import json, os, pathlib, sys, time
@@ -73,7 +73,7 @@ def main() -> None:
             platform.append(by_platform(running, client, with_runtime=True))
             worker_alone.append(by_platform(running, client, with_runtime=False))
     factor = statistics.median(platform) / statistics.median(torchrun)
-    verdict = {"factor": round(factor, 3), "wanted_at_most": WANTED_FACTOR, "is_reached": factor <= WANTED_FACTOR}
+    verdict = {"factor": round(factor, 3), "wanted_at_most": TARGET_FACTOR, "is_reached": factor <= TARGET_FACTOR}
     rows = {"torchrun, elastic": torchrun, "trainmaster, elastic": platform, "the worker alone": worker_alone}
     show("kill -9 of a worker → the others' next step", rows, verdict, as_json=options.json)
 
@@ -108,7 +108,7 @@ def by_torchrun() -> float:
         ]
         try:
             steps = Path(folder, "steps")
-            wait_for(lambda: len(steps_of(steps, WORKERS)) >= STEPS_BEFORE_THE_KILL, "the first steps")
+            wait_for(lambda: len(steps_of(steps, WORKERS)) >= STEPS_BEFORE_KILL, "the first steps")
             # Not the first agent: it serves the rendezvous, and without that nobody goes on.
             victim = agents[-1].pid
             killed = time.time()
@@ -132,7 +132,7 @@ def by_platform(running: Embedded, client: Client, *, with_runtime: bool) -> flo
     try:
         volume, _, path = job.view.output.partition("/")
         steps = running.home / volume / path / "steps"
-        wait_for(lambda: len(steps_of(steps, WORKERS)) >= STEPS_BEFORE_THE_KILL, "the first steps")
+        wait_for(lambda: len(steps_of(steps, WORKERS)) >= STEPS_BEFORE_KILL, "the first steps")
         wait_for(lambda: job.detail().state == "running", "the platform to see all replicas run")
         (victim,) = processes_of(f"TRAINMASTER_JOB_ID={job.id}".encode(), b"RANK=1", b"MASTER_PORT=")
         watchers = runtimes_above(victim) if with_runtime else []

@@ -50,7 +50,7 @@ def main() -> None:
         print(f"{kind:24} {middle * 1e3:7.1f} ({min(whole) * 1e3:.1f} - {max(whole) * 1e3:.1f}) {own * 1e3:7.1f}")
 
 
-def ours(batch: int, steps: int, *, options: ps.Options) -> tuple[float, float]:
+def by_platform(batch: int, steps: int, *, options: ps.Options) -> tuple[float, float]:
     """CPU seconds per step: of a worker, of the ps."""
     barrier = SPAWN.Barrier(WORKERS + 1)
     found: list[float] = []
@@ -58,7 +58,7 @@ def ours(batch: int, steps: int, *, options: ps.Options) -> tuple[float, float]:
         (server,) = SPAWN.active_children()
         run = threading.Thread(target=lambda: found.extend(job.run(partial(worker, batch), barrier, steps)))
         run.start()
-        ps_s = while_they_step(barrier, server.pid)
+        ps_s = cpu_of_steps(barrier, server.pid)
         run.join()
     return statistics.mean(found), ps_s / steps / WORKERS
 
@@ -72,10 +72,10 @@ def worker(batch: int, servers: ps.Servers, barrier: Any, steps: int) -> float:
     return cpu_s_per_step(step, barrier, steps)
 
 
-def theirs(batch: int, steps: int, *, kind: str, is_tcp: bool = False) -> tuple[float, float]:
+def by_torch_rpc(batch: int, steps: int, *, kind: str, is_tcp: bool = False) -> tuple[float, float]:
     barrier, pid = SPAWN.Barrier(WORKERS + 1), SPAWN.Value("i", 0)
     ps_s: list[float] = []
-    watch = threading.Thread(target=lambda: ps_s.append(while_they_step(barrier, lambda: pid.value)))
+    watch = threading.Thread(target=lambda: ps_s.append(cpu_of_steps(barrier, lambda: pid.value)))
     watch.start()
     rate = partial(cpu_s_per_step_of_rpc, pid)
     whole = rpc_ps.steps_per_s(kind, mlp_model, partial(mlp_batch, batch), rate, steps, barrier, is_tcp=is_tcp)
@@ -90,16 +90,16 @@ def cpu_s_per_step_of_rpc(pid: Any, step: Callable[[], None], barrier: Any, step
     return cpu_s_per_step(step, barrier, steps)
 
 
-def alone(batch: int, steps: int) -> tuple[float, float]:
+def without_servers(batch: int, steps: int) -> tuple[float, float]:
     barrier, results = SPAWN.Barrier(WORKERS + 1), SPAWN.Queue()
-    processes = [SPAWN.Process(target=alone_process, args=(batch, steps, barrier, results)) for _ in range(WORKERS)]
+    processes = [SPAWN.Process(target=single_process, args=(batch, steps, barrier, results)) for _ in range(WORKERS)]
     for process in processes:
         process.start()
-    while_they_step(barrier, None)
+    cpu_of_steps(barrier, None)
     return statistics.mean(gather(results, processes, WORKERS)), 0.0
 
 
-def alone_process(batch: int, steps: int, barrier: Any, results: Any) -> None:
+def single_process(batch: int, steps: int, barrier: Any, results: Any) -> None:
     torch.set_num_threads(1)
     model = mlp_model()
 
@@ -125,7 +125,7 @@ def cpu_s_per_step(step: Callable[[], None], barrier: Any, steps: float) -> floa
     return (after.user + after.system - before.user - before.system) / steps
 
 
-def while_they_step(barrier: Any, pid: int | Callable[[], int] | None) -> float:
+def cpu_of_steps(barrier: Any, pid: int | Callable[[], int] | None) -> float:
     """CPU seconds of the process ``pid`` over the steps of the workers."""
 
     def read() -> float:
@@ -145,12 +145,12 @@ def while_they_step(barrier: Any, pid: int | Callable[[], int] | None) -> float:
 
 
 KINDS: dict[str, Callable[[int, int], tuple[float, float]]] = {
-    "alone": alone,
-    "ours": partial(ours, options=ps.Options()),
-    "torch RPC, batch": partial(theirs, kind="batch"),
-    "torch RPC, lean": partial(theirs, kind="lean"),
-    "ours, over TCP": partial(ours, options=ps.Options(shared_memory=False)),
-    "torch RPC, over TCP": partial(theirs, kind="batch", is_tcp=True),
+    "alone": without_servers,
+    "ours": partial(by_platform, options=ps.Options()),
+    "torch RPC, batch": partial(by_torch_rpc, kind="batch"),
+    "torch RPC, lean": partial(by_torch_rpc, kind="lean"),
+    "ours, over TCP": partial(by_platform, options=ps.Options(shared_memory=False)),
+    "torch RPC, over TCP": partial(by_torch_rpc, kind="batch", is_tcp=True),
 }
 
 if __name__ == "__main__":

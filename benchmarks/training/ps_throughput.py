@@ -43,7 +43,7 @@ from benchmarks.training import tensorflow_ps
 
 BATCH = 32
 BANDWIDTH_BYTES = 100 * 2**20
-WANTED = {"torch RPC": 2.0, "TensorFlow": 1.5, "bandwidth": 0.5, "async": 2.8, "backup": 2.0, "bf16": 1.8, "topk": 10.0}
+TARGET = {"torch RPC": 2.0, "TensorFlow": 1.5, "bandwidth": 0.5, "async": 2.8, "backup": 2.0, "bf16": 1.8, "topk": 10.0}
 TF_PYTHON = Path(__file__).resolve().parents[2] / ".frameworks" / "tf" / "bin" / "python"
 
 
@@ -71,7 +71,7 @@ def main() -> None:
             for kind, values in rows.items():
                 middle = statistics.median(values)
                 print(f"{name:10} {kind:48} {middle:9.3f}  ({min(values):.3f} - {max(values):.3f})", flush=True)
-    print(json.dumps(found, indent=2) if options.json else f"wanted factors: {WANTED}")
+    print(json.dumps(found, indent=2) if options.json else f"wanted factors: {TARGET}")
 
 
 # Samples per second.
@@ -85,39 +85,39 @@ def mlp_model() -> nn.Module:
 def mlp(arguments: argparse.Namespace) -> dict[str, float]:
     batch, seconds = partial(mlp_batch, arguments.batch), arguments.seconds
     rows: dict[str, float] = {}
-    mine = rows["samples/s"] = mlp_samples_per_s(arguments, ps.Options())
+    platform = rows["samples/s"] = mlp_samples_per_s(arguments, ps.Options())
     ahead = rows["samples/s, prefetch and overlap"] = mlp_samples_per_s(
         arguments, ps.Options(prefetch=True, overlap=True)
     )
     for kind in rpc_ps.KINDS:
-        theirs = rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * arguments.batch
-        rows[f"samples/s, torch RPC, {kind}"] = theirs
-        rows[f"factor, torch RPC, {kind}"] = mine / theirs
-        rows[f"factor, torch RPC, {kind}, prefetch and overlap"] = ahead / theirs
-    return {**rows, **by_tensorflow("MLP of 10 M parameters", arguments.batch, mine, ahead)}
+        peer = rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * arguments.batch
+        rows[f"samples/s, torch RPC, {kind}"] = peer
+        rows[f"factor, torch RPC, {kind}"] = platform / peer
+        rows[f"factor, torch RPC, {kind}, prefetch and overlap"] = ahead / peer
+    return {**rows, **by_tensorflow("MLP of 10 M parameters", arguments.batch, platform, ahead)}
 
 
 def mlp_tcp(arguments: argparse.Namespace) -> dict[str, float]:
     batch = partial(mlp_batch, arguments.batch)
-    mine = mlp_samples_per_s(arguments, ps.Options(shared_memory=False))
-    theirs = rpc_ps.steps_per_s("batch", mlp_model, batch, rate, arguments.seconds, is_tcp=True) * arguments.batch
-    return {"samples/s": mine, "samples/s, torch RPC, batch": theirs, "factor, torch RPC, batch": mine / theirs}
+    platform = mlp_samples_per_s(arguments, ps.Options(shared_memory=False))
+    peer = rpc_ps.steps_per_s("batch", mlp_model, batch, rate, arguments.seconds, is_tcp=True) * arguments.batch
+    return {"samples/s": platform, "samples/s, torch RPC, batch": peer, "factor, torch RPC, batch": platform / peer}
 
 
 def mlp_samples_per_s(arguments: argparse.Namespace, options: ps.Options) -> float:
     return samples_per_s(partial(mlp_worker, arguments.batch), mlp_model, arguments.seconds, options=options)
 
 
-def by_tensorflow(model: str, batch: int, mine: float, ahead: float) -> dict[str, float]:
+def by_tensorflow(model: str, batch: int, platform: float, ahead: float) -> dict[str, float]:
     """TensorFlow's samples per second, and the factors to them."""
     if not has_tensorflow():
         return {}
     training = replace(tensorflow_ps.MODELS[model], batch=batch)
-    theirs = tensorflow_ps.measure(TF_PYTHON, training, workers=2, servers=1)
+    peer = tensorflow_ps.measure(TF_PYTHON, training, workers=2, servers=1)
     return {
-        "samples/s, TensorFlow": theirs,
-        "factor, TensorFlow": mine / theirs,
-        "factor, TensorFlow, prefetch and overlap": ahead / theirs,
+        "samples/s, TensorFlow": peer,
+        "factor, TensorFlow": platform / peer,
+        "factor, TensorFlow, prefetch and overlap": ahead / peer,
     }
 
 
@@ -153,10 +153,10 @@ def embedding_model() -> nn.Module:
 
 def embedding(arguments: argparse.Namespace) -> dict[str, float]:
     seconds = arguments.seconds
-    mine = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options())
+    platform = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options())
     ahead = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options(prefetch=True, overlap=True))
-    rates = {"samples/s": mine, "samples/s, prefetch and overlap": ahead}
-    return {**rates, **by_tensorflow("embedding of 50 M parameters", EMBEDDING.batch, mine, ahead)}
+    rates = {"samples/s": platform, "samples/s, prefetch and overlap": ahead}
+    return {**rates, **by_tensorflow("embedding of 50 M parameters", EMBEDDING.batch, platform, ahead)}
 
 
 def embedding_worker(servers: ps.Servers, barrier: Any, seconds: float) -> float:
@@ -208,15 +208,15 @@ def large_model() -> nn.Module:
 
 
 def bandwidth(_: argparse.Namespace) -> dict[str, float]:
-    mine = {}
+    rates = {}
     for kind, options in {"": ps.Options(), ", over TCP": ps.Options(shared_memory=False)}.items():
         with cluster(large_model, options, workers=1) as job:
-            (mine[kind],) = job.run(push_and_pull)
+            (rates[kind],) = job.run(push_and_pull)
     plain = over_tcp()
     return {
-        **{f"GB/s, push and pull{kind}": value / 1e9 for kind, value in mine.items()},
+        **{f"GB/s, push and pull{kind}": value / 1e9 for kind, value in rates.items()},
         "GB/s, TCP there and back": plain / 1e9,
-        **{f"share{kind}": value / plain for kind, value in mine.items()},
+        **{f"share{kind}": value / plain for kind, value in rates.items()},
     }
 
 

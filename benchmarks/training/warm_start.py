@@ -20,7 +20,7 @@ from trainmaster import Client
 
 from benchmarks.support.embedded import Embedded, command_line, embedded_platform, run_to_end, show
 
-WANTED_S = 0.6
+TARGET_S = 0.6
 READY_WITHIN_S = 300.0
 RANKS = 2
 SCRIPT = """import os, pathlib, sys, time
@@ -55,8 +55,8 @@ def main() -> None:
     warm = statistics.median(rows["platform, warm: auto"])
     verdict = {
         "torchrun_over_warm": round(statistics.median(rows["torchrun"]) / warm, 1),
-        "wanted_at_most_s": WANTED_S,
-        "is_reached": warm <= WANTED_S,
+        "wanted_at_most_s": TARGET_S,
+        "is_reached": warm <= TARGET_S,
     }
     show(f"Submit → first step of {RANKS} ranks", rows, verdict, as_json=options.json)
 

@@ -102,7 +102,7 @@ class Api:
             if cursor is None:
                 return count, first
 
-    def looker(self) -> int | None:
+    def inspector_pid(self) -> int | None:
         idle = self.app.state.checkpoint_inspector.inspectors._idle  # noqa: SLF001
         return idle[-1].pid if idle else None
 
@@ -167,7 +167,7 @@ def main() -> None:
             items, _ = api.pages("diff", path="checkpoints/step-1.pt", other="checkpoints/step-2.pt")
             moved.append(time.monotonic() - began)
             assert items == count
-            peaks.append(memory_mib(api.looker() or os.getpid(), "VmHWM"))
+            peaks.append(memory_mib(api.inspector_pid() or os.getpid(), "VmHWM"))
         print("figures of all tensors:      ", summarise(whole, "s", 1))
         print("  the first page of them:    ", summarise(first, "s", 1))
         print("difference of two:           ", summarise(moved, "s", 1))

@@ -119,7 +119,9 @@ def main() -> None:
             rows["slowest line"].append(delays[-1])
     verdict = {
         "rates_MB_per_s": ", ".join(map(str, rates)),
-        "CPU_ms_per_MB": {part: ", ".join(f"{1000 * one:.0f}" for one in spent) for part, spent in parts.items()},
+        "CPU_ms_per_MB": {
+            part: ", ".join(f"{1000 * milliseconds:.0f}" for milliseconds in spent) for part, spent in parts.items()
+        },
         "goal": f"{options.rate:g} MB/s, every line within 1 s",
     }
     show("From a job's print to a follower", rows, verdict, as_json=options.json)

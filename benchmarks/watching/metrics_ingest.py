@@ -92,7 +92,7 @@ def points_per_s(clients: list[Client], path: str, body: Callable[[int, int], by
     return sum(taken) / (time.perf_counter() - started)
 
 
-def our_body(index: int, request: int) -> bytes:
+def platform_body(index: int, request: int) -> bytes:
     count = REQUEST_POINTS // METRICS
     steps = list(range(request * count, (request + 1) * count))
     series = [
@@ -107,7 +107,7 @@ def our_body(index: int, request: int) -> bytes:
     return json.dumps({"role": "worker", "index": index, "series": series}).encode()
 
 
-def their_body(run: str, request: int) -> bytes:
+def mlflow_body(run: str, request: int) -> bytes:
     count = REQUEST_POINTS // METRICS
     points = [
         {
@@ -130,7 +130,7 @@ def start_job(running: Embedded, workers: int) -> tuple[str, str]:
     job = client.ask("POST", "/api/v1/jobs", json.dumps({"spec": spec}).encode())
     folder = running.home / "output" / job["output"].partition("/")[2]
     file = wait_for(
-        lambda: next((one for one in folder.glob("token.*") if one.stat().st_size), None), "the job's start"
+        lambda: next((file for file in folder.glob("token.*") if file.stat().st_size), None), "the job's start"
     )
     return job["id"], file.read_text().strip()
 
@@ -212,27 +212,27 @@ def chart_times(running: Embedded, job: str, token: str, count: int) -> list[flo
 
 def main() -> None:
     options = parse()
-    ours_url, theirs_url = databases(options.database)
-    if ours_url:
-        os.environ["TRAINMASTER_DATABASE_URL"] = ours_url
+    platform_url, mlflow_url = databases(options.database)
+    if platform_url:
+        os.environ["TRAINMASTER_DATABASE_URL"] = platform_url
     with ExitStack() as stack:
         running = stack.enter_context(embedded_platform())
         job, token = start_job(running, options.clients)
-        ours = [Client(running.url, {"Authorization": f"Bearer {token}"}) for _ in range(options.clients)]
-        theirs: list[Client] = []
+        platform = [Client(running.url, {"Authorization": f"Bearer {token}"}) for _ in range(options.clients)]
+        mlflow: list[Client] = []
         runs: list[str] = []
         if options.mlflow:
-            url = stack.enter_context(mlflow_server(options.mlflow, theirs_url))
-            theirs = [Client(url, {}) for _ in range(options.clients)]
+            url = stack.enter_context(mlflow_server(options.mlflow, mlflow_url))
+            mlflow = [Client(url, {}) for _ in range(options.clients)]
             path = "/api/2.0/mlflow/runs/create"
-            made = [client.ask("POST", path, b'{"experiment_id": "0"}') for client in theirs]
-            runs = [one["run"]["info"]["run_id"] for one in made]
+            made = [client.ask("POST", path, b'{"experiment_id": "0"}') for client in mlflow]
+            runs = [answer["run"]["info"]["run_id"] for answer in made]
         rates: dict[str, list[float]] = {"ours": [], "mlflow": []}
         for _ in range(options.rounds):
-            rates["ours"].append(points_per_s(ours, "/api/v1/runtime/metrics", our_body, options.seconds))
-            if theirs:
+            rates["ours"].append(points_per_s(platform, "/api/v1/runtime/metrics", platform_body, options.seconds))
+            if mlflow:
                 path = "/api/2.0/mlflow/runs/log-batch"
-                rate = points_per_s(theirs, path, lambda n, request: their_body(runs[n], request), options.seconds)
+                rate = points_per_s(mlflow, path, lambda n, request: mlflow_body(runs[n], request), options.seconds)
                 rates["mlflow"].append(rate)
         charts = sorted(chart_times(running, job, token, options.charts))
     figures: dict[str, Any] = {

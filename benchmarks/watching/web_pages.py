@@ -64,13 +64,13 @@ def measure(browser: Any, url: str, token: str) -> dict[str, float]:
     page.keyboard.press("Escape")
     page.get_by_label("Search jobs").fill("waits-99")
     page.wait_for_timeout(1500)
-    seen = page.evaluate("window.seen")
+    vitals = page.evaluate("window.seen")
     context.close()
-    return {"lcp": lcp, "inp": seen["inp"], "cls": seen["cls"], "script_kb": script_bytes / 1000}
+    return {"lcp": lcp, "inp": vitals["inp"], "cls": vitals["cls"], "script_kb": script_bytes / 1000}
 
 
 # Lines of 100 bytes, each with its own time; a rate of 0 is two lines a second.
-TALKS = """
+FAST_LOGS = """
 import sys, time
 rate, until = float(sys.argv[1]), time.time() + 40
 burst = max(1, int(rate * 1e6 / 100 / 50))
@@ -155,7 +155,7 @@ def main() -> int:
         live = []
         for _ in range(options.live_rounds):
             for rate in ("0", "4"):
-                ages = measure_live(*at, TALKS, rate, "logs", WATCH_LINES, 10_000)
+                ages = measure_live(*at, FAST_LOGS, rate, "logs", WATCH_LINES, 10_000)
                 live.append(summarise(f"new log line to screen at {rate} MB/s", ages))
             start = round(time.time()) + 1
             ages = measure_live(*at, COUNTS, str(start), "metrics", WATCH_CHART, [start * 1000, 10_000])
@@ -166,7 +166,7 @@ def main() -> int:
         browser.close()
     print(f"{options.jobs} jobs, {options.rounds} rounds; median (least to most)")
     for name in ("lcp", "inp", "cls", "script_kb"):
-        values = sorted(one[name] for one in rounds)
+        values = sorted(measured[name] for measured in rounds)
         print(f"{name:10} {values[len(values) // 2]:8.3f} ({values[0]:.3f} to {values[-1]:.3f})")
     print("\n".join(sorted(live)))
     return 0

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from core.db.liveness import ServerLiveness
 
 SessionFactory = sessionmaker[Session]
-AnyRow: TypeAlias = Row[*tuple[Any, ...]]
-AnySelect: TypeAlias = Select[*tuple[Any, ...]]
+UntypedRow: TypeAlias = Row[*tuple[Any, ...]]
+UntypedSelect: TypeAlias = Select[*tuple[Any, ...]]
 
 # Seconds. SQLite allows one writer at a time; other writers wait this long.
 SQLITE_WAIT_S: Final = 10

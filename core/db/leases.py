@@ -65,21 +65,24 @@ _ACQUIRE_ALL: Final = {
     ),
     "sqlite": _acquire_all(sqlite.insert, func.json_each(bindparam("names")).table_valued("value", name="names")),
 }
-_HELD: Final = tuple_(_leases.c.name, _leases.c.token).in_(bindparam("held", expanding=True))
+_MATCHES_LEASES: Final = tuple_(_leases.c.name, _leases.c.token).in_(bindparam("held", expanding=True))
 _LOCK_ALL: Final = (
-    select(_leases.c.name).where(_HELD).order_by(_leases.c.name).with_for_update()  # SQLite has a single writer anyway
+    select(_leases.c.name)
+    .where(_MATCHES_LEASES)
+    .order_by(_leases.c.name)
+    .with_for_update()  # SQLite has a single writer anyway
 )
-_RELEASE_ALL: Final = update(_leases).where(_HELD).values(expires_at=bindparam("new_end"))
+_RELEASE_ALL: Final = update(_leases).where(_MATCHES_LEASES).values(expires_at=bindparam("new_end"))
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLease:
+class LeaseGrant:
     name: str
     holder: str
     token: int
 
 
-def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: timedelta) -> HeldLease | None:
+def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: timedelta) -> LeaseGrant | None:
     """The lease, or ``None`` while another process holds it. Its holder gets it again, with the next fencing token."""
     token = (
         session.connection()
@@ -89,12 +92,12 @@ def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: tim
         )
         .scalar_one_or_none()
     )
-    return None if token is None else HeldLease(name, holder, token)
+    return None if token is None else LeaseGrant(name, holder, token)
 
 
 def acquire_all(
     session: Session, names: Iterable[str], *, holder: str, now: datetime, ttl: timedelta
-) -> dict[str, HeldLease]:
+) -> dict[str, LeaseGrant]:
     """Like :func:`acquire` for many leases, by name; leases of other holders are left out."""
     wanted: Any = sorted(names)
     if not wanted:
@@ -109,24 +112,24 @@ def acquire_all(
             "now": now,
         },
     )
-    return {row.name: HeldLease(row.name, holder, row.token) for row in rows}
+    return {row.name: LeaseGrant(row.name, holder, row.token) for row in rows}
 
 
-def check_all(session: Session, held: Sequence[HeldLease]) -> set[str]:
+def check_all(session: Session, leases: Sequence[LeaseGrant]) -> set[str]:
     """Lock the rows for this writing transaction; returns the names of the leases that are still ours."""
-    if not held:
+    if not leases:
         return set()
-    pairs = [(lease.name, lease.token) for lease in held]
+    pairs = [(lease.name, lease.token) for lease in leases]
     return set(session.connection().execute(_LOCK_ALL, {"held": pairs}).scalars())
 
 
-def release_all(session: Session, held: Sequence[HeldLease], *, now: datetime) -> None:
+def release_all(session: Session, leases: Sequence[LeaseGrant], *, now: datetime) -> None:
     """Give leases back early. Harmless if some are no longer ours."""
-    pairs = [(lease.name, lease.token) for lease in held]
+    pairs = [(lease.name, lease.token) for lease in leases]
     session.connection().execute(_RELEASE_ALL, {"held": pairs, "new_end": now})
 
 
-def check(session: Session, lease: HeldLease) -> None:
+def check(session: Session, lease: LeaseGrant) -> None:
     """Lock the lease's row for this transaction and compare the fencing token, before every fenced write.
 
     Raises:
@@ -138,7 +141,7 @@ def check(session: Session, lease: HeldLease) -> None:
         raise StaleWrite(f"lease {lease.name} has been taken over")
 
 
-def release(session: Session, lease: HeldLease, *, now: datetime) -> None:
+def release(session: Session, lease: LeaseGrant, *, now: datetime) -> None:
     """Give the lease back early. Harmless if it is no longer ours."""
     session.connection().execute(_CHANGE, {"lease_name": lease.name, "expected_token": lease.token, "expires_at": now})
 

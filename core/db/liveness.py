@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 # A statement may be silent this long before the server is probed; longer than all but reports take on a busy server.
 SILENCE_S: Final = 2.0
 # For one probe, in whole seconds; generous, since a machine short of CPU connects slowly.
-KNOCK_S: Final = 3
-KNOCK_AGAIN_S: Final = 0.5
+PROBE_TIMEOUT_S: Final = 3
+PROBE_INTERVAL_S: Final = 0.5
 # Above the server's own statement_timeout (60 s): then this connection alone is dead, as after a lost firewall state.
 _LOST_AFTER_S: Final = 75.0
 
@@ -51,16 +51,16 @@ class ServerLiveness:
         return not self._is_away and self.answers()
 
     def answers(self) -> bool:
-        """Probe, and return whether the server responded, within ``KNOCK_S``. Concurrent callers share one probe."""
+        """Probe, and return whether the server responded, within ``PROBE_TIMEOUT_S``. Concurrent callers share it."""
         with self._lock:
             if self._is_away:
                 return False
-            asking, is_mine = self._asking, False
+            asking, is_first = self._asking, False
             if asking is None:
-                asking, is_mine = _Answer(), True
+                asking, is_first = _Answer(), True
                 self._asking = asking
-        if not is_mine:
-            asking.done.wait(2 * KNOCK_S)
+        if not is_first:
+            asking.done.wait(2 * PROBE_TIMEOUT_S)
             return asking.is_well
         try:
             asking.is_well = self._is_well()
@@ -94,7 +94,7 @@ class ServerLiveness:
                 is_new, self._is_away = not self._is_away, True
             if is_new:
                 log.warning("database.away")
-            time.sleep(KNOCK_AGAIN_S)  # noqa: TID251 (polling is the only way to notice a server's return)
+            time.sleep(PROBE_INTERVAL_S)  # noqa: TID251 (polling is the only way to notice a server's return)
         with self._lock:
             was_away, self._is_away = self._is_away, False
             self._thread = None
@@ -156,7 +156,7 @@ def make_probe(*arguments: Any, **parameters: Any) -> Callable[[], None]:
 
     def knock() -> None:
         with WatchedConnection.connect(
-            *arguments, autocommit=True, **{**parameters, "connect_timeout": KNOCK_S}
+            *arguments, autocommit=True, **{**parameters, "connect_timeout": PROBE_TIMEOUT_S}
         ) as connection:
             connection.may_wait = _never
             connection.execute("select 1")

@@ -38,7 +38,7 @@ class InvalidRequest(TrainmasterError):
     code, status = "invalid_request", 422
 
 
-def together(wrong: Sequence[InvalidRequest], what: str) -> InvalidRequest:
+def combined_error(wrong: Sequence[InvalidRequest], what: str) -> InvalidRequest:
     """Combine all mistakes of a request into one error; a single one is returned as is. ``what``: such as ``of the
     settings``.
     """

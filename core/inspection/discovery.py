@@ -50,7 +50,7 @@ _SIZE_FILES: Final = 10_000
 _HEADER_LIMIT: Final = 100 * 2**20
 _TABLE_END: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
-_BEING_WRITTEN: Final = "It is still being written, or its writer was stopped."
+_INCOMPLETE: Final = "It is still being written, or its writer was stopped."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,14 @@ def find_checkpoints(tree: Tree) -> list[CheckpointFiles]:
 def checkpoint_at(tree: Tree, path: str) -> CheckpointFiles:
     """The checkpoint at ``path``. Raises ``NotFound`` if there is none; otherwise like ``Tree``."""
     parent, _, name = path.strip("/").rpartition("/")
-    found = next((one for one in _in_folder(tree, parent, is_own=True, only=name) if one.path == path.strip("/")), None)
+    found = next(
+        (
+            candidate
+            for candidate in _in_folder(tree, parent, is_own=True, only=name)
+            if candidate.path == path.strip("/")
+        ),
+        None,
+    )
     if found is None:
         tree.stat(path)  # raises the most precise error for the path
         raise NotFound(f"{path} is no checkpoint of a known format.")
@@ -202,32 +209,32 @@ class _FolderScan:
 
     def _detect_folder_format(self, name: str) -> tuple[str, str] | None:
         if name.startswith("."):
-            return ("trainmaster", _BEING_WRITTEN) if _STAGED.match(name) else None
-        inside = set(self._tree.names(self._path(name)))
-        if MARKER in inside:
-            return _form_of(inside), ""
-        if ".metadata" in inside:
+            return ("trainmaster", _INCOMPLETE) if _STAGED.match(name) else None
+        contents = set(self._tree.names(self._path(name)))
+        if MARKER in contents:
+            return _form_of(contents), ""
+        if ".metadata" in contents:
             return "dcp", ""
-        if any(file.endswith(".distcp") for file in inside):
-            return "dcp", f"{_BEING_WRITTEN} Its .metadata, which comes last, is not there."
-        if "saved_model.pb" in inside:
+        if any(file.endswith(".distcp") for file in contents):
+            return "dcp", f"{_INCOMPLETE} Its .metadata, which comes last, is not there."
+        if "saved_model.pb" in contents:
             is_whole = self._tree.exists(self._path(f"{name}/variables/variables.index"))
             return "savedmodel", "" if is_whole else "Its variables are not there (yet)."
-        if inside & _HUGGINGFACE and any(_suffix(file) in _FORMATS for file in inside):
-            is_late = name.startswith("checkpoint-") and "trainer_state.json" not in inside
+        if contents & _HUGGINGFACE and any(_suffix(file) in _FORMATS for file in contents):
+            is_late = name.startswith("checkpoint-") and "trainer_state.json" not in contents
             return (
                 "huggingface",
-                f"{_BEING_WRITTEN} Its trainer_state.json, which comes last, is not there." if is_late else "",
+                f"{_INCOMPLETE} Its trainer_state.json, which comes last, is not there." if is_late else "",
             )
         if self._is_own:
-            return _form_of(inside), f"It has no {MARKER} file, which its writer makes last."
+            return _form_of(contents), f"It has no {MARKER} file, which its writer makes last."
         return None
 
     def _detect_file_format(self, name: str, size: int) -> tuple[str, str] | None:
         if name.startswith(".") or name.endswith(_UNFINISHED):
             bare = _bare(name)
             form = _FORMATS.get(_suffix(bare))
-            return (form, _BEING_WRITTEN) if form is not None and self._is_own else None
+            return (form, _INCOMPLETE) if form is not None and self._is_own else None
         suffix = _suffix(name)
         form = _FORMATS.get(suffix)
         if form is None or not (self._is_own or suffix in _SURE):
@@ -261,7 +268,7 @@ class _FolderScan:
         counts = {match["count"] for name in shards if (match := _SHARD.match(name))}
         problem = ""
         if f"{prefix}.index" not in parts:
-            problem = f"{_BEING_WRITTEN} Its .index, which comes last, is not there."
+            problem = f"{_INCOMPLETE} Its .index, which comes last, is not there."
         elif len(counts) != 1 or len(shards) != int(next(iter(counts))):
             problem = "Some of its .data files are missing."
         elif not self._ends_with(f"{prefix}.index", _TABLE_END):
@@ -294,14 +301,14 @@ def _bare(name: str) -> str:
     return bare
 
 
-def _form_of(inside: set[str]) -> str:
-    if ".metadata" in inside or any(name.endswith(".distcp") for name in inside):
+def _form_of(contents: set[str]) -> str:
+    if ".metadata" in contents or any(name.endswith(".distcp") for name in contents):
         return "dcp"
-    if any(name.startswith("shard-") and name.endswith(".pt") for name in inside):
+    if any(name.startswith("shard-") and name.endswith(".pt") for name in contents):
         return "shards"
-    if "saved_model.pb" in inside:
+    if "saved_model.pb" in contents:
         return "savedmodel"
-    forms = {_FORMATS.get(_suffix(name)) for name in inside if not name.endswith(".json")} - {None}
+    forms = {_FORMATS.get(_suffix(name)) for name in contents if not name.endswith(".json")} - {None}
     return "trainmaster" if len(forms) != 1 else str(next(iter(forms)))
 
 

@@ -51,7 +51,7 @@ class Folder:
                     if len(found) > _NAMES_LIMIT:
                         raise Unreadable(f"It holds more than {_NAMES_LIMIT:,} files.")
         except (TrainmasterError, OSError) as error:
-            raise _gone(name or self._base, error) from error
+            raise _missing_file(name or self._base, error) from error
         return sorted(found)
 
     def descriptor(self, name: str) -> int:
@@ -60,7 +60,7 @@ class Folder:
             try:
                 fd = self._tree.open_file(self._path(name))
             except (TrainmasterError, OSError) as error:
-                raise _gone(name, error) from error
+                raise _missing_file(name, error) from error
             self._open[name] = fd
             if len(self._open) > _OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
@@ -84,7 +84,7 @@ def _is_file(name: str, folder: int) -> bool:
         return False  # vanished since
 
 
-def _gone(name: str, error: Exception) -> Unreadable:
+def _missing_file(name: str, error: Exception) -> Unreadable:
     if isinstance(error, NotFound):
         return Unreadable(f"{name} does not exist (any more), or is no file.")
     words = error.sentence if isinstance(error, TrainmasterError) else str(error)
@@ -113,7 +113,7 @@ class File:
             try:
                 data = os.pread(self.folder.descriptor(self.name), left, at)
             except OSError as error:
-                raise _gone(self.name, error) from error
+                raise _missing_file(self.name, error) from error
             if not data:
                 raise Unreadable(f"{self.name} became shorter while it was read.")
             parts.append(data)

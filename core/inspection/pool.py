@@ -57,8 +57,8 @@ class Inspectors:
         with self._lock:
             _end_all(self._idle)
 
-    def inside(self, place: CheckpointRef, *, who: str, deadline_s: float = 30.0) -> dict[str, Any]:
-        """The contents of a checkpoint: ``format``, ``values``, ``notes`` and ``tensors``. Each caller ``who`` has one
+    def contents(self, place: CheckpointRef, *, caller: str, deadline_s: float = 30.0) -> dict[str, Any]:
+        """The contents of a checkpoint: ``format``, ``values``, ``notes`` and ``tensors``. Each caller has one
         running inspection at a time.
 
         Raises:
@@ -70,8 +70,8 @@ class Inspectors:
         # In parts: parsing one line of a hundred thousand tensors would stop every other thread for a second. Layers,
         # dtypes and files are few distinct texts, interned.
         texts: dict[str, str] = {}
-        for answer in self._ask(request, who, deadline_s):
-            found |= answer.get("inside", {})
+        for answer in self._ask(request, caller, deadline_s):
+            found |= answer.get("contents", {})
             for tensor in answer.get("tensors", ()):
                 for key in ("dtype", "layer", "file", "note"):
                     tensor[key] = texts.setdefault(tensor[key], tensor[key])
@@ -79,11 +79,11 @@ class Inspectors:
         return found
 
     def statistics(
-        self, place: CheckpointRef, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
+        self, place: CheckpointRef, names: list[str], *, caller: str, budget_s: float, deadline_s: float = 120.0
     ) -> Iterator[dict[str, Any]]:
         """The figures of these tensors in order, as many as ``budget_s`` allows, at least one."""
         request = {"what": "statistics", "place": place.to_json(), "names": names, "budget_s": budget_s}
-        for answer in self._ask(request, who, deadline_s):
+        for answer in self._ask(request, caller, deadline_s):
             yield answer["item"]
 
     def differences(
@@ -92,18 +92,18 @@ class Inspectors:
         after: CheckpointRef,
         names: list[str],
         *,
-        who: str,
+        caller: str,
         budget_s: float,
         deadline_s: float = 120.0,
     ) -> Iterator[dict[str, Any]]:
         """The distances of these tensors, like ``statistics``."""
         places = {"place": before.to_json(), "other": after.to_json()}
         request = {"what": "difference", **places, "names": names, "budget_s": budget_s}
-        for answer in self._ask(request, who, deadline_s):
+        for answer in self._ask(request, caller, deadline_s):
             yield answer["item"]
 
-    def _ask(self, request: Mapping[str, Any], who: str, deadline_s: float) -> Iterator[dict[str, Any]]:
-        if not self._turns.take(who):
+    def _ask(self, request: Mapping[str, Any], caller: str, deadline_s: float) -> Iterator[dict[str, Any]]:
+        if not self._turns.take(caller):
             raise Unavailable("Other checkpoints are being inspected; try again in a moment.", retry_after_s=5.0)
         line = orjson.dumps({**request, "deadline_s": deadline_s}, option=orjson.OPT_APPEND_NEWLINE)
         until_s = time.monotonic() + deadline_s
@@ -131,7 +131,7 @@ class Inspectors:
             # On any failure, or if the reader gave up: it may be in an endless loop.
             if process is not None:
                 _end(process)
-            self._turns.give_back(who)
+            self._turns.give_back(caller)
 
     def _begin(self, line: bytes, until_s: float) -> tuple[subprocess.Popen[bytes], Iterator[dict[str, Any]]]:
         """A process that has accepted the request, and its answers. An idle process may have ended just now."""
@@ -155,26 +155,26 @@ class _Turns:
         self._waiting: Counter[str] = Counter()
         self._change = threading.Condition()
 
-    def take(self, who: str) -> bool:
+    def take(self, caller: str) -> bool:
         """Whether a slot became free in time."""
         with self._change:
-            if self._waiting[who] >= _WAITING:
+            if self._waiting[caller] >= _WAITING:
                 return False
-            self._waiting[who] += 1
+            self._waiting[caller] += 1
             try:
-                is_mine = self._change.wait_for(lambda: self._left > 0 and who not in self._looking, WAIT_S)
+                is_admitted = self._change.wait_for(lambda: self._left > 0 and caller not in self._looking, WAIT_S)
             finally:
-                self._waiting[who] -= 1
+                self._waiting[caller] -= 1
                 self._waiting += Counter()  # drops zero counts
-            if is_mine:
+            if is_admitted:
                 self._left -= 1
-                self._looking.add(who)
-            return is_mine
+                self._looking.add(caller)
+            return is_admitted
 
-    def give_back(self, who: str) -> None:
+    def give_back(self, caller: str) -> None:
         with self._change:
             self._left += 1
-            self._looking.discard(who)
+            self._looking.discard(caller)
             self._change.notify_all()
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from core.inspection.model import CHUNK_BYTES, ElementSource, Unreadable
 
-HELD_BYTES: Final = 64 * 2**20
+BUFFER_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +34,33 @@ class Interleaved:
 
     def chunks(self) -> Iterator[bytes]:
         readers = [_Rows(piece, self.row_bytes) for piece in self.pieces]
-        held: list[bytes] = []
+        rows: list[bytes] = []
         size = 0
         for row in range(self.rows):
-            held.append(readers[row % len(readers)].next())
+            rows.append(readers[row % len(readers)].next())
             size += self.row_bytes
             if size >= CHUNK_BYTES:
-                yield b"".join(held)
-                held, size = [], 0
-        yield b"".join(held)
+                yield b"".join(rows)
+                rows, size = [], 0
+        yield b"".join(rows)
 
 
 class _Rows:
     def __init__(self, data: ElementSource, row_bytes: int) -> None:
         self._chunks = data.chunks()
         self._row_bytes = row_bytes
-        self._held = b""
+        self._buffer = b""
         self._at = 0
 
     def next(self) -> bytes:
-        while len(self._held) - self._at < self._row_bytes:
+        while len(self._buffer) - self._at < self._row_bytes:
             chunk = next(self._chunks, None)
             if chunk is None:
                 raise Unreadable("A piece of it has fewer rows than it should have.")
-            self._held = self._held[self._at :] + bytes(chunk)
+            self._buffer = self._buffer[self._at :] + bytes(chunk)
             self._at = 0
         self._at += self._row_bytes
-        return self._held[self._at - self._row_bytes : self._at]
+        return self._buffer[self._at - self._row_bytes : self._at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> 
         raise Unreadable("Pieces of it are missing or overlap; the checkpoint is incomplete.")
     if all(block.shape[1:] == shape[1:] for block in blocks) or len(blocks) == 1:
         return Concatenated([block.data for block in blocks]), True
-    if prod(shape) * item_bytes <= HELD_BYTES:
+    if prod(shape) * item_bytes <= BUFFER_BYTES:
         return _Boxes(shape, tuple(blocks), item_bytes), True
     return Concatenated([block.data for block in blocks]), False
 

@@ -48,15 +48,15 @@ def blocks(tensor: Tensor) -> Iterator[Numbers]:
     item = ITEM_BYTES[tensor.dtype]
     step = _BLOCK * item
     rest = b""
-    seen = 0
+    byte_count = 0
     for chunk in tensor.data.chunks():
-        seen += len(chunk)
+        byte_count += len(chunk)
         data = rest + bytes(chunk) if rest else chunk
         whole = len(data) - len(data) % item
         for at in range(0, whole, step):
             yield decode(data[at : min(at + step, whole)], tensor.dtype, is_big_endian=tensor.is_big_endian)
         rest = bytes(data[whole:])
-    if rest or seen * tensor.repeats != item * tensor.count:
+    if rest or byte_count * tensor.repeats != item * tensor.count:
         raise Unreadable("It has fewer or more elements in the file than its shape says; the file is damaged.")
 
 
@@ -215,8 +215,8 @@ def difference(before: Tensor, after: Tensor) -> dict[str, Any]:
         return {"change": "unread", "note": sentence}
     try:
         with np.errstate(all="ignore"):
-            for one, other in _pairs(blocks(before), blocks(after)):
-                _take(sums, one, other)
+            for left, right in _pairs(blocks(before), blocks(after)):
+                _take(sums, left, right)
     except Unreadable as error:
         return {"change": "unread", "note": error.sentence}
     is_same = sums.changed == 0 and sums.unknown == 0
@@ -235,36 +235,36 @@ def difference(before: Tensor, after: Tensor) -> dict[str, Any]:
     }
 
 
-def _take(sums: _DistanceSums, one: Numbers, other: Numbers) -> None:
-    moved = other - one
+def _take(sums: _DistanceSums, before: Numbers, after: Numbers) -> None:
+    moved = after - before
     if not math.isfinite(float(moved.sum())):
-        is_known = np.isfinite(one) & np.isfinite(other)
-        sums.unknown += int(one.size - is_known.sum())
-        one, other, moved = one[is_known], other[is_known], moved[is_known]
-    if not one.size:
+        is_known = np.isfinite(before) & np.isfinite(after)
+        sums.unknown += int(before.size - is_known.sum())
+        before, after, moved = before[is_known], after[is_known], moved[is_known]
+    if not before.size:
         return
-    sums.before += float(np.dot(one, one))
-    sums.after += float(np.dot(other, other))
-    sums.product += float(np.dot(one, other))
+    sums.before += float(np.dot(before, before))
+    sums.after += float(np.dot(after, after))
+    sums.product += float(np.dot(before, after))
     sums.moved += float(np.dot(moved, moved))
     sums.changed += int(np.count_nonzero(moved))
     sums.largest = max(sums.largest, float(np.abs(moved).max()))
 
 
-def _pairs(ones: Iterator[Numbers], others: Iterator[Numbers]) -> Iterator[tuple[Numbers, Numbers]]:
+def _pairs(lefts: Iterator[Numbers], rights: Iterator[Numbers]) -> Iterator[tuple[Numbers, Numbers]]:
     """Aligned chunks of both, however each is chunked."""
-    one = other = np.zeros(0)
+    left = right = np.zeros(0)
     while True:
         try:
-            while not one.size:
-                one = next(ones)
-            while not other.size:
-                other = next(others)
+            while not left.size:
+                left = next(lefts)
+            while not right.size:
+                right = next(rights)
         except StopIteration:
             return  # each checks at its end that it matches its shape
-        size = min(one.size, other.size)
-        yield one[:size], other[:size]
-        one, other = one[size:], other[size:]
+        size = min(left.size, right.size)
+        yield left[:size], right[:size]
+        left, right = left[size:], right[size:]
 
 
 def _root(squares: float) -> float | None:

@@ -84,33 +84,33 @@ def _bound() -> None:
 def _answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
     """The answers to one request, before its last line.
 
-    ``list``: a line with ``tensors`` for each few thousand of them, and one with the rest as ``inside``.
+    ``list``: a line with ``tensors`` for each few thousand of them, and one with the rest as ``contents``.
     ``statistics``, ``difference``: a line for each of ``names``, until ``budget_s`` are over (at least one line).
     """
-    inside = _open(request["place"])
+    contents = _open(request["place"])
     match request["what"]:
         case "list":
-            for start in range(0, len(inside.tensors), _AT_ONCE):
-                yield {"tensors": [_tensor_json(tensor) for tensor in inside.tensors[start : start + _AT_ONCE]]}
-            yield {"inside": {"format": inside.format, "values": inside.values, "notes": inside.notes}}
+            for start in range(0, len(contents.tensors), _AT_ONCE):
+                yield {"tensors": [_tensor_json(tensor) for tensor in contents.tensors[start : start + _AT_ONCE]]}
+            yield {"contents": {"format": contents.format, "values": contents.values, "notes": contents.notes}}
         case "statistics":
             from core.inspection.statistics import statistics
 
-            tensors = {tensor.name: tensor for tensor in inside.tensors}
+            tensors = {tensor.name: tensor for tensor in contents.tensors}
             for name in _within(request, clock):
                 tensor = tensors.get(name)
                 yield {"item": {"name": name, "note": "It is gone."} if tensor is None else statistics(tensor)}
         case "difference":
             from core.inspection.statistics import difference
 
-            before = {tensor.name: tensor for tensor in inside.tensors}
+            before = {tensor.name: tensor for tensor in contents.tensors}
             after = {tensor.name: tensor for tensor in _open(request["other"]).tensors}
             for name in _within(request, clock):
-                one, other = before.get(name), after.get(name)
-                if one is None or other is None:
+                old, new = before.get(name), after.get(name)
+                if old is None or new is None:
                     yield {"item": {"name": name, "change": "unread", "note": "It is gone."}}
                 else:
-                    yield {"item": {"name": name, **difference(one, other)}}
+                    yield {"item": {"name": name, **difference(old, new)}}
 
 
 def _within(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[str]:

@@ -104,13 +104,13 @@ def _metrics_at(session: Session, job_id: str, step: int) -> dict[str, float]:
 def _last_metrics(session: Session, job_id: str) -> dict[str, float]:
     """The last value of each: of the newest attempt, the chief before a worker, the first replica of a role."""
     best: dict[str, StoredSeries] = {}
-    for one in find_series(session, [job_id], SeriesFilter(kind="scalar", without_prefix=SYSTEM), limit=_SERIES):
-        if one.last_value is None or not math.isfinite(one.last_value):
+    for series in find_series(session, [job_id], SeriesFilter(kind="scalar", without_prefix=SYSTEM), limit=_SERIES):
+        if series.last_value is None or not math.isfinite(series.last_value):
             continue
-        known = best.get(one.name)
-        if known is None or _weight(one) < _weight(known):
-            best[one.name] = one
-    return {name: one.last_value for name, one in sorted(best.items())[:_NAMES] if one.last_value is not None}
+        known = best.get(series.name)
+        if known is None or _weight(series) < _weight(known):
+            best[series.name] = series
+    return {name: series.last_value for name, series in sorted(best.items())[:_NAMES] if series.last_value is not None}
 
 
 def _weight(series: StoredSeries) -> tuple[Any, ...]:

@@ -75,11 +75,11 @@ def ingest_report(
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
         raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
     replica, job, number = _lock_replica(session, attempt_id, report, now, is_spooled=is_spooled)
-    generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
+    generation, last_seq = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
-        seen = 0
+        last_seq = 0
     is_late = generation > report.generation or replica.generation > report.generation
-    items = sorted((item for item in report.items if is_late or item.seq > seen), key=lambda item: item.seq)
+    items = sorted((item for item in report.items if is_late or item.seq > last_seq), key=lambda item: item.seq)
 
     taker = _ReportIngest(session, replica, job, now, is_late=is_late)
     for item in items:
@@ -89,7 +89,7 @@ def ingest_report(
     taker.tell_refusals()
     if is_late:
         return newest
-    acked = max(seen, newest)
+    acked = max(last_seq, newest)
     changes: dict[str, Any] = {"report_seq": (report.generation << _SEQ_BITS) | acked}
     if not is_spooled:
         changes["heartbeat_at"] = now

@@ -31,15 +31,15 @@ class MetricRejected(ValueError):
 def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) -> dict[str, Points]:
     """Points by name; unusable series are reported in ``faults``."""
     found: dict[str, Points] = {}
-    for one in series:
+    for entry in series:
         try:
-            points = _points(one, now)
+            points = _points(entry, now)
         except MetricRejected as refusal:
-            faults.append(f"metric {one.name[:60]!r}: {refusal}")
+            faults.append(f"metric {entry.name[:60]!r}: {refusal}")
             continue
-        known = found.get(one.name)
+        known = found.get(entry.name)
         if known is None:
-            found[one.name] = points
+            found[entry.name] = points
         else:
             known.extend(points)
     return found
@@ -48,33 +48,35 @@ def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) ->
 def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[writes.NewMetricObject]:
     """Objects in storage form; unusable ones are reported in ``faults``."""
     found = []
-    for one in objects:
+    for entry in objects:
         try:
-            media_type, data = _content(one)
-            step, time = _step(one.step), _milliseconds(one.time_s, now)
+            media_type, data = _content(entry)
+            step, time = _step(entry.step), _milliseconds(entry.time_s, now)
         except MetricRejected as refusal:
-            faults.append(f"{one.kind} {one.name[:60]!r}: {refusal}")
+            faults.append(f"{entry.kind} {entry.name[:60]!r}: {refusal}")
             continue
-        found.append(writes.NewMetricObject(one.name, one.kind, step, time, media_type, data))
+        found.append(writes.NewMetricObject(entry.name, entry.kind, step, time, media_type, data))
     return found
 
 
-def _points(one: NewPoints, now: datetime) -> Points:
-    count = len(one.values)
-    if len(one.steps) != count or (one.times_s is not None and len(one.times_s) != count):
+def _points(entry: NewPoints, now: datetime) -> Points:
+    count = len(entry.values)
+    if len(entry.steps) != count or (entry.times_s is not None and len(entry.times_s) != count):
         raise MetricRejected("steps, values and times_s differ in length")
     if not count:
         return Points()
-    if not -STEP_LIMIT <= min(one.steps) <= max(one.steps) <= STEP_LIMIT:
+    if not -STEP_LIMIT <= min(entry.steps) <= max(entry.steps) <= STEP_LIMIT:
         raise MetricRejected("a step is beyond 2^53")
-    if one.times_s is None:
+    if entry.times_s is None:
         times: Sequence[int] = [_milliseconds(None, now)] * count
     else:
         # NaN compares false with everything, so it would pass a range check.
-        if not (min(one.times_s) >= 0 and max(one.times_s) * 1000 < TIME_LIMIT_MS) or any(map(math.isnan, one.times_s)):
+        if not (min(entry.times_s) >= 0 and max(entry.times_s) * 1000 < TIME_LIMIT_MS) or any(
+            map(math.isnan, entry.times_s)
+        ):
             raise MetricRejected("times_s are seconds since 1970")
-        times = [int(time * 1000) for time in one.times_s]
-    return Points(one.steps, times, one.values)
+        times = [int(time * 1000) for time in entry.times_s]
+    return Points(entry.steps, times, entry.values)
 
 
 def _step(step: int) -> int:
@@ -91,20 +93,20 @@ def _milliseconds(time_s: float | None, now: datetime) -> int:
     return int(time_s * 1000)
 
 
-def _content(one: NewObject) -> tuple[str, bytes]:
+def _content(entry: NewObject) -> tuple[str, bytes]:
     """The stored media type and bytes."""
-    match one.kind:
+    match entry.kind:
         case "histogram":
-            return "application/json", orjson.dumps(_histogram(one.data))
+            return "application/json", orjson.dumps(_histogram(entry.data))
         case "text":
-            if not isinstance(one.data, str):
+            if not isinstance(entry.data, str):
                 raise MetricRejected("data is the text")
-            data = one.data.encode("utf-8", "replace")
+            data = entry.data.encode("utf-8", "replace")
             if len(data) > TEXT_LIMIT:
                 data = data[:TEXT_LIMIT].decode("utf-8", "ignore").encode() + " … (cut)".encode()
             return "text/plain", data
         case "image":
-            return _image(one.data)
+            return _image(entry.data)
 
 
 def _image(data: Any) -> tuple[str, bytes]:

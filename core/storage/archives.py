@@ -106,7 +106,7 @@ class ArchiveStore:
             return ArchiveUpload(digest, size, size)
         except FileNotFoundError:
             pass
-        for partial, size in self._begun(digest, user_id):
+        for partial, size in self._partial_files(digest, user_id):
             try:
                 return ArchiveUpload(digest, size, partial.stat().st_size)
             except FileNotFoundError:  # completed or dropped meanwhile
@@ -142,7 +142,7 @@ class ArchiveStore:
                     f"The platform's disk has no room for {size_bytes:,} bytes of code; ask an admin to free some, or "
                     "make the archive smaller with a .trainmasterignore file."
                 )
-            for partial, announced in self._begun(digest, user_id):
+            for partial, announced in self._partial_files(digest, user_id):
                 if announced != size_bytes:  # its bytes are useless; an upload of this size was begun meanwhile
                     partial.unlink(missing_ok=True)
             self._upload_path(digest, user_id, size_bytes).touch(mode=0o600)
@@ -225,7 +225,7 @@ class ArchiveStore:
         # The user's id is hashed, since it may be no valid file name.
         return f"{_parse_digest(digest)}.{hashlib.sha256(user_id.encode()).hexdigest()[:16]}"
 
-    def _begun(self, digest: str, user_id: str) -> list[tuple[Path, int]]:
+    def _partial_files(self, digest: str, user_id: str) -> list[tuple[Path, int]]:
         """The files of the user's uploads of this archive, with their announced sizes; more than one only in a race."""
         stem = self._upload_stem(digest, user_id)
         return [(path, int(path.name.split(".")[2])) for path in sorted(self._partial.glob(f"{stem}.*.part"))]
@@ -235,16 +235,16 @@ class ArchiveStore:
         """The upload's locked descriptor, path and announced size; ``None``: the archive is complete already."""
         while True:
             if self.has(digest):
-                for partial, _ in self._begun(digest, user_id):  # superseded by another user's upload
+                for partial, _ in self._partial_files(digest, user_id):  # superseded by another user's upload
                     partial.unlink(missing_ok=True)
                 yield None
                 return
-            begun = self._begun(digest, user_id)
-            if not begun:
+            files = self._partial_files(digest, user_id)
+            if not files:
                 if self.has(digest):
                     continue
                 raise NotAnnounced(digest)
-            path, size = begun[0]
+            path, size = files[0]
             try:
                 fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:

@@ -127,11 +127,11 @@ def _with_size(root: Path | Tree, found: ResumableCheckpoint) -> ResumableCheckp
 
 def _sum_sizes(folder: int) -> int:
     total = 0
-    seen = 0
+    entry_count = 0
     for _, _, files, folder_fd in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
         for name in files:
-            seen += 1
-            if seen > _SIZE_FILES:
+            entry_count += 1
+            if entry_count > _SIZE_FILES:
                 return total
             try:
                 status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)

@@ -172,7 +172,7 @@ class _Stream:
             raise tarfile.ReadError("a header is too large")
         pieces: list[bytes] = []
         left = size
-        while left > 0 and (piece := self._some(left)):
+        while left > 0 and (piece := self._inflate(left)):
             pieces.append(piece)
             left -= len(piece)
         self._at += size - left
@@ -182,7 +182,7 @@ class _Stream:
             )
         return b"".join(pieces)
 
-    def _some(self, most: int) -> bytes:
+    def _inflate(self, most: int) -> bytes:
         """At least one byte, at most ``most``; empty at the end."""
         while True:
             if time.monotonic() > self._until:

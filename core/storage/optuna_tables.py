@@ -50,7 +50,7 @@ def psycopg_of(url: URL) -> URL:
 
 
 @contextmanager
-def alone(url: URL, project_id: str) -> Iterator[Any]:
+def exclusive_connection(url: URL, project_id: str) -> Iterator[Any]:
     """A connection with an exclusive lock on the project's schema until the block ends."""
     engine: Engine = create_engine(psycopg_of(url), pool_size=1, connect_args={"connect_timeout": 3, "options": WAITS})
     try:
@@ -69,7 +69,7 @@ def drop_tables(url: URL, folder: Path, project_id: str) -> None:
         for path in folder.glob(f"{project_id}{_FILE}*"):
             path.unlink(missing_ok=True)
         return
-    with alone(url, project_id) as connection:
+    with exclusive_connection(url, project_id) as connection:
         connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema_of(project_id)}" CASCADE'))
 
 

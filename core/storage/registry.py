@@ -109,7 +109,7 @@ def plan_files(output: Tree, parts: Iterable[str], *, limit_bytes: int) -> list[
 
 
 def _files_of(output: Tree, part: str) -> Iterator[PlannedFile]:
-    entry = _seen(output, part)
+    entry = _stat_of(output, part)
     if not entry[0]:
         yield PlannedFile(part.rpartition("/")[2], part, entry[1], entry[2])
         return
@@ -127,7 +127,7 @@ def _files_of(output: Tree, part: str) -> Iterator[PlannedFile]:
                 raise InvalidRequest(
                     f"A name in {folder or 'the output'} is not UTF-8: {name!r}; rename it.", field="path"
                 )
-            is_dir, size, mtime_ns = _seen(output, path)
+            is_dir, size, mtime_ns = _stat_of(output, path)
             if is_dir and stat.S_ISLNK(mode):
                 raise InvalidRequest(
                     f"{path} is a link to a folder; have the files themselves in what is registered.", field="path"
@@ -139,7 +139,7 @@ def _files_of(output: Tree, part: str) -> Iterator[PlannedFile]:
             yield PlannedFile(below, path, size, mtime_ns)
 
 
-def _seen(output: Tree, path: str) -> tuple[bool, int, int]:
+def _stat_of(output: Tree, path: str) -> tuple[bool, int, int]:
     """(is a folder, bytes, mtime) of ``path``, following links inside the output."""
     try:
         entry = output.stat(path)

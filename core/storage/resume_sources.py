@@ -57,7 +57,7 @@ class Resumable:
         """
         return self._chosen(None)
 
-    def instead_of(self, path: str) -> str:
+    def replacement_for(self, path: str) -> str:
         """The replacement for the missing checkpoint ``path``: the next later one, else the newest."""
         return self._chosen(step_in(path.rpartition("/")[2]))
 
@@ -68,9 +68,13 @@ class Resumable:
                 f"Job {self.name!r} has no complete checkpoint to resume from; clone it without `resume`.",
                 field="resume",
             )
-        newest = max(found, key=lambda one: (one.step is not None, one.step or 0, one.at))
-        after = [] if step is None else [one for one in found if one.step is not None and one.step >= step]
-        chosen = min(after, key=lambda one: one.step or 0, default=newest)
+        newest = max(found, key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0, checkpoint.at))
+        after = (
+            []
+            if step is None
+            else [checkpoint for checkpoint in found if checkpoint.step is not None and checkpoint.step >= step]
+        )
+        chosen = min(after, key=lambda checkpoint: checkpoint.step or 0, default=newest)
         return f"{RESUME_MOUNT}/{chosen.path}"
 
     def has(self, path: str) -> bool:
@@ -86,23 +90,23 @@ class Resumable:
         if self.output is None:
             return list(self.reported)
         try:
-            landed = {one.path: one for one in find_checkpoints(self.output)}
+            landed = {checkpoint.path: checkpoint for checkpoint in find_checkpoints(self.output)}
             # For a folder, the job's report says when it is complete; for a file, its end does.
             there = [
-                one
-                for one in self.reported
-                if (landed[one.path].is_complete or landed[one.path].is_dir
-                    if one.path in landed else self.output.exists(one.path))
+                checkpoint
+                for checkpoint in self.reported
+                if (landed[checkpoint.path].is_complete or landed[checkpoint.path].is_dir
+                    if checkpoint.path in landed else self.output.exists(checkpoint.path))
             ]  # fmt: skip
         except (TrainmasterError, OSError):
             return list(self.reported)  # away at this moment: what the job told of is left
-        known = {one.path for one in there}
+        known = {checkpoint.path for checkpoint in there}
         return [
             *there,
             *(
-                ReportedCheckpoint(one.path, one.step, one.modified_at)
-                for one in landed.values()
-                if one.is_complete and one.path not in known and _is_for_resuming(one)
+                ReportedCheckpoint(checkpoint.path, checkpoint.step, checkpoint.modified_at)
+                for checkpoint in landed.values()
+                if checkpoint.is_complete and checkpoint.path not in known and _is_for_resuming(checkpoint)
             ),
         ]
 

@@ -197,11 +197,11 @@ def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Without line ends. A line that is too long is cut somewhere after ``LINE_BYTES``."""
-    begun = b""
+    unfinished = b""
     for piece in pieces:
-        *whole, begun = (begun + piece).split(b"\n")
+        *whole, unfinished = (unfinished + piece).split(b"\n")
         yield from whole
-        begun = begun[: LINE_BYTES + 1]
+        unfinished = unfinished[: LINE_BYTES + 1]
 
 
 def _batches(start: ReplicaStart, lines: Iterator[bytes], first: int) -> Iterator[SpooledLines]:

@@ -93,16 +93,16 @@ def make_place(tree: Tree, path: str, *, is_shared: bool, owner: tuple[int, int]
     tree.below(first).make_folder(rest, owner=owner)
 
 
-def demand_room(tree: Tree, size_bytes: int, whose: str, advice: str) -> None:
+def demand_room(tree: Tree, size_bytes: int, holder: str, advice: str) -> None:
     """Raises ``InsufficientStorage`` if the file system of ``tree`` lacks the space.
 
-    ``whose``: the sentence's first words, such as "The registry's volume". ``advice``: what to do, its last part.
+    ``holder``: the sentence's first words, such as "The registry's volume". ``advice``: what to do, its last part.
     """
     with tree.open_folder() as fd:
         status = os.fstatvfs(fd)
     free = status.f_bavail * status.f_frsize
     if free < size_bytes + RESERVE_BYTES:
-        raise InsufficientStorage(f"{whose} has no room for {size_bytes:,} bytes ({free:,} are free); {advice}")
+        raise InsufficientStorage(f"{holder} has no room for {size_bytes:,} bytes ({free:,} are free); {advice}")
 
 
 def job_output(session: Session, job: Job) -> Tree:

@@ -41,7 +41,7 @@ def main() -> None:
             cluster.cluster_spec(), job_name=cluster.task_type, task_index=cluster.task_id, protocol="grpc"
         ).join()
     elif cluster.task_type == "evaluator":
-        evaluate_beside(options)
+        evaluate_during_training(options)
     elif options.loop == "fit":
         fit(cluster, options)
     else:
@@ -109,7 +109,7 @@ def coordinate(cluster: Any, options: argparse.Namespace) -> None:
     finish(model, options)
 
 
-def evaluate_beside(options: argparse.Namespace) -> None:
+def evaluate_during_training(options: argparse.Namespace) -> None:
     """The evaluator: waits for ever for the chief's next checkpoint, and the platform ends it after the chief."""
     model = make_model(options)
     model.build((None, 8, 8))

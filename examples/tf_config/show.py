@@ -54,8 +54,8 @@ def show_cluster(tf_config: str) -> None:
     print(f"I am {task['type']} {task['index']} of")
     for role, hosts in config["cluster"].items():
         for index in indices(hosts):
-            is_me = (role, int(index)) == (task["type"], task["index"])
-            print(f"  {'→' if is_me else ' '} {role} {index}: {hosts[index]}")
+            is_this_task = (role, int(index)) == (task["type"], task["index"])
+            print(f"  {'→' if is_this_task else ' '} {role} {index}: {hosts[index]}")
 
 
 def indices(hosts: Any) -> Any:

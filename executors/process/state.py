@@ -120,7 +120,7 @@ class ReplicaFolder:
 
     def try_lock(self) -> bool:
         """Whether no process, creator or runtime, holds the folder's lock now."""
-        return not file_locks.is_held(self.path / "lock")
+        return not file_locks.is_locked(self.path / "lock")
 
 
 def read_replica(folder: ReplicaFolder) -> Observation | None:

@@ -178,9 +178,9 @@ class WarmStarts:
     def watch_imports(self, pool: ParentPool, state: ReplicaFolder) -> None:
         """Start a process that watches which framework the replica loads, unless a parent for it exists already."""
         hint = _read(pool.hint)
-        if hint and file_locks.is_held(pool.folder / hint / "lock"):
+        if hint and file_locks.is_locked(pool.folder / hint / "lock"):
             return
-        if file_locks.is_held(pool.folder / "waiting"):
+        if file_locks.is_locked(pool.folder / "waiting"):
             return
         pool.folder.mkdir(mode=0o700, exist_ok=True)
         ReplicaFolder(pool.folder).write("about.json", pool.parent_config)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.db import leases
 from core.db.engine import unit_of_work
-from core.db.leases import HeldLease
+from core.db.leases import LeaseGrant
 from core.domain.errors import StaleWrite, Unavailable
 from scheduler.control.context import ControlContext
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def fenced(control: ControlContext, lease: HeldLease) -> Iterator[Session]:
+def fenced(control: ControlContext, lease: LeaseGrant) -> Iterator[Session]:
     """A transaction that is rolled back when the lease is no longer held."""
     with unit_of_work(control.sessions) as session:
         leases.check(session, lease)
@@ -32,7 +32,7 @@ class RenewedLease:
     thread.
     """
 
-    def __init__(self, control: ControlContext, lease: HeldLease) -> None:
+    def __init__(self, control: ControlContext, lease: LeaseGrant) -> None:
         self._control = control
         self._lease = lease
         self._renewed_at = control.clock()

@@ -32,7 +32,7 @@ class LeaderElection:
         self._holder = holder
         self._ttl = ttl
         self._clock = clock
-        self._lease: leases.HeldLease | None = None
+        self._lease: leases.LeaseGrant | None = None
         self._until_s = 0.0  # by the monotonic clock, which an administrator cannot set
         self._acquire_at_s = 0.0
 

@@ -28,7 +28,7 @@ from scheduler.simulator.plots import ENDINGS, Curves, check, plot
 from scheduler.simulator.reading.inputs import FORMATS, JobListOptions, read
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.reading.settings import read_policy
-from scheduler.simulator.runs import Case, comparison_table, more_like, report, run
+from scheduler.simulator.runs import Case, comparison_table, copies_of, report, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def _compare(scenario: Scenario, options: argparse.Namespace) -> int:
     if options.more_nodes < 0:
         raise ScenarioError("--more-nodes: is 1 or more")
     if options.more_nodes:
-        more = more_like(scenario.nodes, options.more_nodes)
+        more = copies_of(scenario.nodes, options.more_nodes)
         cases.append((f"{options.more_nodes} more nodes", replace(scenario, nodes=(*scenario.nodes, *more))))
     cases += [(words, replace(scenario, policy=_tried(words))) for words in options.tries]
     made: list[Case] = []

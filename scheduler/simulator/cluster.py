@@ -101,9 +101,9 @@ class SimulatedRun:
         role = job.gang.elastic
         if role is None or self.stops_at is not None:
             return None
-        mine = [placement for placement in self.placements if placement.role == role.role]
-        lacking = sorted(set(range(role.most or 0)) - {placement.index for placement in mine})
-        placed = tuple((placement.node, placement.gpu_model) for placement in mine)
+        placed_replicas = [placement for placement in self.placements if placement.role == role.role]
+        lacking = sorted(set(range(role.most or 0)) - {placement.index for placement in placed_replicas})
+        placed = tuple((placement.node, placement.gpu_model) for placement in placed_replicas)
         return (
             GrowingGang(job.job_id, job.priority, job.queued_at, job.gang, tuple(lacking), placed) if lacking else None
         )
@@ -215,13 +215,13 @@ class SimulatedCluster:
         role = running.job.gang.elastic if running is not None else None
         if running is None or role is None or role.role != shrink.role:
             raise WrongPlan(f"{shrink.job_id} shrinks but is no elastic job that runs")
-        gone = [p for p in running.placements if p.role == role.role and p.index in shrink.indices]
-        staying = tuple(p for p in running.placements if p not in gone)
-        if len(gone) != len(set(shrink.indices)) or not gone:
+        leaving = [p for p in running.placements if p.role == role.role and p.index in shrink.indices]
+        staying = tuple(p for p in running.placements if p not in leaving)
+        if len(leaving) != len(set(shrink.indices)) or not leaving:
             raise WrongPlan(f"{shrink.job_id}: shrinks by replicas that it does not have")
         if sum(p.role == role.role for p in staying) < role.replicas:
             raise WrongPlan(f"{shrink.job_id}: shrinks below the replicas that it needs")
-        for placement in gone:
+        for placement in leaving:
             self._give(shrink.job_id, role.request, placement)
         self._run(replace(running, placements=staying))
         self._promise(shrink.for_job, now)
@@ -234,9 +234,9 @@ class SimulatedCluster:
             raise WrongPlan(f"{job_id} is not elastic")
         staying = list(running.placements)
         for _ in range(lost):
-            gone = max((p for p in staying if p.role == role.role), key=lambda p: p.index)
-            staying.remove(gone)
-            self._give(job_id, role.request, gone)
+            lost_replica = max((p for p in staying if p.role == role.role), key=lambda p: p.index)
+            staying.remove(lost_replica)
+            self._give(job_id, role.request, lost_replica)
         self._run(replace(running, placements=tuple(staying)))
 
     def grow(self, grow: Grow) -> None:
@@ -278,25 +278,25 @@ class SimulatedCluster:
 
     def _take(self, job_id: JobId, gang: Gang, request: ResourceRequest, placement: Placement) -> None:
         node = self.nodes.get(placement.node)
-        who = f"{placement.role}-{placement.index} on {placement.node}"
+        replica = f"{placement.role}-{placement.index} on {placement.node}"
         if node is None or not node.is_schedulable:
-            raise WrongPlan(f"{who}: the node takes no work")
+            raise WrongPlan(f"{replica}: the node takes no work")
         if any(node.labels.get(key) != value for key, value in gang.node_selector):
-            raise WrongPlan(f"{who}: the node does not match the selector")
+            raise WrongPlan(f"{replica}: the node does not match the selector")
         if request.uses_gpu != (placement.gpu_model is not None):
-            raise WrongPlan(f"{who}: a GPU model is told if and only if GPUs are asked for")
+            raise WrongPlan(f"{replica}: a GPU model is told if and only if GPUs are asked for")
         if (
             placement.gpu_model
             and request.gpu_models
             and not accepted_models(request.gpu_models, (placement.gpu_model,))
         ):
-            raise WrongPlan(f"{who}: {placement.gpu_model} is not among the accepted models")
+            raise WrongPlan(f"{replica}: {placement.gpu_model} is not among the accepted models")
         free = _moved(node.free, request, placement, -1)
         if request.gpu_milli and placement.gpu_model is not None:
             holder = (job_id, placement.role, placement.index)
             free = self._shared.take(node.id, free, placement.gpu_model, request.gpu_milli, holder)
         if min(free.cpu_milli, free.memory_bytes, *free.gpus.values(), 0) < 0:
-            raise WrongPlan(f"{who}: the node is over-committed")
+            raise WrongPlan(f"{replica}: the node is over-committed")
         self.nodes[node.id] = replace(node, free=free)
 
     def _check_topology(self, gang: Gang, job_id: JobId, placements: Iterable[Placement]) -> None:

@@ -139,7 +139,7 @@ class Simulation:
         history.ended_s = now_s
         there_s = now_s - history.arrival.at_s
         meanwhile = self._job_seconds - self._job_seconds_before.pop(name)
-        history.jobs_meanwhile = meanwhile / there_s if there_s > 0 else 1.0
+        history.concurrent_jobs = meanwhile / there_s if there_s > 0 else 1.0
         self._jobs_there -= 1
         self.outcome.usage.end(ended)
         progress = self._progress.pop(name)
@@ -175,7 +175,7 @@ class Simulation:
             estimate=self.estimator.of(progress),
             waits_since=self._moment(now_s) if progress.starts else None,
             is_preemptible=arrival.is_preemptible,
-            earlier_s=progress.held_s,
+            earlier_s=progress.allocated_s,
         )
 
     def _snapshot(self, now_s: float) -> Snapshot:
@@ -286,8 +286,10 @@ class Simulation:
             moments = [self._began_s[job_id] + passed_s for passed_s in after_s]
             moments.append(self.estimator.changes_s(progress))
             if policy.rotation_s is not None:
-                turns = (progress.held_s + CLOCK_S) // policy.rotation_s  # its total run time may complete a turn later
-                moments.append(now_s + (turns + 1) * policy.rotation_s - progress.held_s)
+                turns = (
+                    progress.allocated_s + CLOCK_S
+                ) // policy.rotation_s  # its total run time may complete a turn later
+                moments.append(now_s + (turns + 1) * policy.rotation_s - progress.allocated_s)
             if has_levels and progress.rate > 0:
                 moments += [
                     now_s + (end - progress.attained_gpu_s) / progress.rate
@@ -322,5 +324,5 @@ def _speed(running: SimulatedRun) -> float:
 def _rate(running: SimulatedRun) -> float:
     """GPUs that a job holds; 1 where it requests none."""
     requests = {role.role: role.request for role in running.job.gang.roles}
-    held = sum(requests[p.role].gpu_count + requests[p.role].gpu_milli / 1000 for p in running.placements)
-    return held or 1.0
+    gpus = sum(requests[p.role].gpu_count + requests[p.role].gpu_milli / 1000 for p in running.placements)
+    return gpus or 1.0

@@ -41,7 +41,7 @@ class Progress:
     speed: float = 0.0  # 0: not running
     rate: float = 0.0  # GPUs held; 1 for a gang without GPUs
     ran_s: float = 0.0  # working time of all attempts in seconds, without restarts
-    held_s: float = 0.0  # time of holding resources in all attempts, in seconds
+    allocated_s: float = 0.0  # time of holding resources in all attempts, in seconds
     now_s: float = 0.0
     lost_s: float = 0.0  # repeated work in total
     starts: int = 0
@@ -51,7 +51,7 @@ class Progress:
         self.now_s = to_s
         if self.speed <= 0 or past_s <= 0:
             return
-        self.held_s += past_s
+        self.allocated_s += past_s
         self.attained_gpu_s += past_s * self.rate
         paid_s = min(self.restart_left_s, past_s)
         self.restart_left_s -= paid_s

@@ -73,7 +73,7 @@ def _order(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     return f"they started: {starts_text}" if any(a >= b for a, b in pairwise(times)) else None
 
 
-def _beside(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
+def _same_node(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     name, role, other = line["beside"]
     seats = _seats(outcome.jobs[name])
     alone = [node for node in seats.get(role, []) if node not in seats.get(other, [])]
@@ -94,14 +94,14 @@ def _seats(job: JobHistory) -> dict[str, list[str]]:
 
 def _free(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     at_s = parse_duration_s(line["at"])
-    gpus_held = 0
+    used_gpus = 0
     for job in outcome.jobs.values():
         if job.started_s is None or job.started_s > at_s or (job.ended_s is not None and job.ended_s <= at_s):
             continue
         sizes = [r.request.gpu_count for r in job.arrival.gang.roles for _ in range(r.replicas)]
-        gpus_held += sum(size for size, node in zip(sizes, job.nodes, strict=True) if node == line["free"])
+        used_gpus += sum(size for size, node in zip(sizes, job.nodes, strict=True) if node == line["free"])
     node = next(node for node in outcome.scenario.nodes if node.id == line["free"])
-    free = node.allocatable.gpu_count - gpus_held
+    free = node.allocatable.gpu_count - used_gpus
     return None if free == line["gpus"] else f"{free} GPUs were free"
 
 
@@ -145,7 +145,7 @@ _CHECKS: Mapping[str, _Check] = {
     "started": _started,
     "waiting": _waiting,
     "order": _order,
-    "beside": _beside,
+    "beside": _same_node,
     "free": _free,
     "nodes_of": _nodes_of,
     "racks_of": _racks_of,

@@ -143,10 +143,10 @@ def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summa
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
         # The run's own end is a step, too: what is held then is in no segment yet.
         allocation=_resampled(
-            (*usage.allocation, (outcome.end_s, usage.held_gpu_milli)), end_s, usage.gpus * WHOLE_GPU
+            (*usage.allocation, (outcome.end_s, usage.used_gpu_milli)), end_s, usage.gpus * WHOLE_GPU
         ),
         cpu_allocation=_resampled(
-            (*usage.cpu_allocation, (outcome.end_s, usage.held_cpu_milli)), end_s, usage.cpu_milli
+            (*usage.cpu_allocation, (outcome.end_s, usage.used_cpu_milli)), end_s, usage.cpu_milli
         ),
         queue=_resampled((*usage.queue, (outcome.end_s, len(outcome.last_waits))), end_s, 1),
         decision_cpu=Spread.of(outcome.decision_cpu_s) if outcome.decision_cpu_s else None,
@@ -177,7 +177,7 @@ def static_rhos(jobs: Iterable[JobHistory], gpus: int) -> list[float]:
 def rhos(jobs: Iterable[JobHistory], gpus: int) -> list[float]:
     """Of finished jobs, with the contention that each of them met."""
     return [
-        _stay_s(job) / (_alone_s(job) * max(1.0, job.jobs_meanwhile / gpus if gpus else 1.0))
+        _stay_s(job) / (_alone_s(job) * max(1.0, job.concurrent_jobs / gpus if gpus else 1.0))
         for job in jobs
         if _has_rho(job)
     ]

@@ -29,8 +29,8 @@ class ClusterUsage:
         nodes = tuple(nodes)
         self.gpus = sum(node.allocatable.gpu_count for node in nodes)
         self.cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
-        self.held_gpu_milli = 0
-        self.held_cpu_milli = 0
+        self.used_gpu_milli = 0
+        self.used_cpu_milli = 0
         self.gpu_seconds = 0.0
         self.cpu_seconds = 0.0  # in thousandths of a CPU
         self.waiting_seconds: dict[WaitReasonCode, float] = {}
@@ -48,15 +48,15 @@ class ClusterUsage:
     def advance(self, to_s: float, *, waiting: int) -> None:
         """``waiting``: number of waiting jobs until then."""
         past_s = to_s - self._now_s
-        if past_s > 0 and self.allocation[-1][1] != self.held_gpu_milli:
-            self.allocation.append((self._now_s, self.held_gpu_milli))
-        if past_s > 0 and self.cpu_allocation[-1][1] != self.held_cpu_milli:
-            self.cpu_allocation.append((self._now_s, self.held_cpu_milli))
+        if past_s > 0 and self.allocation[-1][1] != self.used_gpu_milli:
+            self.allocation.append((self._now_s, self.used_gpu_milli))
+        if past_s > 0 and self.cpu_allocation[-1][1] != self.used_cpu_milli:
+            self.cpu_allocation.append((self._now_s, self.used_cpu_milli))
         if past_s > 0 and self.queue[-1][1] != waiting:
             self.queue.append((self._now_s, waiting))
         self._now_s = to_s
-        self.gpu_seconds += past_s * self.held_gpu_milli / WHOLE_GPU
-        self.cpu_seconds += past_s * self.held_cpu_milli
+        self.gpu_seconds += past_s * self.used_gpu_milli / WHOLE_GPU
+        self.cpu_seconds += past_s * self.used_cpu_milli
         self.idle_gpu_seconds += past_s * self._idle[0]
         self.broken_gpu_seconds += past_s * self._idle[1]
         for code, jobs in self._waiting.items():
@@ -75,8 +75,8 @@ class ClusterUsage:
 
     def hold(self, request: ResourceRequest, replicas: int) -> None:
         """A gang holds so many more replicas; negative where it has shrunk."""
-        self.held_gpu_milli += replicas * (WHOLE_GPU * request.gpu_count + request.gpu_milli)
-        self.held_cpu_milli += replicas * request.cpu_milli
+        self.used_gpu_milli += replicas * (WHOLE_GPU * request.gpu_count + request.gpu_milli)
+        self.used_cpu_milli += replicas * request.cpu_milli
 
     def wait(self, codes: Mapping[str, WaitReasonCode], world: SimulatedCluster) -> None:
         """Why jobs wait from now on, and what is free meanwhile."""
@@ -94,7 +94,7 @@ class ClusterUsage:
 class JobHistory:
     """What became of one job. Times in seconds from the start; ``None``: not yet.
 
-    ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: average number of jobs
+    ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``concurrent_jobs``: average number of jobs
     present, itself included, from its arrival to its end.
     """
 
@@ -106,7 +106,7 @@ class JobHistory:
     reasons: list[tuple[float, Reason]] = field(default_factory=list)  # each change, and when
     preemptions: int = 0
     lost_s: float = 0.0  # repeated work, and restart costs
-    jobs_meanwhile: float = 1.0
+    concurrent_jobs: float = 1.0
 
     def reason_at(self, at_s: float) -> Reason | None:
         """Why it waited at that moment, after the plan made then."""

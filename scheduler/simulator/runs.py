@@ -63,7 +63,7 @@ def run(scenario: Scenario, *, cpu_clock: Callable[[], float] | None = None) -> 
     return Simulation(scenario, cpu_clock=cpu_clock, keeps_reasons=False).run()
 
 
-def more_like(nodes: Sequence[NodeSnapshot], count: int, like: str | None = None) -> tuple[NodeSnapshot, ...]:
+def copies_of(nodes: Sequence[NodeSnapshot], count: int, like: str | None = None) -> tuple[NodeSnapshot, ...]:
     """``count`` empty nodes like the named one, or of the most frequent size.
 
     Raises:

@@ -69,7 +69,7 @@ class UsageHistory:
 
     def _share(self, running: SimulatedRun) -> float:
         requests = {role.role: role.request for role in running.job.gang.roles}
-        mine = [requests[placement.role] for placement in running.placements]
-        gpus = sum(request.gpu_count + request.gpu_milli / 1000 for request in mine)
-        cpu = sum(request.cpu_milli for request in mine) / self._cpu_milli
+        own_requests = [requests[placement.role] for placement in running.placements]
+        gpus = sum(request.gpu_count + request.gpu_milli / 1000 for request in own_requests)
+        cpu = sum(request.cpu_milli for request in own_requests) / self._cpu_milli
         return max(gpus / self._gpus if self._gpus else 0.0, cpu)

@@ -30,7 +30,7 @@ _CUTS: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FEWEST_AFTER: Final = 3
 _FEWEST_CHECKS: Final = 2
 # From this number of results on, enough cuts have enough results before and after them.
-FEWEST: Final = 17
+MIN_RESULTS: Final = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,10 @@ def predict(costs: Sequence[float], more: int, seed: int) -> ImprovementForecast
         costs: of all trials with a result, in order; lower is better; finite.
     """
     count = len(costs)
-    if count < FEWEST:
-        return ImprovementForecast(count, reason=f"Not known: {count} trials have a result, and {FEWEST} are needed.")
+    if count < MIN_RESULTS:
+        return ImprovementForecast(
+            count, reason=f"Not known: {count} trials have a result, and {MIN_RESULTS} are needed."
+        )
     if min(costs) == max(costs):
         return ImprovementForecast(count, reason=f"Not known: all {count} results are the same.")
     cuts = {round(part * count) for part in _CUTS}

@@ -67,7 +67,7 @@ def chosen_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], 
     return choose_algorithm(space, algorithm, goals, trials).algorithm
 
 
-def gp_is_there() -> bool:
+def has_gaussian_process() -> bool:
     """Whether the dependencies of Optuna's GP are installed. Without them, our own Gaussian process
     serves one metric.
     """
@@ -76,7 +76,7 @@ def gp_is_there() -> bool:
 
 def gp_may_draw(space: Space) -> bool:
     """Whether Optuna's GP is available and has the memory for this space."""
-    if not gp_is_there():
+    if not has_gaussian_process():
         return False
     integers = (parameter for parameter in space.parameters.values() if parameter.type is ParameterType.INTEGER)
     return all((value_count(parameter) or 1) <= _GP_WHOLE for parameter in integers)

@@ -30,7 +30,7 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
     """``index``: number of earlier proposals of the study; ``pending``: points without a result, with their memos;
-    ``spoilt``: points whose trials failed; ``initial``: the user's own points, which come first.
+    ``failed_points``: points whose trials failed; ``initial``: the user's own points, which come first.
     """
 
     space: Space
@@ -41,7 +41,7 @@ class ProposalRequest:
     count: int = 1
     finished: Sequence[ObservedTrial] = ()
     pending: Sequence[Proposal] = ()
-    spoilt: Sequence[Mapping[str, Any]] = ()
+    failed_points: Sequence[Mapping[str, Any]] = ()
     initial: Sequence[Mapping[str, Any]] = ()
 
 

@@ -14,7 +14,7 @@ from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Fairness, rhos, static_rhos, summarise
 from scheduler.simulator.outcome import SimulationOutcome
 from scheduler.simulator.reading.scenario import Scenario, parse
-from scheduler.simulator.runs import Case, comparison_table, more_like, replay
+from scheduler.simulator.runs import Case, comparison_table, copies_of, replay
 
 NODE = [{"name": "n", "gpus": {"H100": 8}}]
 TURNS = {
@@ -269,7 +269,7 @@ def test_more_nodes_are_tried_on_the_same_history() -> None:
             "jobs": [{"count": 8, "gpus": 8, "duration": "1h"}],
         }
     )
-    more = more_like(scenario.nodes, 2)
+    more = copies_of(scenario.nodes, 2)
     assert [node.id for node in more] == ["more-0", "more-1"]
     before = summarise(replay(scenario.arrivals, scenario.nodes, scenario.policy))
     after = summarise(
@@ -281,7 +281,7 @@ def test_more_nodes_are_tried_on_the_same_history() -> None:
     text = comparison_table([Case("as it is", before), Case("2 more nodes", after)])
     assert "-40%" in text
     with pytest.raises(ValueError, match="no node 'x'"):
-        more_like(scenario.nodes, 1, like="x")
+        copies_of(scenario.nodes, 1, like="x")
 
 
 def test_allocation_over_time_is_resampled_in_equal_intervals() -> None:

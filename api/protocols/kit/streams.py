@@ -56,5 +56,5 @@ async def new_log_text(
         lines = await to_thread.run_sync(lambda: merge.step(max_lines=_BATCH_LINES, is_final=is_final), limiter=limiter)
         if lines:
             yield "".join(f"{parse_line(line.raw).text}\n" for line in lines)
-        if not merge.has_more:
+        if not merge.is_truncated:
             return

@@ -22,12 +22,12 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.jobs import verbs
-from api.jobs.schemas import JUST_QUEUED, wait_reason_of
+from api.jobs.schemas import NEWLY_QUEUED, wait_reason_of
 from api.jobs.service import canonical, check_submission, submit
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kit.streams import new_log_text
 from api.protocols.kubeflow.manifests import GROUP, job_spec_of, read_manifest
-from core.db.engine import AnySelect
+from core.db.engine import UntypedSelect
 from core.db.repositories.jobs import live_attempt_id, view_rows
 from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError, Unavailable
@@ -82,7 +82,7 @@ def create(context: AppContext, caller: Caller, namespace: str, body: Mapping[st
     return name
 
 
-def _marked(project_id: str) -> AnySelect:
+def _marked(project_id: str) -> UntypedSelect:
     return (
         select(Job)
         .join(JobLabel, JobLabel.job_id == Job.id)
@@ -111,7 +111,7 @@ def reasons_of(session: Session, jobs: Sequence[Job], now: datetime) -> dict[str
     """Job id -> wait reason, in one statement; without jobs that were queued just now."""
     waiting = [job.id for job in jobs if job.state == JobState.QUEUED]
     reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
-    return {key: reason for key, reason in reasons.items() if reason is not None and reason != JUST_QUEUED}
+    return {key: reason for key, reason in reasons.items() if reason is not None and reason != NEWLY_QUEUED}
 
 
 def waiting(session: Session, caller: Caller, namespace: str) -> list[Job]:

@@ -21,7 +21,7 @@ from api.protocols.kit.json_values import from_milliseconds, milliseconds
 from api.protocols.kit.script_access import ReadScope, ScriptAttempt, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
-from core.db.engine import AnySelect, insert_into
+from core.db.engine import UntypedSelect, insert_into
 from core.db.tables import Attempt, Job, MlflowModel, MlflowRun, Project, User
 from core.domain.contracts.mlflow import main_role, replica_of_run
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
@@ -88,7 +88,7 @@ class RunFacts:
         return {**known, **(self.row.tags if self.row is not None else {})}
 
 
-def run_query() -> AnySelect:
+def run_query() -> UntypedSelect:
     """Selects attempt, job and user name: the platform's data of an attempt's runs."""
     return (
         select(Attempt, Job, User.name)

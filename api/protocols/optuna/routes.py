@@ -27,7 +27,15 @@ from api.protocols.kit.script_access import ScriptAccess
 from api.protocols.kit.streams import limiter_of
 from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
-from core.storage.optuna_tables import WAITS, alone, drop_tables, file_of, folder_of, psycopg_of, schema_of
+from core.storage.optuna_tables import (
+    WAITS,
+    drop_tables,
+    exclusive_connection,
+    file_of,
+    folder_of,
+    psycopg_of,
+    schema_of,
+)
 
 if TYPE_CHECKING:
     from optuna.storages._cached_storage import _CachedStorage
@@ -171,7 +179,7 @@ class Storages:
             "connect_args": {"options": options, "connect_timeout": 3},
         }
         # Serialise: two API processes that create the tables at once would see half of them.
-        with alone(self._url, project_id) as connection:
+        with exclusive_connection(self._url, project_id) as connection:
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema_of(project_id)}"'))
             connection.commit()
             return _CachedStorage(RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=pooled))

@@ -202,7 +202,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
         try:
-            async with watch.following():
+            async with watch.subscribe():
                 lines = _follow_log(logs, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
                 async for text in lines:
                     await websocket.send_text(text)

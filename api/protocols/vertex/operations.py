@@ -37,7 +37,7 @@ from api.protocols.vertex.proto import Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import deploying, endpoints, uploads
 from api.protocols.vertex.vertex_route import VertexRoute
-from core.db.engine import AnySelect
+from core.db.engine import UntypedSelect
 from core.db.repositories.vertex_records import RecordScope, find_record
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.serving.rollout import DeploymentState
@@ -125,7 +125,7 @@ def _page(call: VertexCall, resource: str, size: int, token: str) -> dict[str, A
 
 def _queries(
     session: Session, call: VertexCall, resource: str
-) -> list[tuple[type[ModelVersion | Deployment], AnySelect]]:
+) -> list[tuple[type[ModelVersion | Deployment], UntypedSelect]]:
     """The tables to list, each with its query."""
     member = call.member_of(session, "viewer", verb="operations.list")
     uploads = _uploads(member.project_id)
@@ -144,7 +144,7 @@ def _queries(
             return []
 
 
-def _uploads(project_id: str) -> AnySelect:
+def _uploads(project_id: str) -> UntypedSelect:
     return select(ModelVersion).where(
         ModelVersion.project_id == project_id,
         ModelVersion.source["kind"].as_string() == UploadedSource.KIND,
@@ -152,7 +152,7 @@ def _uploads(project_id: str) -> AnySelect:
     )
 
 
-def _deployments(project_id: str, location: str) -> AnySelect:
+def _deployments(project_id: str, location: str) -> UntypedSelect:
     query = (
         select(Deployment)
         .join(Endpoint, Endpoint.id == Deployment.endpoint_id)

@@ -16,7 +16,7 @@ from api.http.paging import plain, read_time
 from api.protocols.kit.paging import bad_page_token, page_of, page_token, token_parts
 from api.protocols.vertex.filters import DEFAULT_VOCABULARY, FilterVocabulary, field_reader, parse_filter
 from api.protocols.vertex.proto import snake
-from core.db.engine import AnyRow, AnySelect
+from core.db.engine import UntypedRow, UntypedSelect
 from core.db.tables import UtcDateTime
 from core.domain.errors import InvalidRequest
 
@@ -70,7 +70,7 @@ class Keyset:
     row_id: InstrumentedAttribute[str]
     is_descending: bool = True
 
-    def ordered(self, statement: AnySelect) -> AnySelect:
+    def ordered(self, statement: UntypedSelect) -> UntypedSelect:
         direction = desc if self.is_descending else asc
         return statement.order_by(direction(self.column), direction(self.row_id))
 
@@ -79,7 +79,7 @@ class Keyset:
         value = getattr(last, self.column.key)
         return page_token(self._mark, value.isoformat() if isinstance(value, datetime) else value, last.id)
 
-    def after_token(self, statement: AnySelect, token: str) -> AnySelect:
+    def after_token(self, statement: UntypedSelect, token: str) -> UntypedSelect:
         """The rows of ``statement`` on the token's page; all without a token. Raises ``InvalidRequest``."""
         if not token:
             return statement
@@ -98,11 +98,11 @@ class Keyset:
     def _mark(self) -> str:
         return f"{self.column.key}{' desc' if self.is_descending else ''}"
 
-    def _after(self, statement: AnySelect, value: Any, row_id: str) -> AnySelect:
+    def _after(self, statement: UntypedSelect, value: Any, row_id: str) -> UntypedSelect:
         own, position = tuple_(self.column, self.row_id), tuple_(literal(value, self.column.type), literal(row_id))
         return statement.where(own < position if self.is_descending else own > position)
 
-    def batches(self, session: Session, statement: AnySelect, size: int) -> Iterator[Sequence[AnyRow]]:
+    def batches(self, session: Session, statement: UntypedSelect, size: int) -> Iterator[Sequence[UntypedRow]]:
         """All rows in this order, ``size`` + 1 at once. The first of a row's entities is the ordered one."""
         ordered = query = self.ordered(statement)
         while True:
@@ -165,10 +165,10 @@ def take_page(
 
 def list_page(
     session: Session,
-    statement: AnySelect,
+    statement: UntypedSelect,
     keyset: Keyset,
     query: ListQuery,
-    view: Callable[[AnyRow], tuple[dict[str, Any], Mapping[str, datetime | None]] | None],
+    view: Callable[[UntypedRow], tuple[dict[str, Any], Mapping[str, datetime | None]] | None],
     *,
     collection: str,
     vocabulary: FilterVocabulary = DEFAULT_VOCABULARY,
@@ -185,7 +185,7 @@ def list_page(
     """
     test = parse_filter(query.filter, vocabulary)
 
-    def item_of(row: AnyRow) -> dict[str, Any] | None:
+    def item_of(row: UntypedRow) -> dict[str, Any] | None:
         resource = view(row)
         return resource[0] if resource is not None and test(field_reader(resource[0], **resource[1])) else None
 

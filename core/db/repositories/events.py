@@ -9,7 +9,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Table, func, insert, select
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.tables import Event
 
 # Built once and run on the connection: every state transition writes events.
@@ -75,14 +75,14 @@ def event_row(
     }
 
 
-def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[AnyRow]:
+def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[UntypedRow]:
     """Rows (id, at, job_id, attempt_id, kind, actor, reason, data) with larger ids than ``after``, oldest first."""
     return _page(session, Event.job_id == job_id, after, limit)
 
 
 def events_of_projects(
     session: Session, project_ids: Sequence[str] | None, *, after: int, limit: int
-) -> Sequence[AnyRow]:
+) -> Sequence[UntypedRow]:
     """Like :func:`events_of_job`, for all jobs of these projects; ``None``: of the whole platform."""
     # One query per project would read an index each; with a plain list PostgreSQL chooses.
     where = Event.project_id.in_(project_ids) if project_ids is not None else Event.id > after
@@ -91,7 +91,7 @@ def events_of_projects(
 
 def events_of_endpoint(
     session: Session, project_id: str, endpoint_id: str, *, before: int | None, limit: int
-) -> Sequence[AnyRow]:
+) -> Sequence[UntypedRow]:
     """Rows (id, at, kind, actor, reason, data) of an endpoint and its deployed models, newest first, with ids below
     ``before``.
     """
@@ -117,7 +117,7 @@ def newest_event_id(session: Session) -> int:
     return session.execute(select(func.max(Event.id))).scalar_one() or 0
 
 
-def _page(session: Session, where: ColumnElement[bool], after: int, limit: int) -> Sequence[AnyRow]:
+def _page(session: Session, where: ColumnElement[bool], after: int, limit: int) -> Sequence[UntypedRow]:
     columns = (
         Event.id,
         Event.at,

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
-from core.db.engine import AnyRow, AnySelect
+from core.db.engine import UntypedRow, UntypedSelect
 from core.db.leases import TICK_DONE
 from core.db.repositories.planning import reason_columns, with_reasons
 from core.db.tables import Attempt, Job, JobLabel, Lease, Project, Replica, Trial, User, UtcDateTime
@@ -124,7 +124,7 @@ class JobCursor:
 
 def list_jobs(
     session: Session, wanted: JobFilter, *, limit: int, before: JobCursor | None, order: JobSort = JobSort.NEWEST
-) -> Sequence[AnyRow]:
+) -> Sequence[UntypedRow]:
     """At most ``limit`` view rows after ``before``, a cursor of the same ``order``. One statement."""
     query = _view_query().where(Job.deleted_at.is_(None), *_conditions(wanted))
     if before is not None:
@@ -152,17 +152,17 @@ def _is_behind(place: JobCursor, order: JobSort) -> ColumnElement[bool]:
     return or_(key < last_key if is_largest_first else key > last_key, and_(key == last_key, own < last))
 
 
-def view_row(session: Session, job_id: str) -> AnyRow:
+def view_row(session: Session, job_id: str) -> UntypedRow:
     """The view row of one existing job."""
     return session.execute(_view_query().where(Job.id == job_id)).one()
 
 
-def view_rows(session: Session, job_ids: Sequence[str]) -> Sequence[AnyRow]:
+def view_rows(session: Session, job_ids: Sequence[str]) -> Sequence[UntypedRow]:
     """The view rows of these jobs, unordered. One statement, or none without jobs."""
     return session.execute(_view_query().where(Job.id.in_(job_ids))).all() if job_ids else ()
 
 
-def _view_query() -> AnySelect:
+def _view_query() -> UntypedSelect:
     query = select(*_VIEW_COLUMNS).join(Project, Project.id == Job.project_id).join(User, User.id == Job.user_id)
     return with_reasons(query, Job.state == JobState.QUEUED)
 

@@ -29,7 +29,7 @@ def highest_number(session: Session, project_id: str, name: str) -> int:
     return session.scalars(query).one() or 0
 
 
-def was_named(session: Session, project_id: str, name: str) -> bool:
+def is_name_used(session: Session, project_id: str, name: str) -> bool:
     """Whether a model ever had this name, deleted ones included."""
     query = select(Model.id).where(Model.project_id == project_id, Model.name == name).limit(1)
     return session.scalars(query).first() is not None

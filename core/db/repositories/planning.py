@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, Label, Table, and_, bindparam, delete, func, insert, select, true, update
 from sqlalchemy.orm import Session, aliased
 
-from core.db.engine import AnySelect
+from core.db.engine import UntypedSelect
 from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecastRow, Usage, WaitReason
 from core.domain.errors import StaleWrite
 from core.domain.sharing.policy import Policy, parse_policy, readable_policy
@@ -25,9 +25,9 @@ _NAME: Final = "policy"
 _CHUNK: Final = 500
 
 _usage: Final = cast("Table", Usage.__table__)
-_is_this: Final = and_(_usage.c.project_id == bindparam("of_project"), _usage.c.user_id == bindparam("of_user"))
-_DROP_USAGE: Final = delete(_usage).where(_is_this)
-_CHANGE_USAGE: Final = update(_usage).where(_is_this)
+_same_user: Final = and_(_usage.c.project_id == bindparam("of_project"), _usage.c.user_id == bindparam("of_user"))
+_DROP_USAGE: Final = delete(_usage).where(_same_user)
+_CHANGE_USAGE: Final = update(_usage).where(_same_user)
 _ADD_USAGE: Final = insert(_usage).values(project_id=bindparam("of_project"), user_id=bindparam("of_user"))
 
 
@@ -61,19 +61,21 @@ def read_policy(session: Session) -> StoredPolicy:
 
 
 def write_policy(
-    session: Session, settings: Mapping[str, Any], *, seen: StoredPolicy, by: str, now: datetime
+    session: Session, settings: Mapping[str, Any], *, previous: StoredPolicy, by: str, now: datetime
 ) -> StoredPolicy:
-    """Replace the policy ``seen`` by ``settings``, which lists all differences from the defaults.
+    """Replace the policy ``previous`` by ``settings``, which lists all differences from the defaults.
 
     Raises:
         InvalidRequest: they are no policy.
         StaleWrite: another user has changed them since.
     """
     policy = parse_policy(settings)
-    values = {"settings": dict(settings), "generation": seen.generation + 1, "updated_at": now, "updated_by": by}
-    if seen.generation:
+    values = {"settings": dict(settings), "generation": previous.generation + 1, "updated_at": now, "updated_by": by}
+    if previous.generation:
         done = session.execute(
-            update(PolicyRow).where(PolicyRow.name == _NAME, PolicyRow.generation == seen.generation).values(**values)
+            update(PolicyRow)
+            .where(PolicyRow.name == _NAME, PolicyRow.generation == previous.generation)
+            .values(**values)
         )
         if done.rowcount != 1:  # type: ignore[attr-defined]
             raise StaleWrite("the policy has been changed since it was read")
@@ -81,7 +83,7 @@ def write_policy(
         if session.get(PolicyRow, _NAME) is not None:
             raise StaleWrite("the policy has been changed since it was read")
         session.execute(insert(PolicyRow).values(name=_NAME, **values))
-    return StoredPolicy(policy, dict(settings), seen.generation + 1, now, by)
+    return StoredPolicy(policy, dict(settings), previous.generation + 1, now, by)
 
 
 def bookings(session: Session, *, ending_after: datetime | None = None) -> Sequence[BookingRow]:
@@ -123,22 +125,22 @@ def write_start_forecasts(session: Session, forecasts: Iterable[ForecastEntry], 
     forecasts = list(forecasts)
     there: set[str] = set()
     for begin in range(0, len(forecasts), _CHUNK):
-        ids = [one.job_id for one in forecasts[begin : begin + _CHUNK]]
+        ids = [forecast.job_id for forecast in forecasts[begin : begin + _CHUNK]]
         there |= set(session.scalars(select(Job.id).where(Job.id.in_(ids))))
     rows = [
         {
-            "job_id": one.job_id,
-            "position": one.position,
-            "earliest": one.earliest,
-            "likely": one.likely,
-            "latest": one.latest,
-            "code": one.code,
-            "sentence": one.sentence,
-            "nodes": list(one.nodes),
+            "job_id": forecast.job_id,
+            "position": forecast.position,
+            "earliest": forecast.earliest,
+            "likely": forecast.likely,
+            "latest": forecast.latest,
+            "code": forecast.code,
+            "sentence": forecast.sentence,
+            "nodes": list(forecast.nodes),
             "at": now,
         }
-        for one in forecasts
-        if one.job_id in there
+        for forecast in forecasts
+        if forecast.job_id in there
     ]
     for begin in range(0, len(rows), _CHUNK):
         session.execute(insert(StartForecastRow), rows[begin : begin + _CHUNK])
@@ -152,25 +154,25 @@ def read_usage(session: Session) -> dict[UsageKey, DecayedUsage]:
     return {(row.project_id, row.user_id): DecayedUsage(row.value, row.share, row.at) for row in rows}
 
 
-def write_usage(session: Session, held: Mapping[UsageKey, DecayedUsage], *, known: Container[UsageKey]) -> None:
+def write_usage(session: Session, usages: Mapping[UsageKey, DecayedUsage], *, known: Container[UsageKey]) -> None:
     """Replace the usage of these keys; zero usage is deleted.
 
     Args:
         known: keys that have rows. There are no other writers: the caller holds the tick's lease.
     """
     rows: dict[str, list[dict[str, Any]]] = {"gone": [], "old": [], "new": []}
-    for (project_id, user_id), one in held.items():
+    for (project_id, user_id), usage in usages.items():
         is_known = (project_id, user_id) in known
         key = {"of_project": project_id, "of_user": user_id}
-        if one.is_nothing:
+        if usage.is_zero:
             rows["gone"] += [key] if is_known else []
         else:
-            values = {"value": one.value, "share": one.share, "at": one.at}
+            values = {"value": usage.value, "share": usage.share, "at": usage.at}
             rows["old" if is_known else "new"].append({**key, **values})
     statements = {"gone": _DROP_USAGE, "old": _CHANGE_USAGE, "new": _ADD_USAGE}
-    for kind, these in rows.items():
-        if these:
-            session.connection().execute(statements[kind], these)
+    for kind, changed in rows.items():
+        if changed:
+            session.connection().execute(statements[kind], changed)
 
 
 _OfUser: Final = aliased(WaitReason)
@@ -190,7 +192,7 @@ def reason_columns() -> tuple[Label[Any], ...]:
     )
 
 
-def with_reasons(query: AnySelect, where: ColumnElement[bool] | None = None) -> AnySelect:
+def with_reasons(query: UntypedSelect, where: ColumnElement[bool] | None = None) -> UntypedSelect:
     """``query`` of jobs joined with the wait reason of each job's shape, if known. ``where``: only for these jobs."""
     only = true() if where is None else where
     of_user = Job.shape + "/" + Job.project_id + "/" + Job.user_id

@@ -24,8 +24,8 @@ PATIENCE: Final = timedelta(seconds=8)
 # A simulation of a month takes minutes, and its result stays for later readers.
 _LONG_PATIENCE: Final = timedelta(hours=1)
 _OPEN: Final = 64
-_OPEN_OF_ONE: Final = 4
-_SIMULATIONS_OF_ONE: Final = 2
+_OPEN_PER_USER: Final = 4
+_SIMULATIONS_PER_USER: Final = 2
 ERROR: Final = "error"
 RUNNING: Final = "running"
 
@@ -88,7 +88,7 @@ def put(
         select(Question.user_id, Question.answer).where(Question.expires_at > now, Question.kind == kind.value)
     )
     waiting = [row.user_id for row in rows if row.answer is None or RUNNING in row.answer]
-    most = _SIMULATIONS_OF_ONE if kind is QuestionKind.SIMULATION else _OPEN_OF_ONE
+    most = _SIMULATIONS_PER_USER if kind is QuestionKind.SIMULATION else _OPEN_PER_USER
     if waiting.count(user_id) >= most or len(waiting) >= _OPEN:
         raise Unavailable("The planner is asked too much at once; ask again in a moment.", retry_after_s=1.0)
     session.add(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, case, func, literal, select, tuple_
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.planning import reason_columns, with_reasons
@@ -39,7 +39,7 @@ class QueueCursor:
 
 def waiting_page(
     session: Session, *, project_id: str | None, after: QueueCursor | None, limit: int
-) -> Sequence[AnyRow]:
+) -> Sequence[UntypedRow]:
     """At most ``limit`` waiting jobs in queue order, each with its ``number`` among all waiting jobs, from 1.
 
     The order is the planner's as last written; jobs without a written position follow by priority and age.
@@ -120,7 +120,7 @@ def number_of(session: Session, *, job_id: str, priority: int, queued_at: dateti
 # --- resource usage --------------------------------------------------------------------------------------------------
 
 
-def held_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[str, int]]:
+def allocated_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[str, int]]:
     """Resources that these jobs hold, by quota key; jobs that hold nothing are left out."""
     query = (
         select(Replica.job_id, Replica.gpu_model, *_sums(session))
@@ -128,20 +128,20 @@ def held_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[st
         .group_by(Replica.job_id, Replica.gpu_model)
     )
     found: dict[str, dict[str, int]] = {}
-    rows: Iterable[AnyRow] = session.execute(query)
+    rows: Iterable[UntypedRow] = session.execute(query)
     for job_id, model, *sums in rows:
         _add(found.setdefault(job_id, {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}), model, sums)
     return found
 
 
-def held_by_user(
+def allocated_by_user(
     session: Session, *, project_ids: Collection[str] | None = None
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Resources that users hold, by project, user and quota key; in all projects, or in these."""
     where = [is_holding()] if project_ids is None else [is_holding(), Job.project_id.in_(project_ids)]
     of_user = (Job.project_id, Job.user_id)
     # Amounts per GPU model, and the number of jobs separately: a job may have replicas on several models.
-    held = (
+    amounts = (
         select(*of_user, Replica.gpu_model, *_sums(session))
         .join(Job, Job.id == Replica.job_id)
         .where(*where)
@@ -156,7 +156,7 @@ def held_by_user(
     found: dict[str, dict[str, dict[str, int]]] = {}
     for project, user, jobs in session.execute(counted):
         found.setdefault(project, {})[user] = {JOBS: jobs, CPU: 0, MEMORY: 0, GPUS: 0}
-    rows: Iterable[AnyRow] = session.execute(held)
+    rows: Iterable[UntypedRow] = session.execute(amounts)
     for project, user, model, *sums in rows:
         of_project = found.setdefault(project, {})
         _add(of_project.setdefault(user, {JOBS: 0, CPU: 0, MEMORY: 0, GPUS: 0}), model, sums)
@@ -167,13 +167,13 @@ def _sums(session: Session) -> tuple[ColumnElement[Any], ...]:
     return func.sum(Replica.cpu_milli), func.sum(Replica.memory_bytes), func.sum(_gpu_milli(session))
 
 
-def _add(held: dict[str, int], model: str | None, sums: Sequence[Any]) -> None:
-    cpu, memory, milli = (int(one) for one in sums)
-    held[CPU] += cpu
-    held[MEMORY] += memory
-    held[GPUS] += milli
+def _add(usage: dict[str, int], model: str | None, sums: Sequence[Any]) -> None:
+    cpu, memory, milli = (int(total) for total in sums)
+    usage[CPU] += cpu
+    usage[MEMORY] += memory
+    usage[GPUS] += milli
     if milli and model is not None:
-        held[f"{GPUS}/{model}"] = held.get(f"{GPUS}/{model}", 0) + milli
+        usage[f"{GPUS}/{model}"] = usage.get(f"{GPUS}/{model}", 0) + milli
 
 
 def _gpu_milli(session: Session) -> ColumnElement[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.planning import reason_columns, with_reasons
 from core.db.tables import Attempt, Deployment, DeploymentRevision, Endpoint, Job, Replica, ServingReplica
 from core.domain.errors import StaleWrite
@@ -111,7 +111,7 @@ def newest_revision(session: Session, deployment_id: str) -> int:
     return int(session.execute(query).scalar_one() or 0)
 
 
-def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[AnyRow]:
+def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[UntypedRow]:
     """Serving replicas that have not ended, oldest first, each with its job's state and wait reason."""
     query = with_reasons(
         select(
@@ -126,7 +126,7 @@ def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[An
     return session.execute(query).all()
 
 
-def ended_replicas(session: Session, deployment_id: str, *, limit: int) -> Sequence[AnyRow]:
+def ended_replicas(session: Session, deployment_id: str, *, limit: int) -> Sequence[UntypedRow]:
     """(ServingReplica, job_state) of the newest ended replicas."""
     query = (
         select(ServingReplica, Job.state.label("job_state"))

@@ -19,7 +19,7 @@ from core.db.repositories.questions import RUNNING, QuestionKind
 from core.db.tables import Question
 
 # Seconds between the heartbeats of a working scheduler; after ``LOST_AFTER`` of silence it counts as lost.
-SEEN_EVERY_S: Final = 2.0
+HEARTBEAT_S: Final = 2.0
 LOST_AFTER: Final = timedelta(seconds=15)
 
 
@@ -97,32 +97,32 @@ def is_lost(running: Mapping[str, Any], now: datetime) -> bool:
 
 def keep(session: Session, claim: SimulationClaim, doing: str, now: datetime) -> bool:
     """Renew the claim; ``False``: another scheduler has taken it, or the question has expired."""
-    return _is_mine(session, claim) and _write(session, claim, {RUNNING: _progress(claim, now, doing)}, now)
+    return _holds_claim(session, claim) and _write(session, claim, {RUNNING: _progress(claim, now, doing)}, now)
 
 
 def finish(session: Session, claim: SimulationClaim, answer: Mapping[str, Any], now: datetime) -> bool:
     """Write the result, which stays for an hour; ``False`` as for :func:`keep`."""
-    return _is_mine(session, claim) and _write(session, claim, answer, now)
+    return _holds_claim(session, claim) and _write(session, claim, answer, now)
 
 
 def give_back(session: Session, claim: SimulationClaim, now: datetime) -> bool:
     """Release the claim, as if the simulation had never been begun; ``False`` as for :func:`keep`."""
-    return _is_mine(session, claim) and _write(session, claim, None, now)
+    return _holds_claim(session, claim) and _write(session, claim, None, now)
 
 
 def _is_left(running: Mapping[str, Any], holder: str, now: datetime) -> bool:
     return running["by"] == holder or is_lost(running, now)
 
 
-def _is_mine(session: Session, claim: SimulationClaim) -> bool:
+def _holds_claim(session: Session, claim: SimulationClaim) -> bool:
     answer = session.execute(select(Question.answer).where(Question.id == claim.id).with_for_update()).scalar()
     running = (answer or {}).get(RUNNING)
     return running is not None and (running["by"], running.get("tries", 1)) == (claim.holder, claim.tries)
 
 
 def _progress(claim: SimulationClaim, now: datetime, doing: str) -> dict[str, Any]:
-    since, seen = claim.since.isoformat(), now.isoformat()
-    return {"by": claim.holder, "since": since, "seen": seen, "tries": claim.tries, "doing": doing}
+    since, heartbeat = claim.since.isoformat(), now.isoformat()
+    return {"by": claim.holder, "since": since, "seen": heartbeat, "tries": claim.tries, "doing": doing}
 
 
 def _write(session: Session, claim: SimulationClaim, answer: Mapping[str, Any] | None, now: datetime) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Table, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.tables import Attempt, Job, Study, Trial
 from core.domain.errors import StaleWrite
 from core.domain.jobs.states import JobState
@@ -120,7 +120,7 @@ def numbers_of_client(session: Session, study_id: str, client: str, limit: int) 
     return sorted(session.scalars(query))[:limit]
 
 
-def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
+def running_trials(session: Session, study_id: str) -> Sequence[UntypedRow]:
     """(number, parameters, memo, stop, created_at, heartbeat_at) of running trials, with ``job_*`` of their jobs and
     ``attempt_*`` of the jobs' last attempts, by number.
     """
@@ -167,7 +167,7 @@ def running_count(session: Session, study_id: str) -> int:
     return session.execute(_RUNNING, {"study_id": study_id}).scalar_one()
 
 
-def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
+def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[UntypedRow]:
     """(number, state, parameters, memo, result, stop, reason, gpu_s) of ended trials, by number.
 
     ``numbers``: only these.
@@ -186,7 +186,9 @@ def jobs_of(session: Session, study_id: str, numbers: Sequence[int]) -> dict[int
     return {row.number: row.job_id for row in session.execute(query)}
 
 
-def curves_of(session: Session, study_id: str, *, limit: int, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
+def curves_of(
+    session: Session, study_id: str, *, limit: int, numbers: Sequence[int] | None = None
+) -> Sequence[UntypedRow]:
     """(number, state, curve) of the newest ended trials that have a curve. ``numbers``: only these."""
     query = select(Trial.number, Trial.state, Trial.curve).where(
         Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT), Trial.curve.is_not(None)

@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
-from core.db.engine import AnyRow, AnySelect, insert_into
+from core.db.engine import UntypedRow, UntypedSelect, insert_into
 from core.db.repositories.jobs import ROLE_KEY
 from core.db.tables import Event, IdempotencyKey, Job, JobLabel
 from core.domain.errors import IdempotencyMismatch
@@ -209,11 +209,11 @@ def _statement(*, with_key: bool) -> Insert:
         .cte("claim")
     )
 
-    def if_ours(query: AnySelect) -> AnySelect:
+    def if_claimed(query: UntypedSelect) -> UntypedSelect:
         return query.where(exists(select(literal(1)).select_from(claim))) if with_key else query
 
     jobs = [name.name for name in _JOBS.columns]
-    job = insert(_JOBS).from_select(jobs, if_ours(select(*_bound(_JOBS, "job", jobs))), include_defaults=False)
+    job = insert(_JOBS).from_select(jobs, if_claimed(select(*_bound(_JOBS, "job", jobs))), include_defaults=False)
     pairs = (
         func.unnest(bindparam("label_keys", type_=ARRAY(String)), bindparam("label_values", type_=ARRAY(String)))
         .table_valued(column("key", String), column("value", String), name="pairs")
@@ -221,12 +221,12 @@ def _statement(*, with_key: bool) -> Insert:
     )
     label = insert(_LABELS).from_select(
         ["job_id", "key", "value"],
-        if_ours(select(bindparam("job_id", type_=String), pairs.c.key, pairs.c.value)),
+        if_claimed(select(bindparam("job_id", type_=String), pairs.c.key, pairs.c.value)),
         include_defaults=False,
     )
     events = [name.name for name in _EVENTS.columns if name.name != "id"]
     event = insert(_EVENTS).from_select(
-        events, if_ours(select(*_bound(_EVENTS, "event", events))), include_defaults=False
+        events, if_claimed(select(*_bound(_EVENTS, "event", events))), include_defaults=False
     )
     parts = [job.cte("job"), label.cte("label")]
     statement = event.add_cte(*([claim, *parts] if with_key else parts)).inline()
@@ -263,7 +263,7 @@ def find_key(session: Session, claim: KeyClaim) -> str | None:
     return None if row is None else _earlier_id(row, claim, "use a fresh key")
 
 
-def _earlier_id(row: AnyRow, claim: KeyClaim, advice: str) -> str:
+def _earlier_id(row: UntypedRow, claim: KeyClaim, advice: str) -> str:
     if row.request_digest != claim.request_digest:
         raise IdempotencyMismatch(
             f"This Idempotency-Key came before with another request; {advice}.", field="Idempotency-Key"

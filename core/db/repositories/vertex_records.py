@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow, AnySelect, insert_into
+from core.db.engine import UntypedRow, UntypedSelect, insert_into
 from core.db.repositories.metrics.writes import delete_metrics
 from core.db.tables import Project, VertexLink, VertexRecord, VertexTableRow
 from core.domain.errors import Conflict, StaleWrite
@@ -62,7 +62,7 @@ def find_records(session: Session, place: RecordScope, paths: Iterable[str]) -> 
     return found
 
 
-def records_in(place: RecordScope, collection: str) -> AnySelect:
+def records_in(place: RecordScope, collection: str) -> UntypedSelect:
     """A query for all records of a collection."""
     return select(VertexRecord).where(
         VertexRecord.project_id == place.project_id,
@@ -170,11 +170,11 @@ def members_of(session: Session, context: VertexRecord, limit: int) -> list[Vert
     return list(session.scalars(query))
 
 
-def events_of(session: Session, execution_ids: Sequence[str], limit: int) -> list[AnyRow]:
+def events_of(session: Session, execution_ids: Sequence[str], limit: int) -> list[UntypedRow]:
     """(parent_id, child_id, kind, created_at) of inputs and outputs of executions, at most ``limit``, in order of
     linking.
     """
-    found: list[AnyRow] = []
+    found: list[UntypedRow] = []
     for start in range(0, len(execution_ids), _AT_ONCE):
         query = (
             select(VertexLink.parent_id, VertexLink.child_id, VertexLink.kind, VertexLink.created_at)
@@ -243,17 +243,17 @@ def read_vertex_table(session: Session) -> StoredVertexTable:
 
 
 def write_vertex_table(
-    session: Session, entries: Sequence[Any], *, seen: int, by: str, now: datetime
+    session: Session, entries: Sequence[Any], *, generation: int, by: str, now: datetime
 ) -> StoredVertexTable:
-    """Replace the generation ``seen`` by ``entries`` (optimistic locking).
+    """Replace this generation by ``entries`` (optimistic locking).
 
     Raises:
         StaleWrite: there is a newer generation.
     """
-    values = {"entries": list(entries), "generation": seen + 1, "updated_at": now, "updated_by": by}
-    if seen:
-        is_seen = (VertexTableRow.name == _TABLE) & (VertexTableRow.generation == seen)
-        result = session.execute(update(VertexTableRow).where(is_seen).values(**values))
+    values = {"entries": list(entries), "generation": generation + 1, "updated_at": now, "updated_by": by}
+    if generation:
+        is_unchanged = (VertexTableRow.name == _TABLE) & (VertexTableRow.generation == generation)
+        result = session.execute(update(VertexTableRow).where(is_unchanged).values(**values))
         if result.rowcount != 1:  # type: ignore[attr-defined]
             raise StaleWrite(_STALE)
     else:
@@ -262,4 +262,4 @@ def write_vertex_table(
                 session.execute(insert(VertexTableRow).values(name=_TABLE, **values))
         except IntegrityError as error:
             raise StaleWrite(_STALE) from error
-    return StoredVertexTable(tuple(entries), seen + 1, now, by)
+    return StoredVertexTable(tuple(entries), generation + 1, now, by)

@@ -77,25 +77,25 @@ class ColumnProfile:
         self._rows += 1
         self._left = [column for column in self._left if not column.is_settled]
 
-    def useless(self) -> tuple[str, ...]:
+    def uninformative(self) -> tuple[str, ...]:
         """Columns that are empty, constant, or texts that differ in every row."""
         return tuple(
-            self.names[one.place]
-            for one in self._left or ()
-            if one.only is not None or (one.texts is not None and self._rows >= _OWN_TEXTS)
+            self.names[column.place]
+            for column in self._left or ()
+            if column.only is not None or (column.texts is not None and self._rows >= _OWN_TEXTS)
         )
 
     def mirrors(self, *, is_quantity: bool) -> tuple[str, ...]:
         """Columns in one-to-one correspondence with the target, or equal to its number (target leakage)."""
         return tuple(
-            self.names[one.place]
-            for one in self._left or ()
-            if one.only is None and (one.equal if is_quantity else one.pairs is not None)
+            self.names[column.place]
+            for column in self._left or ()
+            if column.only is None and (column.equal if is_quantity else column.pairs is not None)
         )
 
     def grouped(self) -> tuple[tuple[str, str], ...]:
         """Columns of numbers in human notation (taken for texts), each with its first value."""
-        return tuple((self.names[one.place], one.grouped) for one in self._left or () if one.grouped)
+        return tuple((self.names[column.place], column.grouped) for column in self._left or () if column.grouped)
 
 
 def _observe_cell(column: _Column, cell: str, truth: str) -> None:
@@ -120,13 +120,13 @@ def _observe_cell(column: _Column, cell: str, truth: str) -> None:
 
 @dataclass(slots=True)
 class _NumberingColumn:
-    """A column that may number the rows. ``step``: cell minus row number, as long as it is constant. ``seen``: values
+    """A column that may number the rows. ``step``: cell minus row number, as long as it is constant. ``ids``: values
     of an id column.
     """
 
     place: int
     step: int | None
-    seen: set[int] | None = None
+    ids: set[int] | None = None
 
 
 @dataclass(slots=True)
@@ -154,9 +154,9 @@ class CounterColumns:
         if found is None:
             return False
         value = int(cell.partition(".")[0])
-        if column.seen is not None:
-            is_new = value not in column.seen
-            column.seen.add(value)
+        if column.ids is not None:
+            is_new = value not in column.ids
+            column.ids.add(value)
             return is_new
         step = value - self._rows
         if column.step is None:

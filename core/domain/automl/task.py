@@ -90,9 +90,9 @@ def left_of(counts: Sequence[int], fraction: float) -> tuple[int, ...]:
     remainders get one more. Ties are broken by chance there; here each of them counts as getting it.
     """
     rows = sum(counts)
-    seen = max(0, rows - max(round(fraction * rows), 1, len(counts)))
-    parts = [divmod(count * seen, rows) for count in counts]
-    spare = seen - sum(whole for whole, _ in parts)
+    training = max(0, rows - max(round(fraction * rows), 1, len(counts)))
+    parts = [divmod(count * training, rows) for count in counts]
+    spare = training - sum(whole for whole, _ in parts)
     return tuple(whole + (sum(other > rest for _, other in parts) < spare) for whole, rest in parts)
 
 

@@ -18,7 +18,7 @@ PATH: Final = "/mlflow"
 _URI: Final = "MLFLOW_TRACKING_URI"
 # Readable by the replica alone.
 SECRETS: Final = frozenset({"MLFLOW_TRACKING_TOKEN"})
-_OURS_ALONE: Final = frozenset({"MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID"})
+_FOR_PLATFORM_SERVER: Final = frozenset({"MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID"})
 # A job without one of these uses the first of its custom roles.
 _MAIN: Final = ("chief", "worker")
 # They serve the others and have no ranks.
@@ -47,7 +47,7 @@ def for_own_server(platform_env: Mapping[str, str], user_env: Collection[str]) -
     """
     if _URI not in user_env:
         return dict(platform_env)
-    return {name: value for name, value in platform_env.items() if name not in _OURS_ALONE}
+    return {name: value for name, value in platform_env.items() if name not in _FOR_PLATFORM_SERVER}
 
 
 def main_role(roles: Sequence[str]) -> str:

@@ -63,12 +63,12 @@ CONSEQUENCE_WINDOW: Final = timedelta(seconds=15)
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """How one replica ended, as reported by the driver. ``who``: its name, such as ``worker-0``.
+    """How one replica ended, as reported by the driver. ``replica``: its name, such as ``worker-0``.
 
     ``blames_node``: false if the control loop ended it for its gang's sake, so that its machine is not to blame.
     """
 
-    who: str
+    replica: str
     role: str
     cause: ExitCause
     exit_code: int | None
@@ -97,7 +97,7 @@ class ExitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """``hint`` may use ``{who} {role}`` and the pattern's named groups."""
+    """``hint`` may use ``{replica} {role}`` and the pattern's named groups."""
 
     pattern: re.Pattern[str]
     kind: ExitKind
@@ -313,45 +313,48 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
     ExitCause.OUT_OF_MEMORY: (
         ExitKind.OUT_OF_MEMORY,
         (
-            "{who} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use a "
-            "smaller batch"
+            "{replica} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use "
+            "a smaller batch"
         ),
         False,
     ),
     ExitCause.DEADLINE: (
         ExitKind.DEADLINE,
-        "{who} was ended because max_run_time is over: raise it, or clone the job to go on from the last checkpoint",
+        (
+            "{replica} was ended because max_run_time is over: raise it, or clone the job to go on from the last "
+            "checkpoint"
+        ),
         True,
     ),
-    ExitCause.STOPPED: (ExitKind.PLATFORM, "{who} was stopped by the platform", False),
+    ExitCause.STOPPED: (ExitKind.PLATFORM, "{replica} was stopped by the platform", False),
     ExitCause.PEERS_MISSING: (
         ExitKind.TRANSIENT,
-        "{who} did not find its peers in time: the other replicas never became reachable",
+        "{replica} did not find its peers in time: the other replicas never became reachable",
         False,
     ),
     ExitCause.COMMAND_NOT_FOUND: (
         ExitKind.USER_ERROR,
-        "The command of {who} does not exist: write its full path, or install it where the job runs",
+        "The command of {replica} does not exist: write its full path, or install it where the job runs",
         True,
     ),
     ExitCause.INTERPRETER_MISSING: (
         ExitKind.USER_ERROR,
-        "The interpreter that {who} needs is not there: choose an image that has it, or correct the command",
+        "The interpreter that {replica} needs is not there: choose an image that has it, or correct the command",
         True,
     ),
-    ExitCause.START_FAILED: (ExitKind.USER_ERROR, "{who} could not be started", False),
-    ExitCause.START_REFUSED: (ExitKind.USER_ERROR, "{who} can never be started as it is written", True),
+    ExitCause.START_FAILED: (ExitKind.USER_ERROR, "{replica} could not be started", False),
+    ExitCause.START_REFUSED: (ExitKind.USER_ERROR, "{replica} can never be started as it is written", True),
     ExitCause.DISK_FULL: (
         ExitKind.CAPACITY,
-        "The disk was full while {who} was writing: free space on the output volume, or keep fewer checkpoints",
+        "The disk was full while {replica} was writing: free space on the output volume, or keep fewer checkpoints",
         False,
     ),
-    ExitCause.NODE_LOST: (ExitKind.PLATFORM, "The node of {who} was lost", False),
-    ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {who} ran short, and {who} was removed from it", False),
-    ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {who} where it was placed", False),
+    ExitCause.NODE_LOST: (ExitKind.PLATFORM, "The node of {replica} was lost", False),
+    ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {replica} ran short, and {replica} was removed from it", False),
+    ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {replica} where it was placed", False),
     ExitCause.UNKNOWN: (
         ExitKind.PLATFORM,
-        "{who} is gone and left no exit code: its machine restarted, or somebody removed it",
+        "{replica} is gone and left no exit code: its machine restarted, or somebody removed it",
         False,
     ),
 }
@@ -363,13 +366,13 @@ def classify(facts: ExitFacts) -> ExitVerdict:
     if rule is not None:
         kind, text, is_hopeless = rule
         # The driver's sentence is more precise than the table's.
-        sentence = facts.sentence or text.format(who=facts.who, role=facts.role) + "."
+        sentence = facts.sentence or text.format(replica=facts.replica, role=facts.role) + "."
         fault = _fault_of(facts)
         if fault is not None and kind is ExitKind.USER_ERROR:
             kind = ExitKind.HARDWARE
         return ExitVerdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
     if facts.exit_code == 0:
-        return ExitVerdict(ExitKind.SUCCESS, f"{facts.who} finished.", "success")
+        return ExitVerdict(ExitKind.SUCCESS, f"{facts.replica} finished.", "success")
     return _from_log(facts)
 
 
@@ -404,8 +407,8 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
             for line in candidates:
                 found = rule.pattern.search(line)
                 if found:
-                    hint = rule.hint.format(who=facts.who, role=facts.role, **found.groupdict())
-                    sentence = f"{facts.who} {ending}: {_quote(line)} – {hint}."
+                    hint = rule.hint.format(replica=facts.replica, role=facts.role, **found.groupdict())
+                    sentence = f"{facts.replica} {ending}: {_quote(line)} – {hint}."
                     fault = None
                     if rule.kind is ExitKind.HARDWARE:
                         fault = machine_faults.fault_in(line, is_exception=line is exception)
@@ -419,24 +422,24 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
     if number is not None and exception is None:
         kind, text = _SIGNAL_HINTS.get(number, (ExitKind.USER_ERROR, "its log says more"))
         return ExitVerdict(
-            kind, f"{facts.who} {ending}: {text.format(role=facts.role)}.", _signature(facts, number.name)
+            kind, f"{facts.replica} {ending}: {text.format(role=facts.role)}.", _signature(facts, number.name)
         )
     if facts.exit_code in (126, 127) and exception is None:
         # Exit codes of /bin/sh: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
         text = "does not exist" if facts.exit_code == 127 else "is not executable"
         quoted = f": {_quote(lines[-1])}" if lines else ""
         sentence = (
-            f"The command of {facts.who} {text} (exit code {facts.exit_code}){quoted} – correct the command, "
+            f"The command of {facts.replica} {text} (exit code {facts.exit_code}){quoted} – correct the command, "
             "or install it where the job runs."
         )
         return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, text), is_hopeless=True)
     if exception is not None:
-        sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."
+        sentence = f"{facts.replica} {ending}: {_quote(exception)} – its log shows where."
         return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
     # A message of several lines may end in a bracket: gRPC's do.
     telling = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     last = f"; its last line was: {_quote(telling.strip())}" if lines else "; it wrote nothing to its log"
-    sentence = f"{facts.who} {ending}{last}"
+    sentence = f"{facts.replica} {ending}{last}"
     if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may end with its own full stop
         sentence += "."
     return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
@@ -459,7 +462,7 @@ def root_cause(ends: Sequence[ExitFacts]) -> ExitFacts | None:
     """The failure that caused the others: the first in time, but never a lost connection if there is a real failure."""
     failures = sorted(
         (end for end in ends if end.cause is not ExitCause.STOPPED and classify(end).kind is not ExitKind.SUCCESS),
-        key=lambda end: (end.at, end.who),
+        key=lambda end: (end.at, end.replica),
     )
     if not failures:
         return None

@@ -55,25 +55,27 @@ def checkpoints_to_delete(
     ordered = sorted(complete, key=_age)
     stay = {ordered[-1].path, *protected}
     if rule.last is not None:
-        stay |= {one.path for one in ordered[-rule.last :]}
+        stay |= {candidate.path for candidate in ordered[-rule.last :]}
     if rule.every is not None:
-        stay |= {one.path for one in ordered if one.step is not None and one.step % rule.every == 0}
+        stay |= {
+            candidate.path for candidate in ordered if candidate.step is not None and candidate.step % rule.every == 0
+        }
     if rule.best is not None:
         best = _best_first(ordered, rule.metric or "", rule.mode)
         if not best:
             return []
-        stay |= {one.path for one in best[: rule.best]}
-    return [one for one in ordered if one.path not in stay]
+        stay |= {candidate.path for candidate in best[: rule.best]}
+    return [candidate for candidate in ordered if candidate.path not in stay]
 
 
-def _age(one: RetentionCandidate) -> tuple[bool, int, datetime, str]:
-    return (one.step is not None, one.step or 0, one.at, one.path)
+def _age(candidate: RetentionCandidate) -> tuple[bool, int, datetime, str]:
+    return (candidate.step is not None, candidate.step or 0, candidate.at, candidate.path)
 
 
 def _best_first(ordered: Sequence[RetentionCandidate], metric: str, mode: str) -> list[RetentionCandidate]:
     valued = []
-    for age, one in enumerate(ordered):
-        value = one.metrics.get(metric)
+    for age, candidate in enumerate(ordered):
+        value = candidate.metrics.get(metric)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            valued.append((value if mode == "min" else -value, -age, one))
-    return [one for _, _, one in sorted(valued, key=lambda item: item[:2])]
+            valued.append((value if mode == "min" else -value, -age, candidate))
+    return [candidate for _, _, candidate in sorted(valued, key=lambda item: item[:2])]

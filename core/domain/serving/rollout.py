@@ -18,7 +18,7 @@ START_LIMIT: Final = 3
 # Consecutive failed probes until a ready replica gets no more requests.
 MISSES: Final = 3
 # After being ready this long, a replica's failure counts as the first one again.
-WELL_AFTER: Final = timedelta(seconds=60)
+HEALTHY_AFTER: Final = timedelta(seconds=60)
 _BACKOFF: Final = timedelta(seconds=1)
 # Starting and ending replicas are probed again after a tenth of their elapsed time, which bounds the delay to a tenth.
 # Beyond a second the control loop's own interval is shorter.
@@ -103,7 +103,7 @@ class DeployedModel:
     servers: Sequence[ServingReplicaStatus]
 
     def revision(self, number: int) -> Revision:
-        return next(one for one in self.revisions if one.number == number)
+        return next(known for known in self.revisions if known.number == number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def _assess(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> 
         return server
     if server.is_cancelled:  # cancelled by a user
         return _change(steps, server, state=ServingState.DRAINING, draining_at=now)
-    return _by_its_health(steps, server, now)
+    return _after_probe(steps, server, now)
 
 
-def _by_its_health(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> ServingReplicaStatus:
+def _after_probe(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> ServingReplicaStatus:
     """For a replica that is to serve."""
     if server.running_since is None:
         # Its job is queued (again): preempted, or its node was lost.
@@ -214,14 +214,14 @@ def _schedule_probe(steps: RolloutPlan, since: datetime, now: datetime) -> None:
 
 def _count_failure(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, sentence: str) -> None:
     revision = steps.deployed.revision(server.revision)
-    was_well = server.ready_at is not None and now - server.ready_at >= WELL_AFTER
+    was_well = server.ready_at is not None and now - server.ready_at >= HEALTHY_AFTER
     counted = replace(revision, failures=1 if was_well else revision.failures + 1, failed_at=now)
     _set_revision(steps, counted)
     steps.events.append(RolloutEvent("serving_replica.failed", sentence))
 
 
 def _set_revision(steps: RolloutPlan, revision: Revision) -> None:
-    others = [one for one in steps.deployed.revisions if one.number != revision.number]
+    others = [known for known in steps.deployed.revisions if known.number != revision.number]
     steps.deployed = replace(steps.deployed, revisions=[*others, revision])
 
 
@@ -260,17 +260,19 @@ def _roll(steps: RolloutPlan, servers: Sequence[ServingReplicaStatus], now: date
     count = deployed.replicas
     new = [server for server in servers if server.state.is_up and server.revision == wanted.number]
     old = [server for server in servers if server.state.is_up and server.revision != wanted.number]
-    gone = [server for server in servers if not server.state.is_up]
+    ending = [server for server in servers if not server.state.is_up]
     # Old replicas that are not ready are of no use.
-    old = _ending(steps, old, [one for one in old if one.state is ServingState.STARTING], now, gone)
+    old = _ending(steps, old, [server for server in old if server.state is ServingState.STARTING], now, ending)
     if len(new) > count:
-        extra = sorted(new, key=lambda one: (one.state is ServingState.READY, _backwards(one)))[: len(new) - count]
-        new = _ending(steps, new, extra, now, gone)
-    ready_new = [one for one in new if one.state is ServingState.READY]
+        extra = sorted(new, key=lambda server: (server.state is ServingState.READY, _backwards(server)))[
+            : len(new) - count
+        ]
+        new = _ending(steps, new, extra, now, ending)
+    ready_new = [server for server in new if server.state is ServingState.READY]
     spare = len(ready_new) + len(old) - (count - wanted.max_unavailable)
     if len(ready_new) >= count:
         spare = len(old)
-    old = _ending(steps, old, old[: max(0, spare)], now, gone)
+    old = _ending(steps, old, old[: max(0, spare)], now, ending)
     room = count + (wanted.max_surge if old else 0) - len(new) - len(old)
     missing = min(count - len(new), room)
     if missing > 0:
@@ -285,7 +287,7 @@ def _roll(steps: RolloutPlan, servers: Sequence[ServingReplicaStatus], now: date
         steps.events.append(
             RolloutEvent("deployment.rolled_out", f"Revision {wanted.number} serves with {count} replicas.")
         )
-    return [*new, *old, *gone]
+    return [*new, *old, *ending]
 
 
 def _backwards(server: ServingReplicaStatus) -> float:
@@ -295,15 +297,17 @@ def _backwards(server: ServingReplicaStatus) -> float:
 
 def _ending(
     steps: RolloutPlan,
-    of: Sequence[ServingReplicaStatus],
-    which: Sequence[ServingReplicaStatus],
+    servers: Sequence[ServingReplicaStatus],
+    replaced: Sequence[ServingReplicaStatus],
     now: datetime,
-    gone: list[ServingReplicaStatus],
+    ending: list[ServingReplicaStatus],
 ) -> list[ServingReplicaStatus]:
-    """``of`` without ``which``; those are drained and added to ``gone``."""
-    ids = {one.id for one in which}
-    gone += [_drain(steps, one, now, "It was replaced by another replica.") for one in of if one.id in ids]
-    return [one for one in of if one.id not in ids]
+    """``servers`` without ``replaced``; those are drained and added to ``ending``."""
+    ids = {server.id for server in replaced}
+    ending += [
+        _drain(steps, server, now, "It was replaced by another replica.") for server in servers if server.id in ids
+    ]
+    return [server for server in servers if server.id not in ids]
 
 
 def _drain(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, why: str) -> ServingReplicaStatus:

@@ -186,9 +186,9 @@ def _value(name: str, value: Any) -> Any:
     if name not in _NAMES:
         raise InvalidRequest(f"There is no setting {name!r}; the settings are {', '.join(_NAMES)}.", field=name)
     if name == "order":
-        return _one_of(QueueOrder, name, value)
+        return _member(QueueOrder, name, value)
     if name == "defragment":
-        return _one_of(Defragment, name, value)
+        return _member(Defragment, name, value)
     if name in _FLAGS:
         if not isinstance(value, bool):
             raise InvalidRequest(f"{name} is true or false.", field=name)
@@ -198,7 +198,7 @@ def _value(name: str, value: Any) -> Any:
             raise InvalidRequest(
                 f"{name} is a list of 1 to {_MOST_LEVELS} numbers of GPU-seconds, such as [3600, 28800].", field=name
             )
-        return tuple(_number(name, one) for one in value)
+        return tuple(_number(name, entry) for entry in value)
     if name in _CAN_BE_OFF and value is None:
         return None
     number = _number(name, value)
@@ -214,7 +214,7 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _one_of(kind: type[QueueOrder | Defragment], name: str, value: Any) -> QueueOrder | Defragment:
+def _member(kind: type[QueueOrder | Defragment], name: str, value: Any) -> QueueOrder | Defragment:
     try:
         return kind(value)
     except ValueError:

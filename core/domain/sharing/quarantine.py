@@ -17,7 +17,7 @@ from core.domain.jobs.machine_faults import REFUSED
 from core.domain.sharing.policy import Policy
 
 # Losses within this time are one loss: a reboot ends everything on the node.
-_ONE_LOSS: Final = timedelta(minutes=5)
+_SAME_LOSS: Final = timedelta(minutes=5)
 # A node without quarantine for so long starts again with the shortest time.
 _FORGIVEN: Final = timedelta(days=7)
 _LONGEST: Final = timedelta(days=365)
@@ -141,9 +141,9 @@ def decide_quarantines(
         return changes
     _release_nodes(changes, nodes, failed_on_other_nodes, policy)
     by_node: dict[str, list[NodeFailureFact]] = {}
-    for one in failures:
-        if _failure_key(one) not in failed_on_other_nodes and one.at > now - window:
-            by_node.setdefault(one.node, []).append(one)
+    for failure in failures:
+        if _failure_key(failure) not in failed_on_other_nodes and failure.at > now - window:
+            by_node.setdefault(failure.node, []).append(failure)
     found: list[tuple[bool, datetime, NodeCandidate, tuple[NodeFailureFact, ...]]] = []
     for node in nodes:
         if node.is_quarantined and node.name not in changes.released_for_capacity:
@@ -156,7 +156,7 @@ def decide_quarantines(
             found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
     closed_nodes = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
     # Certain faults first: they get the remaining allowance.
-    for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
+    for _, _, node, causes in sorted(found, key=lambda failure: (failure[0], failure[1], failure[2].name)):
         why_not = _why_not(node, nodes, closed_nodes, policy)
         if why_not:
             is_pending = bool(_pending_causes(node, failed_on_other_nodes, policy, now))
@@ -173,19 +173,19 @@ def decide_quarantines(
 def describe_causes(causes: Sequence[NodeFailureFact], hidden: Collection[str] = ()) -> str:
     """A phrase such as ``uncorrectable ECC error in job x``. ``hidden``: jobs whose names the reader may not see."""
 
-    def name(one: NodeFailureFact) -> str:
-        return "a job of another project" if one.job_id in hidden else f"job {one.job}"
+    def name(cause: NodeFailureFact) -> str:
+        return "a job of another project" if cause.job_id in hidden else f"job {cause.job}"
 
     if len(causes) == 1:
         return f"{causes[0].error} in {name(causes[0])}"
-    shown = ", ".join(f"{name(one)} ({one.error})" for one in causes[:_SHOWN])
+    shown = ", ".join(f"{name(cause)} ({cause.error})" for cause in causes[:_SHOWN])
     more = f" and {len(causes) - _SHOWN} more" if len(causes) > _SHOWN else ""
     return f"{len(causes)} jobs in a row ended for suspected faults of the machine: {shown}{more}"
 
 
 def errors_text(causes: Iterable[NodeFailureFact]) -> str:
     """The errors for readers who may see no job: ``input/output error, Xid 94``."""
-    return ", ".join(dict.fromkeys(one.error for one in causes))
+    return ", ".join(dict.fromkeys(cause.error for cause in causes))
 
 
 def at_text(at: datetime) -> str:
@@ -200,41 +200,41 @@ def until_text(until: datetime | None) -> str:
 # Helpers
 
 
-def _failure_kind(one: NodeFailureFact) -> str:
+def _failure_kind(failure: NodeFailureFact) -> str:
     """The kind of a failure for comparison: the loss of another node is unrelated to a program's error here."""
-    if one.is_loss:
+    if failure.is_loss:
         return "loss"
-    return "refusal" if one.error == REFUSED.error else "words"
+    return "refusal" if failure.error == REFUSED.error else "words"
 
 
-def _failure_key(one: NodeFailureFact) -> _FailureKey:
-    return one.node, one.job_id, _failure_kind(one), one.error if one.is_certain else ""
+def _failure_key(failure: NodeFailureFact) -> _FailureKey:
+    return failure.node, failure.job_id, _failure_kind(failure), failure.error if failure.is_certain else ""
 
 
-def _refutes(one: NodeFailureFact, other: NodeFailureFact) -> bool:
-    """Whether ``one`` shows that ``other``, of the same job on another node, is no fault of that node."""
-    if other.is_certain:
-        return one.is_certain and one.error == other.error
-    return _failure_kind(one) == _failure_kind(other)
+def _refutes(failure: NodeFailureFact, refuted: NodeFailureFact) -> bool:
+    """Whether ``failure`` shows that ``refuted``, of the same job on another node, is no fault of that node."""
+    if refuted.is_certain:
+        return failure.is_certain and failure.error == refuted.error
+    return _failure_kind(failure) == _failure_kind(refuted)
 
 
 def _failed_on_other_nodes(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[_FailureKey, set[str]]:
     """Failures that a job had on several nodes within the window, with the other nodes: no node's fault."""
     by_job: dict[str, list[NodeFailureFact]] = {}
-    for one in failures:
-        by_job.setdefault(one.job_id, []).append(one)
+    for failure in failures:
+        by_job.setdefault(failure.job_id, []).append(failure)
     found: dict[_FailureKey, set[str]] = {}
     for ends in by_job.values():
-        ends.sort(key=lambda one: (one.at, one.node))
+        ends.sort(key=lambda failure: (failure.at, failure.node))
         for i, first in enumerate(ends):
             for second in ends[i + 1 :]:
                 if second.at - first.at > window:
                     break
                 if second.node == first.node:
                     continue
-                for one, other in ((first, second), (second, first)):
-                    if _refutes(one, other):
-                        found.setdefault(_failure_key(other), set()).add(one.node)
+                for failure, refuted in ((first, second), (second, first)):
+                    if _refutes(failure, refuted):
+                        found.setdefault(_failure_key(refuted), set()).add(failure.node)
     return found
 
 
@@ -243,13 +243,13 @@ def _causes(
 ) -> tuple[NodeFailureFact, ...]:
     """The failures that justify a quarantine, oldest first; ``()``: not enough."""
     fresh = sorted(
-        (one for one in ends if node.trusted_since is None or one.at > node.trusted_since),
-        key=lambda one: (one.at, one.job_id),
+        (failure for failure in ends if node.trusted_since is None or failure.at > node.trusted_since),
+        key=lambda failure: (failure.at, failure.job_id),
     )
-    certain = next((one for one in fresh if one.is_certain), None)
+    certain = next((failure for failure in fresh if failure.is_certain), None)
     if certain is not None:
         return (certain,)
-    counted = _incidents(one for one in fresh if success is None or one.at > success)
+    counted = _incidents(failure for failure in fresh if success is None or failure.at > success)
     if len(counted) < policy.quarantine_failures:
         return ()
     return tuple(counted[-max(_MOST_CAUSES, int(policy.quarantine_failures)) :])
@@ -264,7 +264,7 @@ def _release_nodes(
     """Release nodes early whose causes are refuted, and then nodes that are needed because no other takes work."""
     for node in nodes:
         if node.is_quarantined and node.name not in changes.releases:
-            left = [one for one in node.causes if _failure_key(one) not in failed_on_other_nodes]
+            left = [cause for cause in node.causes if _failure_key(cause) not in failed_on_other_nodes]
             # A larger setting alone releases nothing.
             if len(left) < len(node.causes) and not _enough(left, policy):
                 changes.releases[node.name] = _refuted(node, failed_on_other_nodes)
@@ -282,9 +282,11 @@ def _released_for_capacity(nodes: Sequence[NodeCandidate], releases: Collection[
             by_kind.setdefault(node.kind, []).append(node)
     found = []
     for alike in by_kind.values():
-        if all(one.is_quarantined and one.name not in releases for one in alike):
-            surely = {one.name: sum(cause.is_certain for cause in one.causes) for one in alike}
-            found.append(min(alike, key=lambda one: (surely[one.name], len(one.causes), one.name)).name)
+        if all(candidate.is_quarantined and candidate.name not in releases for candidate in alike):
+            surely = {candidate.name: sum(cause.is_certain for cause in candidate.causes) for candidate in alike}
+            found.append(
+                min(alike, key=lambda candidate: (surely[candidate.name], len(candidate.causes), candidate.name)).name
+            )
     return found
 
 
@@ -295,7 +297,7 @@ def _pending_causes(
     is_over = node.until is not None and node.until <= now
     if is_over or not (node.is_released_for_capacity or node.is_quarantined):
         return ()
-    left = tuple(one for one in node.causes if _failure_key(one) not in failed_on_other_nodes)
+    left = tuple(cause for cause in node.causes if _failure_key(cause) not in failed_on_other_nodes)
     return node.causes if len(left) == len(node.causes) else left if _enough(left, policy) else ()
 
 
@@ -304,33 +306,36 @@ def _incidents(ends: Iterable[NodeFailureFact]) -> list[NodeFailureFact]:
     counted: list[NodeFailureFact] = []
     jobs: set[str] = set()
     lost_at: datetime | None = None
-    for one in ends:
-        if one.is_loss:
-            is_same = lost_at is not None and one.at - lost_at <= _ONE_LOSS
-            lost_at = one.at
+    for failure in ends:
+        if failure.is_loss:
+            is_same = lost_at is not None and failure.at - lost_at <= _SAME_LOSS
+            lost_at = failure.at
             if is_same:
                 continue
-        if one.job_id not in jobs:
-            jobs.add(one.job_id)
-            counted.append(one)
+        if failure.job_id not in jobs:
+            jobs.add(failure.job_id)
+            counted.append(failure)
     return counted
 
 
 def _enough(causes: Sequence[NodeFailureFact], policy: Policy) -> bool:
-    return any(one.is_certain for one in causes) or len(causes) >= policy.quarantine_failures
+    return any(cause.is_certain for cause in causes) or len(causes) >= policy.quarantine_failures
 
 
 def _refuted(node: NodeCandidate, failed_on_other_nodes: Mapping[_FailureKey, set[str]]) -> str:
-    job = next(one for one in node.causes if _failure_key(one) in failed_on_other_nodes)
+    job = next(cause for cause in node.causes if _failure_key(cause) in failed_on_other_nodes)
     others = ", ".join(sorted(failed_on_other_nodes[_failure_key(job)])[:_SHOWN])
     return f"job {job.job} failed so on {others}, too, so it is not this node's fault"
 
 
 def _why_not(node: NodeCandidate, nodes: Iterable[NodeCandidate], closed_nodes: Collection[str], policy: Policy) -> str:
-    alike = [one for one in nodes if one.kind == node.kind]
-    if not any(one.takes_work and one.name not in closed_nodes and one.name != node.name for one in alike):
+    alike = [candidate for candidate in nodes if candidate.kind == node.kind]
+    if not any(
+        candidate.takes_work and candidate.name not in closed_nodes and candidate.name != node.name
+        for candidate in alike
+    ):
         return "it is the last node of its kind that takes work"
-    closed = [one for one in alike if one.name in closed_nodes]
+    closed = [candidate for candidate in alike if candidate.name in closed_nodes]
     most = max(1, floor(policy.quarantine_share * len(alike)))
     if len(closed) >= most:
         are = "is" if len(closed) == 1 else "are"

@@ -72,13 +72,13 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
     _check_guarantee(guaranteed, limit, f"{at}.guaranteed")
     users, of_users = (
         {
-            user: _amounts(of_one, f"{at}.{part}.{user}")
-            for user, of_one in _mapping(data.get(part), f"{at}.{part}").items()
+            user: _amounts(amounts, f"{at}.{part}.{user}")
+            for user, amounts in _mapping(data.get(part), f"{at}.{part}").items()
         }
         for part in (_USERS, _OF_USERS)
     )
-    for user, of_one in of_users.items():
-        _check_guarantee(of_one, {**limit, **users.get(user, user_limit)}, f"{at}.{_OF_USERS}.{user}")
+    for user, amounts in of_users.items():
+        _check_guarantee(amounts, {**limit, **users.get(user, user_limit)}, f"{at}.{_OF_USERS}.{user}")
     return QuotaSettings(
         Quota(limit, guaranteed, user_limit, users, of_users),
         {

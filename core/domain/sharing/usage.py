@@ -35,7 +35,7 @@ class DecayedUsage:
         return DecayedUsage(self.value_at(now, half_life_s), share, max(now, self.at))
 
     @property
-    def is_nothing(self) -> bool:
+    def is_zero(self) -> bool:
         return self.share <= 0 and self.value < _NOTHING
 
 

@@ -16,7 +16,7 @@ from core.domain.studies.states import StudyEvent, TrialState
 # Without a failure limit, a study fails after so many failed trials without a success.
 HOPELESS_AFTER: Final = 5
 # Key next to the spec's fields: the number of failed trials when the study was extended.
-FORGIVEN: Final = "forgiven_failures"
+IGNORED_FAILURES: Final = "forgiven_failures"
 # Key: when the study was paused; its time stands still meanwhile.
 PAUSED_AT: Final = "paused_at"
 # Key: the resolution of `auto`: {"algorithm", "reason"}. The control loop resolves it, because it knows the installed
@@ -28,20 +28,20 @@ _NUMBER: Final = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class BudgetUsage:
-    """``made``: trials so far, by state in ``counts``. ``gpu_s``: their GPU-seconds. ``errors``: of failed trials,
+    """``trial_count``: sum of ``counts``, by state. ``gpu_s``: their GPU-seconds. ``errors``: of failed trials,
     newest last.
 
-    ``forgiven``: failed trials from before the study was extended after a failure.
+    ``ignored_failures``: failed trials from before the study was extended after a failure.
     """
 
     counts: Mapping[TrialState, int]
     elapsed: timedelta = timedelta()
     gpu_s: float = 0.0
     errors: Sequence[str] = ()
-    forgiven: int = 0
+    ignored_failures: int = 0
 
     @property
-    def made(self) -> int:
+    def trial_count(self) -> int:
         return sum(self.counts.values())
 
     @property
@@ -89,11 +89,10 @@ def evaluate_budget(budget: Budget, spent: BudgetUsage, *, exhausted: str = "") 
     if limit is not None and spent.failed > limit:
         words = f"{spent.failed} trials failed, and the budget allows {limit}"
         return BudgetOutcome(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
-    failed = spent.failed - spent.forgiven
+    failed = spent.failed - spent.ignored_failures
     if limit is None and failed >= HOPELESS_AFTER and not spent.with_result:
-        words = (
-            f"the {f'{failed} trials since it was extended' if spent.forgiven else f'first {failed} trials'} all failed"
-        )
+        trials = f"{failed} trials since it was extended" if spent.ignored_failures else f"first {failed} trials"
+        words = f"the {trials} all failed"
         # The newest errors come first: the causes of older ones may have been fixed.
         return BudgetOutcome(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors[-failed:])}", is_cutting=True)
     over, is_cutting = _over(budget, spent)
@@ -101,7 +100,7 @@ def evaluate_budget(budget: Budget, spent: BudgetUsage, *, exhausted: str = "") 
     if not over:
         left = budget.parallel - spent.running
         if budget.trials is not None:
-            left = min(left, budget.trials - spent.made)
+            left = min(left, budget.trials - spent.trial_count)
         return BudgetOutcome(max(0, left))
     if spent.running and not is_cutting:
         return BudgetOutcome(0, None, over)
@@ -118,7 +117,7 @@ def _over(budget: Budget, spent: BudgetUsage) -> tuple[str, bool]:
         return f"its time of {budget.max_time:g} s is over", True
     if budget.gpu_hours is not None and spent.gpu_s >= budget.gpu_hours * 3600:
         return f"its {budget.gpu_hours:g} GPU-hours are spent", True
-    if budget.trials is not None and spent.made >= budget.trials:
+    if budget.trials is not None and spent.trial_count >= budget.trials:
         return f"all {budget.trials} trials are done", False
     return "", False
 
@@ -127,9 +126,9 @@ def commonest(errors: Sequence[str]) -> str:
     """The most frequent error, with its count. Numbers in it are ignored: each trial has its own."""
     if not errors:
         return "none of them said why"
-    alike = Counter(_without_numbers(one) for one in errors)
+    alike = Counter(_without_numbers(error) for error in errors)
     (kind, count), *_ = alike.most_common(1)
-    sentence = next(one for one in errors if _without_numbers(one) == kind)
+    sentence = next(error for error in errors if _without_numbers(error) == kind)
     often = "it" if len(errors) == 1 else f"{count} of {len(errors)}"
     return f"{often} said: {sentence}"
 

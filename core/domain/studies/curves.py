@@ -21,7 +21,7 @@ from trainmaster.studies import Goal
 STORED_POINTS: Final = 200
 # Entries of one trace, 48 bytes each. The newest stay unmerged, so that an attempt that resumes a little earlier finds
 # each step; a run of older ones holds at most this fraction of all reports up to it. 10^9 reports fit.
-MOST_ENTRIES: Final = 10_000
+MAX_ENTRIES: Final = 10_000
 _NEWEST: Final = 2_000
 _FINENESS: Final = 500
 
@@ -107,7 +107,7 @@ class Trace:
             self._append([(step, reported[step], reported[step], reported[step], 1) for step in steps])
         else:
             self._append(self._merged(reported, self._cut(steps[0])))
-        if len(self.steps) > MOST_ENTRIES:
+        if len(self.steps) > MAX_ENTRIES:
             self._thin()
 
     def low_until(self, step: int) -> float | None:
@@ -180,15 +180,15 @@ class Trace:
     def _thin(self) -> None:
         """Merge older entries into runs, each of a small fraction of all reports up to it."""
         first_new = len(self.steps) - _NEWEST
-        runs, least, begun = [], array("d"), 0
+        runs, least, entries = [], array("d"), 0
         low = math.inf
         for place in range(first_new):
             low = min(low, self._least[place])
-            size = self.counts[place + 1] - begun  # of the run including the next entry
+            size = self.counts[place + 1] - entries  # of the run including the next entry
             if size > max(1, self.counts[place] // _FINENESS) or place + 1 == first_new:
                 runs.append(place)
                 least.append(low)
-                low, begun = math.inf, self.counts[place]
+                low, entries = math.inf, self.counts[place]
         places = [*runs, *range(first_new, len(self.steps))]
         self._least = least + self._least[first_new:]
         self.steps, self.counts = (array("q", map(old.__getitem__, places)) for old in (self.steps, self.counts))

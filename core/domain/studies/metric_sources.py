@@ -31,40 +31,42 @@ class MetricSource:
 class MetricSources:
     """By source, of all replicas together. ``is_known``: a replica reported them, which it does at its end."""
 
-    found: Mapping[str, MetricSource] = field(default_factory=dict)
+    by_source: Mapping[str, MetricSource] = field(default_factory=dict)
     is_known: bool = False
 
     @classmethod
     def of(cls, progress: Sequence[Mapping[str, Any]]) -> MetricSources:
         """From what :func:`parse_sources` stored in the replicas' progress."""
-        reported = [one[KEY] for one in progress if KEY in one]
-        found: dict[str, MetricSource] = {}
+        reported = [report[KEY] for report in progress if KEY in report]
+        sources: dict[str, MetricSource] = {}
         for source in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
-            parts = [one[source] for one in reported if source in one]
+            parts = [report[source] for report in reported if source in report]
             names = tuple(dict.fromkeys(name for part in parts for name in part["names"]))
-            found[source] = MetricSource(
+            sources[source] = MetricSource(
                 names,
                 max([len(names), *(part["name_count"] for part in parts)]),
                 sum(part["values"] for part in parts),
                 sum(part["lines"] for part in parts),
             )
-        return cls(found, bool(reported))
+        return cls(sources, bool(reported))
 
-    def words(self, came: Collection[str], *, more: bool) -> str:
-        """Each source with what it delivered. ``came``: names of the stored metrics; ``more``: there are others."""
-        found, log = self.found, self.found[LOG]
+    def words(self, stored: Collection[str], *, more: bool) -> str:
+        """Each source with what it delivered. ``stored``: names of the stored metrics; ``more``: there are others."""
+        by_source, log = self.by_source, self.by_source[LOG]
         # MLflow's client sends to the API, which does not count: its metrics are the stored ones that no other source
         # reported.
-        others = [name for name in came if not any(name[:_NAME_CHARS] in source.names for source in found.values())]
-        is_all_known = not more and all(len(source.names) == source.name_count for source in found.values())
+        others = [
+            name for name in stored if not any(name[:_NAME_CHARS] in source.names for source in by_source.values())
+        ]
+        is_all_known = not more and all(len(source.names) == source.name_count for source in by_source.values())
         mlflow = "nothing" if not (others or more) else _shown(others, len(others)) if is_all_known else "not known"
         return "; ".join(
             (
-                f"training library: {_brought(found[LIBRARY])}",
-                f"hypertune's file: {_brought(found[HYPERTUNE])}",
+                f"training library: {_brought(by_source[LIBRARY])}",
+                f"hypertune's file: {_brought(by_source[HYPERTUNE])}",
                 f"MLflow: {mlflow}",
-                f"TensorBoard's event files: {_brought(found[EVENTS])}",
-                f"log: {found[MATCHING].lines:,} of {log.lines:,} lines matched"
+                f"TensorBoard's event files: {_brought(by_source[EVENTS])}",
+                f"log: {by_source[MATCHING].lines:,} of {log.lines:,} lines matched"
                 + (f", with {_shown(log.names, log.name_count)}" if log.names else ""),
             )
         )
@@ -74,14 +76,14 @@ def parse_sources(reported: Any) -> dict[str, Any] | None:
     """A replica's report of its metric sources, bounded; ``None``: malformed."""
     if not isinstance(reported, dict):
         return None
-    found: dict[str, Any] = {}
+    by_source: dict[str, Any] = {}
     for source in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
-        one = reported.get(source)
-        if isinstance(one, dict):
-            names = one.get("names")
+        part = reported.get(source)
+        if isinstance(part, dict):
+            names = part.get("names")
             names = [name[:_NAME_CHARS] for name in names if isinstance(name, str)] if isinstance(names, list) else []
-            found[source] = {"names": names[:_NAMES], **{name: _whole(one.get(name)) for name in _FIELDS}}
-    return found
+            by_source[source] = {"names": names[:_NAMES], **{name: _whole(part.get(name)) for name in _FIELDS}}
+    return by_source
 
 
 def _whole(value: Any) -> int:

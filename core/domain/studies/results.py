@@ -56,19 +56,19 @@ def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) 
 
 def best(results: Sequence[TrialResult], goals: Sequence[Goal]) -> TrialResult | None:
     """The best by the first metric; the first of equal ones."""
-    return min(results, key=lambda one: (one.costs(goals)[0], one.number), default=None)
+    return min(results, key=lambda result: (result.costs(goals)[0], result.number), default=None)
 
 
 def pareto(results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
     """The non-dominated results, by number. With one metric: the best and its equals."""
     # Sorted by cost, no result is dominated by a later one, so each is compared with the front alone.
-    ordered = sorted(results, key=lambda one: (one.costs(goals), one.number))
+    ordered = sorted(results, key=lambda result: (result.costs(goals), result.number))
     front: list[tuple[tuple[float, ...], TrialResult]] = []
-    for one in ordered:
-        costs = one.costs(goals)
+    for result in ordered:
+        costs = result.costs(goals)
         if not any(_dominates(other, costs) for other, _ in front):
-            front.append((costs, one))
-    return sorted((one for _, one in front), key=lambda one: one.number)
+            front.append((costs, result))
+    return sorted((result for _, result in front), key=lambda result: result.number)
 
 
 def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
@@ -78,10 +78,10 @@ def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
 def best_so_far(results: Sequence[TrialResult], goal: Goal) -> list[tuple[int, float]]:
     """(number, value) of each trial that improved the best value of the first metric, in order of numbers."""
     curve: list[tuple[int, float]] = []
-    for one in sorted(results, key=lambda result: result.number):
-        value = one.values[0]
+    for result in sorted(results, key=lambda result: result.number):
+        value = result.values[0]
         if not curve or (value < curve[-1][1] if goal is Goal.MINIMIZE else value > curve[-1][1]):
-            curve.append((one.number, value))
+            curve.append((result.number, value))
     return curve
 
 

@@ -55,7 +55,7 @@ def decide_early_stops(
     """Which of the trials of ``running`` are stopped here, by number; they are compared with each other and with
     ``others``, running or over. Deterministic, whatever the order of ``others``.
     """
-    traces = [[Trace.of(curve, goal) for curve in some] for some in (running, others)]
+    traces = [[Trace.of(curve, goal) for curve in curves] for curves in (running, others)]
     return decide_early_stops_of_traces(rule, traces[0], traces[1], {} if passed is None else passed)
 
 
@@ -120,11 +120,11 @@ class _Field:
 
     @cached_property
     def _best_finished(self) -> float:
-        return min(one.lows[-1] for one in self._finished)
+        return min(curve.lows[-1] for curve in self._finished)
 
     @cached_property
     def _furthest(self) -> int:
-        return max(one.steps[-1] for one in self._finished)
+        return max(curve.steps[-1] for curve in self._finished)
 
     def _halved(self, curve: Trace, first_rung: int, *, brackets: int) -> EarlyStop | None:
         """Asynchronous successive halving: at each rung a trial goes on only if it is in the best 1/``reduction``.
@@ -163,8 +163,8 @@ class _Field:
         2017).
         """
         step = curve.steps[-1]
-        others = (one for one in self.curves.values() if one.number != curve.number and one.steps[-1] >= step)
-        means = [mean for one in others if (mean := one.mean_until(step)) is not None]
+        others = (other for other in self.curves.values() if other.number != curve.number and other.steps[-1] >= step)
+        means = [mean for other in others if (mean := other.mean_until(step)) is not None]
         if len(means) < self._rule.min_trials or curve.lows[-1] <= median(means):
             return None
         return EarlyStop(step, f"up to step {step} its best was worse than the median of {len(means)} other trials")
@@ -208,7 +208,7 @@ def _forecast(curve: Trace, end: int) -> tuple[float, float]:
             continue
         slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(places, values, strict=True)) / spread
         missed = [y - mean_y - slope * (x - mean_x) for x, y in zip(places, values, strict=True)]
-        deviation = math.sqrt(sum(one * one for one in missed) / max(1, count - 2))
+        deviation = math.sqrt(sum(residual * residual for residual in missed) / max(1, count - 2))
         fits.append((deviation, mean_y + slope * (max(1, end) ** -decay - mean_x)))
     if not fits:
         return curve.values[-1], 0.0
@@ -247,9 +247,11 @@ def due_promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: 
     """
     found: list[RungResult] = []
     for rung in reversed(range(len(fidelity.rungs) - 1)):
-        ranked = sorted((one for one in results if one.rung == rung), key=lambda one: (one.cost, one.number))
+        ranked = sorted(
+            (result for result in results if result.rung == rung), key=lambda result: (result.cost, result.number)
+        )
         best = ranked[: len(ranked) // fidelity.reduction]
-        found += [one for one in best if one.number not in promoted]
+        found += [result for result in best if result.number not in promoted]
     return found
 
 
@@ -266,12 +268,12 @@ def pbt_replacements(population: Population, running: Sequence[Trace], others: S
     """
     every = {curve.number: curve for curve in (*others, *running) if curve}
     found: dict[int, Exploit] = {}
-    for curve in sorted((curve for curve in running if curve), key=lambda one: (one.steps[-1], one.number)):
+    for curve in sorted((curve for curve in running if curve), key=lambda trace: (trace.steps[-1], trace.number)):
         step = curve.steps[-1] // population.interval * population.interval
         if step < curve.steps[0] + population.interval - 1:
             continue
-        costs = {one.number: cost for one in every.values() if (cost := one.value_at(step)) is not None}
-        late = {one.number for one in running if one and one.steps[-1] <= step - population.interval}
+        costs = {trace.number: cost for trace in every.values() if (cost := trace.value_at(step)) is not None}
+        late = {trace.number for trace in running if trace and trace.steps[-1] <= step - population.interval}
         behind = len(late - costs.keys() - found.keys())
         few = min(int((len(costs) + behind) * population.quantile), len(costs) // 2)
         if not few:

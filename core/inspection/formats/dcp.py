@@ -34,15 +34,15 @@ def open_dcp(folder: Folder, under: str = "") -> CheckpointContents:
     if not isinstance(tensors, Pairs) or not isinstance(storage, Pairs):
         raise Unreadable(f"{prefix}{METADATA} is no description of torch.distributed.checkpoint.")
     places = dict(_places(storage, prefix))
-    inside = CheckpointContents("dcp")
+    contents = CheckpointContents("dcp")
     for name, entry in tensors.items:
         if isinstance(name, str):
-            _add(inside, folder, clip(name, NAME_LIMIT), _fields(entry), places)
-    return inside
+            _add(contents, folder, clip(name, NAME_LIMIT), _fields(entry), places)
+    return contents
 
 
 def _add(
-    inside: CheckpointContents,
+    contents: CheckpointContents,
     folder: Folder,
     name: str,
     entry: Mapping[str, Any],
@@ -50,7 +50,7 @@ def _add(
 ) -> None:
     if "chunks" not in entry:  # a single pickled value
         place = places.get((name, ())) or next((place for key, place in places.items() if key[0] == name), None)
-        inside.tell(name, None if place is None else f"an object, pickled in {place.length:,} bytes")
+        contents.tell(name, None if place is None else f"an object, pickled in {place.length:,} bytes")
         return
     try:
         shape = _sizes(entry["size"])
@@ -63,13 +63,13 @@ def _add(
     files = sorted({place.file for key, place in places.items() if key[0] == name}) if len(places) < 2_000 else []
     about: dict[str, Any] = {"shape": shape, "dtype": dtype, "is_optimizer": is_optimizer, "file": ", ".join(files[:3])}
     if item is None:
-        inside.add(Tensor(name, **about, note=f"Elements of {dtype} are not decoded here."))
+        contents.add(Tensor(name, **about, note=f"Elements of {dtype} are not decoded here."))
         return
     blocks = []
     for offsets, sizes in chunks:
         place = places.get((name, offsets)) or (places.get((name, ())) if len(chunks) == 1 else None)
         if place is None:
-            inside.add(
+            contents.add(
                 Tensor(name, **about, note="A piece of it is in none of the files; the checkpoint is not whole.")
             )
             return
@@ -77,9 +77,9 @@ def _add(
     try:
         data, is_ordered = joined(shape, blocks, item)
     except Unreadable as error:
-        inside.add(Tensor(name, **about, note=error.sentence))
+        contents.add(Tensor(name, **about, note=error.sentence))
         return
-    inside.add(Tensor(name, **about, data=data, is_ordered=is_ordered))
+    contents.add(Tensor(name, **about, data=data, is_ordered=is_ordered))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,13 +36,13 @@ def open_checkpoint(tree: Tree, path: str) -> CheckpointContents:
         TrainmasterError: the path leads out of the tree, or the volume is away.
     """
     parent, _, name = path.rpartition("/")
-    beside = Folder(tree, parent)
+    folder = Folder(tree, parent)
     if not tree.exists(path):
-        if beside.has(f"{name}.index"):
-            return _named(open_tensorflow(beside, name))
+        if folder.has(f"{name}.index"):
+            return _named(open_tensorflow(folder, name))
         raise Unreadable(f"{path} is not there (any more).")
-    inside = open_folder(Folder(tree, path)) if tree.stat(path).is_dir else open_file(beside.file(name))
-    return _named(inside)
+    contents = open_folder(Folder(tree, path)) if tree.stat(path).is_dir else open_file(folder.file(name))
+    return _named(contents)
 
 
 def open_file(file: File) -> CheckpointContents:
@@ -76,16 +76,16 @@ def open_folder(folder: Folder) -> CheckpointContents:
         return open_dcp(folder, described[: -len(METADATA)].rstrip("/"))
     shards = [name for name in names if SHARD.match(name)]
     if shards:
-        inside = open_shards(folder, shards)
+        contents = open_shards(folder, shards)
         if "local.pt" in names:
-            inside.take(open_torch(folder.file("local.pt")))
-        return inside
+            contents.take(open_torch(folder.file("local.pt")))
+        return contents
     if any(name in names for name in ("saved_model.pb", "saved_model.pbtxt")):
         if "variables/variables.index" not in names:
             raise Unreadable("It is a SavedModel without variables; the graph alone has no tensors to show.")
-        inside = open_tensorflow(folder, "variables/variables")
-        inside.format = "savedmodel"
-        return inside
+        contents = open_tensorflow(folder, "variables/variables")
+        contents.format = "savedmodel"
+        return contents
     return _open_files(folder, names)
 
 
@@ -146,18 +146,18 @@ def _sharded(folder: Folder, names: list[str]) -> set[str]:
     return found
 
 
-def _named(inside: CheckpointContents) -> CheckpointContents:
+def _named(contents: CheckpointContents) -> CheckpointContents:
     """Make tensor names unique, and detect optimizer tensors by name."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     named = []
-    for tensor in inside.tensors:
-        number = seen.get(tensor.name, 0)
-        seen[tensor.name] = number + 1
+    for tensor in contents.tensors:
+        number = counts.get(tensor.name, 0)
+        counts[tensor.name] = number + 1
         changes: dict[str, object] = {}
         if number:
             changes["name"] = f"{tensor.name} ({number + 1})"
         if not tensor.is_optimizer and is_optimizer_name(tensor.name):
             changes["is_optimizer"] = True
         named.append(replace(tensor, **changes) if changes else tensor)  # type: ignore[arg-type]
-    inside.tensors = named
-    return inside
+    contents.tensors = named
+    return contents

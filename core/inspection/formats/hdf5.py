@@ -47,14 +47,14 @@ def open_keras(file: File) -> CheckpointContents:
     info = archive.members[name]
     if info.compress_type == 0:
         window = archive.window(name)
-        inside = open_hdf5(window)
+        contents = open_hdf5(window)
     else:
-        inside = _hdf5(io.BytesIO(archive.read(name, _UNPACKED_LIMIT)), None, file.name)
-    inside.format = "keras"
+        contents = _hdf5(io.BytesIO(archive.read(name, _UNPACKED_LIMIT)), None, file.name)
+    contents.format = "keras"
     for about in ("metadata.json", "config.json"):
         if about in archive.members:
-            _tell_json(inside, archive.read(about, 16 * 2**20))
-    return inside
+            _tell_json(contents, archive.read(about, 16 * 2**20))
+    return contents
 
 
 def open_hdf5(file: File) -> CheckpointContents:
@@ -62,15 +62,15 @@ def open_hdf5(file: File) -> CheckpointContents:
     return _hdf5(file.stream(), file, file.name)
 
 
-def _tell_json(inside: CheckpointContents, data: bytes) -> None:
+def _tell_json(contents: CheckpointContents, data: bytes) -> None:
     try:
         about = json.loads(data)
     except (ValueError, RecursionError):
-        inside.note("Its description is no JSON.")
+        contents.note("Its description is no JSON.")
         return
     for key in ("keras_version", "date_saved", "class_name", "registered_name"):
         if isinstance(about, dict) and isinstance(about.get(key), str):
-            inside.tell(key, about[key])
+            contents.tell(key, about[key])
 
 
 def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) -> CheckpointContents:
@@ -78,35 +78,35 @@ def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) 
         import pyfive
     except ImportError as error:  # pragma: no cover (a dependency of the server)
         raise Unreadable("HDF5 files need the package pyfive, which is not installed.") from error
-    inside = CheckpointContents("keras")
+    contents = CheckpointContents("keras")
     try:
         top = pyfive.File(stream)
         for key in _SHOWN_ATTRIBUTES:
             value = top.attrs.get(key)
             if isinstance(value, bytes | str):
-                inside.tell(key, value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+                contents.tell(key, value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
         groups: list[tuple[Any, str, int]] = [(top, "", 0)]
-        seen = 0
+        group_count = 0
         while groups:
             group, path, depth = groups.pop()
             for key in sorted(group):
-                seen += 1
-                _check_bounds(seen, depth, name)
+                group_count += 1
+                _check_bounds(group_count, depth, name)
                 below = f"{path}/{key}" if path else key
                 entry = group.get_lazy_view(key)
                 if isinstance(entry, pyfive.Dataset):
-                    _add(inside, entry, clip(below, NAME_LIMIT), file, name)
+                    _add(contents, entry, clip(below, NAME_LIMIT), file, name)
                 elif isinstance(entry, pyfive.Group):
                     groups.append((entry, below, depth + 1))
     except (Unreadable, MemoryError):
         raise
     except Exception as error:  # damaged input raises any exception
         raise Unreadable(f"{name} is damaged, or HDF5 of a kind that is not read here ({_words(error)}).") from error
-    return inside
+    return contents
 
 
-def _check_bounds(seen: int, depth: int, name: str) -> None:
-    if seen > _GROUP_LIMIT or depth > _DEPTH_LIMIT:
+def _check_bounds(group_count: int, depth: int, name: str) -> None:
+    if group_count > _GROUP_LIMIT or depth > _DEPTH_LIMIT:
         raise Unreadable(f"{name} is nested in itself, or has too many groups.")
 
 
@@ -114,37 +114,37 @@ def _words(error: BaseException) -> str:
     return clip(str(error) or type(error).__name__, 200)
 
 
-def _add(inside: CheckpointContents, dataset: Any, name: str, file: File | None, file_name: str) -> None:
+def _add(contents: CheckpointContents, dataset: Any, name: str, file: File | None, file_name: str) -> None:
     shape = tuple(int(size) for size in dataset.shape or ())
     about: dict[str, Any] = {"shape": shape, "file": file_name, "is_optimizer": is_optimizer_name(name)}
     kind = dataset.dtype
     dtype = getattr(kind, "name", str(kind))
     if dtype not in ITEM_BYTES:
         if not shape:
-            inside.tell(name, f"a value of {clip(dtype, 50)}")
+            contents.tell(name, f"a value of {clip(dtype, 50)}")
         else:
-            inside.add(Tensor(name, **about, dtype=clip(dtype, 50), note="Its elements are no numbers."))
+            contents.add(Tensor(name, **about, dtype=clip(dtype, 50), note="Its elements are no numbers."))
         return
     about |= {"dtype": dtype, "is_big_endian": kind.byteorder == ">"}
     tensor = Tensor(name, **about)
     try:
         data = _data(dataset, tensor, file)
     except Unreadable as error:
-        inside.add(Tensor(name, **about, note=error.sentence))
+        contents.add(Tensor(name, **about, note=error.sentence))
         return
     # The library decodes to this machine's byte order.
     about["is_big_endian"] = about["is_big_endian"] and not isinstance(data, _Chunked)
-    inside.add(Tensor(name, **about, data=data))
+    contents.add(Tensor(name, **about, data=data))
 
 
 def _data(dataset: Any, tensor: Tensor, file: File | None) -> ElementSource:
     size = tensor.size_bytes or 0
     match dataset.id.layout_class:
         case 0:
-            held = bytes(dataset.id._data)  # noqa: SLF001 (the public API copies to an array)
-            if len(held) < size:
+            content = bytes(dataset.id._data)  # noqa: SLF001 (the public API copies to an array)
+            if len(content) < size:
                 raise Unreadable("Its bytes do not fit its shape; the file is damaged.")
-            return Inline(held[:size])
+            return Inline(content[:size])
         case 1:
             offset = int(dataset.id.data_offset)
             if offset == _UNDEFINED or size == 0:

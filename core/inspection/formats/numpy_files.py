@@ -22,23 +22,23 @@ _DESCRIPTION: Final = re.compile(r"^([<>|=])([a-zA-Z]\d+)$")
 
 def open_npy(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
-    inside = CheckpointContents("numpy")
+    contents = CheckpointContents("numpy")
     head = file.read(0, min(file.size, _HEADER_LIMIT + 12))
-    inside.add(
+    contents.add(
         _array(
             "array", head, file.name, lambda skip, length: StoredBytes(file.part(skip, length), 0, length), file.size
         )
     )
-    return inside
+    return contents
 
 
 def open_npz(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
     archive = Zip(file)
-    inside = CheckpointContents("numpy")
+    contents = CheckpointContents("numpy")
     for member, info in archive.members.items():
         if not member.endswith(".npy"):
-            inside.note(f"{clip(member, 100)} in it is no array.")
+            contents.note(f"{clip(member, 100)} in it is no array.")
             continue
         with archive.open(member) as opened:
             head = archive.unpack(opened, min(info.file_size, 12), member)
@@ -48,8 +48,8 @@ def open_npz(file: File) -> CheckpointContents:
         def place(skip: int, length: int, member: str = member) -> Any:
             return archive.data(member, skip, length)
 
-        inside.add(_array(name, head, file.name, place, info.file_size))
-    return inside
+        contents.add(_array(name, head, file.name, place, info.file_size))
+    return contents
 
 
 def _header_bytes(head: bytes) -> int:

@@ -37,20 +37,20 @@ def open_shards(folder: Folder, names: list[str]) -> CheckpointContents:
     if len(names) != count:
         raise Unreadable(f"{len(names)} of {count} shards are there; the checkpoint is incomplete.")
     opened = [read_tree(folder.file(name)) for name in names]
-    shards = [{tensor.name: tensor for tensor in inside.tensors} for _, inside in opened]
+    shards = [{tensor.name: tensor for tensor in contents.tensors} for _, contents in opened]
     tree = opened[0][0]
     members, sizes = _members(tree)
-    inside = CheckpointContents("shards")
-    inside.tell("version", opened[0][1].values.get("version"))
-    inside.tell("shards", count)
-    inside.tell("optimizer", opened[0][1].values.get("signature.optimizer"))
+    contents = CheckpointContents("shards")
+    contents.tell("version", opened[0][1].values.get("version"))
+    contents.tell("shards", count)
+    contents.tell("optimizer", opened[0][1].values.get("signature.optimizer"))
     for member in members:
         prefix = f"tables.{member.name}" if member.slab < 0 else f"slabs.{member.slab}"
         for path in [f"{prefix}.0", *(name for name in shards[0] if name.startswith(f"{prefix}.1."))]:
             state = path.removeprefix(f"{prefix}.1.") if path != f"{prefix}.0" else ""
             name = f"optimizer.{member.name}.{state}" if state else member.name
-            inside.add(_tensor(member, clip(name, NAME_LIMIT), path, shards, sizes, is_optimizer=bool(state)))
-    return inside
+            contents.add(_tensor(member, clip(name, NAME_LIMIT), path, shards, sizes, is_optimizer=bool(state)))
+    return contents
 
 
 def _members(tree: Any) -> tuple[list[_Member], list[int]]:

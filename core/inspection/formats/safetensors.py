@@ -41,14 +41,14 @@ def open_safetensors(file: File) -> CheckpointContents:
         raise Unreadable(f"{file.name} is damaged: its header is no JSON.") from error
     if not isinstance(header, dict):
         raise Unreadable(f"{file.name} is damaged: its header is no JSON object.")
-    inside = CheckpointContents("safetensors")
+    contents = CheckpointContents("safetensors")
     about = header.pop("__metadata__", None)
     for key, value in about.items() if isinstance(about, dict) else ():
-        inside.tell(f"metadata.{key}", str(value))
+        contents.tell(f"metadata.{key}", str(value))
     begin = 8 + header_bytes
     for name, entry in header.items():
-        inside.add(_tensor(file, begin, name, entry))
-    return inside
+        contents.add(_tensor(file, begin, name, entry))
+    return contents
 
 
 def _tensor(file: File, begin: int, name: str, entry: Any) -> Tensor:

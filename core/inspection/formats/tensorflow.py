@@ -42,7 +42,7 @@ _DTYPES: Final = {
 def open_tensorflow(folder: Folder, prefix: str) -> CheckpointContents:
     """The checkpoint whose files are ``<prefix>.index`` and ``<prefix>.data-…``. Raises ``Unreadable``."""
     index = folder.file(f"{prefix}.index")
-    inside = CheckpointContents("tensorflow")
+    contents = CheckpointContents("tensorflow")
     shards = 0
     is_big = False
     files: dict[str, File | None] = {}
@@ -57,10 +57,10 @@ def open_tensorflow(folder: Folder, prefix: str) -> CheckpointContents:
         name = key.decode("utf-8", "replace")
         if name == "_CHECKPOINTABLE_OBJECT_GRAPH":
             continue
-        inside.add(_tensor(folder, prefix, name, value, shards=shards, is_big=is_big, files=files))
+        contents.add(_tensor(folder, prefix, name, value, shards=shards, is_big=is_big, files=files))
     if not 0 < shards <= 100_000:
         raise Unreadable(f"{index.name} is damaged: it states no number of shards.")
-    return inside
+    return contents
 
 
 def _tensor(

@@ -34,7 +34,7 @@ MAGIC: Final = 0x1950A86A20F9469CFC6C
 _STEP_LIMIT: Final = 500_000
 _DEPTH_LIMIT: Final = 200
 # The largest part of a storage that is reordered in memory.
-_HELD_BYTES: Final = 64 * 2**20
+_BUFFER_BYTES: Final = 64 * 2**20
 _STORAGES: Final = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -136,19 +136,19 @@ def _open_legacy(file: File) -> tuple[Any, CheckpointContents]:
         return Storage(key, dtype, length, lambda offset, size: _Later(places, key, offset, size), file.name, is_big)
 
     places: dict[str, File] = {}
-    inside = Walk("torch", storage).run(tree)
+    contents = Walk("torch", storage).run(tree)
     at = begin
     for key in keys:
         length = counts.get(key, 0) * ITEM_BYTES.get(kinds.get(key) or "uint8", 1)
         if at + 8 + length > file.size:
-            inside.note(f"{file.name} is cut short: its last tensors are missing.")
+            contents.note(f"{file.name} is cut short: its last tensors are missing.")
             break
         if int.from_bytes(file.read(at, 8), "little", signed=False) != counts.get(key, 0):
-            inside.note(f"{file.name} is damaged: a tensor is not where it should be.")
+            contents.note(f"{file.name} is damaged: a tensor is not where it should be.")
             break
         places[key] = file.part(at + 8, length)
         at += 8 + length
-    return tree, inside
+    return tree, contents
 
 
 def _is_magic(stream: PickleStream) -> bool:
@@ -176,7 +176,7 @@ class Walk:
     """From a tree of symbols to named tensors."""
 
     def __init__(self, form: str, storage: Callable[[str, str, int], Storage]) -> None:
-        self.inside = CheckpointContents(form)
+        self.contents = CheckpointContents(form)
         self._storage = storage
         self._storages: dict[str, Storage] = {}
         self._steps = 0
@@ -186,11 +186,11 @@ class Walk:
     def run(self, tree: Any) -> CheckpointContents:
         self._walk(tree, (), is_optimizer=False)
         if self._has_classes:
-            self.inside.note(
+            self.contents.note(
                 "It holds objects of Python classes, whose tensors are shown by the names of their attributes; "
                 "loading it needs weights_only=False, which runs code of the file."
             )
-        return self.inside
+        return self.contents
 
     def _walk(self, node: Any, path: tuple[str, ...], *, is_optimizer: bool) -> None:
         self._steps += 1
@@ -198,7 +198,7 @@ class Walk:
             raise Unreadable("It is nested in itself too often to be listed.")
         if isinstance(node, str | int | float | bool | None):
             if path:
-                self.inside.tell(".".join(path), node)
+                self.contents.tell(".".join(path), node)
             return
         if isinstance(node, bytes | GlobalName | PersistentId) or not isinstance(
             node, UnmadeCall | Pairs | list | tuple
@@ -231,7 +231,7 @@ class Walk:
     def _walk_made(self, node: UnmadeCall, path: tuple[str, ...], *, is_optimizer: bool) -> None:
         tensor = self._tensor(node, ".".join(path) or "tensor", is_optimizer=is_optimizer)
         if tensor is not None:
-            self.inside.add(tensor)
+            self.contents.add(tensor)
             return
         parts = [part for part in (node.state, node.pairs, node.items) if part is not None]
         if node.kind not in _PLAIN:
@@ -268,7 +268,7 @@ class Walk:
                         is_optimizer=is_optimizer,
                     )
                 case "_rebuild_sparse_tensor":
-                    self.inside.note(
+                    self.contents.note(
                         "It holds sparse tensors; their indices and values are shown as tensors of their own."
                     )
                     return None
@@ -303,7 +303,7 @@ class Walk:
             return Tensor(**about, data=Inline(b""))
         if is_dense:
             return Tensor(**about, data=storage.data(offset * item, extent * item))
-        if extent == prod(shape) and extent * item > _HELD_BYTES:  # a transposed storage
+        if extent == prod(shape) and extent * item > _BUFFER_BYTES:  # a transposed storage
             return Tensor(**about, data=storage.data(offset * item, extent * item), is_ordered=False)
         return Tensor(
             **about,
@@ -379,14 +379,14 @@ class _Strided:
         import numpy as np
         from numpy.lib.stride_tricks import as_strided
 
-        if self.extent * self.item_bytes > _HELD_BYTES:
+        if self.extent * self.item_bytes > _BUFFER_BYTES:
             raise Unreadable("It is a view whose elements lie apart in the file, too large to be put in order here.")
-        held = np.frombuffer(b"".join(self.source.chunks()), dtype=np.dtype(f"V{self.item_bytes}"))
+        elements = np.frombuffer(b"".join(self.source.chunks()), dtype=np.dtype(f"V{self.item_bytes}"))
         if prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride) > self.extent:
             raise Unreadable("It is a view that shows the same elements in several places.")
         axes = [(size, stride) for size, stride in zip(self.shape, self.strides, strict=True) if stride or size == 1]
         shape = tuple(size for size, _ in axes)
-        view = as_strided(held, shape, tuple(stride * self.item_bytes for _, stride in axes), writeable=False)
+        view = as_strided(elements, shape, tuple(stride * self.item_bytes for _, stride in axes), writeable=False)
         flat = view.reshape(-1).tobytes()
         for at in range(0, len(flat), CHUNK_BYTES):
             yield flat[at : at + CHUNK_BYTES]

@@ -47,36 +47,36 @@ def open_xgboost(file: File) -> CheckpointContents:
 
 def _inside(model: Any) -> CheckpointContents:
     learner = model["learner"]
-    inside = CheckpointContents("xgboost")
-    inside.tell("version", ".".join(str(part) for part in model.get("version", ())))
+    contents = CheckpointContents("xgboost")
+    contents.tell("version", ".".join(str(part) for part in model.get("version", ())))
     parameters = learner.get("learner_model_param", {})
     for key in ("num_feature", "num_class", "num_target", "base_score"):
         if key in parameters:
-            inside.tell(key, parameters[key])
-    inside.tell("objective", learner.get("objective", {}).get("name"))
+            contents.tell(key, parameters[key])
+    contents.tell("objective", learner.get("objective", {}).get("name"))
     names = learner.get("feature_names") or []
     if names:
-        inside.tell("feature_names", ", ".join(str(name) for name in names))
+        contents.tell("feature_names", ", ".join(str(name) for name in names))
     for key, value in learner.get("attributes", {}).items():
-        inside.tell(f"attributes.{key}", value)
+        contents.tell(f"attributes.{key}", value)
     booster = learner["gradient_booster"]
-    inside.tell("booster", booster.get("name"))
+    contents.tell("booster", booster.get("name"))
     booster = booster.get("gbtree", booster)  # dart wraps one
-    held = booster["model"]
-    if "weights" in held:  # gblinear
-        _add(inside, "weights", "float32", held["weights"])
-        return inside
-    trees = held["trees"]
-    inside.tell("trees", len(trees))
-    inside.tell("nodes", sum(len(tree["left_children"]) for tree in trees))
+    content = booster["model"]
+    if "weights" in content:  # gblinear
+        _add(contents, "weights", "float32", content["weights"])
+        return contents
+    trees = content["trees"]
+    contents.tell("trees", len(trees))
+    contents.tell("nodes", sum(len(tree["left_children"]) for tree in trees))
     for name, dtype in _ARRAYS.items():
-        _add(inside, name, dtype, [value for tree in trees for value in tree.get(name, ())])
-    return inside
+        _add(contents, name, dtype, [value for tree in trees for value in tree.get(name, ())])
+    return contents
 
 
-def _add(inside: CheckpointContents, name: str, dtype: str, values: Any) -> None:
+def _add(contents: CheckpointContents, name: str, dtype: str, values: Any) -> None:
     data = struct.pack(f"<{len(values)}{_FORMS[dtype]}", *values)
-    inside.add(Tensor(name, (len(values),), dtype, data=Inline(data)))
+    contents.add(Tensor(name, (len(values),), dtype, data=Inline(data)))
 
 
 class _Ubjson:

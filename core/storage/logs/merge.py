@@ -198,7 +198,7 @@ class LogMerge:
         return self._selection.since is None or key >= self._selection.since
 
     @property
-    def has_more(self) -> bool:
+    def is_truncated(self) -> bool:
         """True if ``step`` stopped at its limits: call it again."""
         return self._has_more
 

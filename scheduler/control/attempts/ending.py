@@ -156,8 +156,8 @@ def _end_after_failure(
     elif not is_retryable(verdict, before, has_progressed=progressed and not is_stuck):
         event = JobEvent.FAIL
         if not verdict.is_hopeless:
-            came = f"at step {last_step}" if is_stuck else "without progress"
-            sentence += f" It ended the same way twice in a row {came}, so it is not started a third time."
+            place = f"at step {last_step}" if is_stuck else "without progress"
+            sentence += f" It ended the same way twice in a row {place}, so it is not started a third time."
     elif is_platform and streak > PLATFORM_STREAK_LIMIT:
         event = JobEvent.FAIL
         sentence += f" This happened {streak} times in a row; ask the administrator to look at the nodes."
@@ -167,14 +167,14 @@ def _end_after_failure(
             sentence += f" It was restarted {limit} {'time' if limit == 1 else 'times'} already (max_restarts)."
     elif snapshot.job.wanted is DesiredState.PAUSE:
         event = JobEvent.PAUSE
-    who = culprit.who.rpartition("-") if culprit is not None else None
+    role, _, index = culprit.replica.rpartition("-") if culprit is not None else ("", "", "")
     return AttemptEnd(
         event,
         verdict.kind,
         sentence,
         exit_code=culprit.exit_code if culprit is not None else None,
-        role=who[0] if who else None,
-        index=int(who[2]) if who else None,
+        role=role or None,
+        index=int(index) if index else None,
         is_counted=event is JobEvent.REQUEUE and not is_platform,
         signature=verdict.signature,
         has_progressed=progressed,

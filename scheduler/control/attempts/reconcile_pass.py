@@ -37,7 +37,7 @@ from scheduler.control.attempts.launching.commands import (
 )
 from scheduler.control.attempts.launching.environment import attempt_context, environment_note
 from scheduler.control.attempts.launching.replica_orders import OrderContext, addresses_of, check_paths
-from scheduler.control.attempts.launching.resume import ResumeSources, find_resume_path, given_path, load_sources
+from scheduler.control.attempts.launching.resume import ResumeSources, explicit_path, find_resume_path, load_sources
 from scheduler.control.attempts.launching.startup_status import STARTUP_QUIET_TIME, startup_status, write_startup_status
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult, fingerprint
 from scheduler.control.attempts.spool_drain import delete_spool, drain_spool
@@ -78,9 +78,9 @@ class ReconcilePass:
         try:
             if attempt.state is AttemptState.PLACED and is_wanted and not is_stuck:
                 yield from self._prepare()
-            seen = self._observe()
-            decision = decide_attempt(self._snapshot(seen))
-            result = yield from self._apply(decision, seen)
+            observations = self._observe()
+            decision = decide_attempt(self._snapshot(observations))
+            result = yield from self._apply(decision, observations)
         except ExecutorTryAgain as away:
             return (yield from self._retry_later(away.sentence, away.retry_after_s))
         except ExecutorRefused as refused:
@@ -130,7 +130,7 @@ class ReconcilePass:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError as error:
             raise ExecutorRefused(f"output: {error.sentence}") from error
-        return find_resume_path(job, sources) if self.rows.attempt.number > 1 else given_path(job, sources)
+        return find_resume_path(job, sources) if self.rows.attempt.number > 1 else explicit_path(job, sources)
 
     # Applying the decision
 
@@ -139,21 +139,21 @@ class ReconcilePass:
         behind another process.
         """
         attempt_id = self.rows.attempt.id
-        seen = self.control.executor.observe(attempt_id)
-        shown = {(o.key.role, o.key.index, o.key.generation) for o in seen}
+        observations = self.control.executor.observe(attempt_id)
+        shown = {(o.key.role, o.key.index, o.key.generation) for o in observations}
         live = (m for m in self.rows.members if not m.is_over and m.state is not ReplicaState.PENDING)
         if all((m.role, m.index, m.generation) in shown for m in live):
-            return seen
+            return observations
         return self.control.executor.observe(attempt_id, fresh=True)
 
-    def _snapshot(self, seen: Sequence[Observation]) -> AttemptSnapshot:
+    def _snapshot(self, observations: Sequence[Observation]) -> AttemptSnapshot:
         rows = self.rows
         return AttemptSnapshot(
             now=self.control.clock(),
             job=rows.job,
             attempt=rows.attempt,
             members=rows.members,
-            observed={(o.key.role, o.key.index): o for o in seen},
+            observed={(o.key.role, o.key.index): o for o in observations},
             lost_nodes=rows.lost_nodes,
             previous=rows.previous,
             has_checkpoint=rows.has_checkpoint,
@@ -165,7 +165,7 @@ class ReconcilePass:
                 if (m.id, m.generation) in self.cache.refused_joins
             },
             user_request=rows.user_request,
-            can_change_worlds=self.control.can_change_worlds and all(map(_supports_worlds, seen)),
+            can_change_worlds=self.control.can_change_worlds and all(map(_supports_worlds, observations)),
             joining_since=self._joining_since(),
         )
 
@@ -178,7 +178,7 @@ class ReconcilePass:
         self.cache.joining = {(m.id, m.generation): known.get((m.id, m.generation), self.began) for m in joining}
         return {name: since for (name, _), since in self.cache.joining.items()}
 
-    def _apply(self, decision: Decision, seen: Sequence[Observation]) -> Effects[ReconcileResult]:
+    def _apply(self, decision: Decision, observations: Sequence[Observation]) -> Effects[ReconcileResult]:
         if decision.has_writes:
             layout = None if decision.world is None else (yield from self._new_world(decision.world))
             resume_from = (yield from self._newest_checkpoint()) if self._restarts_processes(decision) else None
@@ -198,17 +198,17 @@ class ReconcilePass:
                 return ReconcileResult(ReconcileOutcome.REQUEUE)
         if decision.end is not None:
             is_over = yield from self._end(decision.end)
-            return ReconcileResult(ReconcileOutcome.GONE if is_over else ReconcileOutcome.REQUEUE)
-        yield from self._write_startup_status(decision, seen)
+            return ReconcileResult(ReconcileOutcome.ENDED if is_over else ReconcileOutcome.REQUEUE)
+        yield from self._write_startup_status(decision, observations)
         commands = ExecutorCommands(self.control, self.rows, self.cache)
         commands.stop(decision.stops)
         commands.update_world(decision.world_updates)
-        commands.discard(decision.discards, seen)
-        is_created = yield from self._create(decision.creates, seen)
+        commands.discard(decision.discards, observations)
+        is_created = yield from self._create(decision.creates, observations)
         result = ReconcileResult(
             ReconcileOutcome.REQUEUE if decision.has_writes or is_created else ReconcileOutcome.IN_SYNC,
             None if decision.has_writes or is_created else decision.recheck_at,
-            fingerprint(seen),
+            fingerprint(observations),
             self._is_changing(decision),
         )
         if is_created and not decision.has_writes:
@@ -221,13 +221,13 @@ class ReconcilePass:
             )
         return result
 
-    def _write_startup_status(self, decision: Decision, seen: Sequence[Observation]) -> Effects[None]:
+    def _write_startup_status(self, decision: Decision, observations: Sequence[Observation]) -> Effects[None]:
         """Once per reason: this process caches what it wrote, and another process compares with the row."""
         attempt, job = self.rows.attempt, self.rows.job
         is_starting = job.state is JobState.STARTING and not decision.is_running and not (attempt.stop or decision.stop)
         if not is_starting or self.began - attempt.created_at < STARTUP_QUIET_TIME:
             return
-        sentence = startup_status(self.rows.members, seen)
+        sentence = startup_status(self.rows.members, observations)
         if sentence and sentence != self.cache.startup_status:
             rows, now = self.rows, self.control.clock()
             yield RunWrite(lambda session: write_startup_status(session, rows, sentence, now))
@@ -235,11 +235,14 @@ class ReconcilePass:
 
     def _after_creation(self, result: ReconcileResult) -> ReconcileResult:
         """Another pass only if there is something to write: mostly the engine has just begun, and will push changes."""
-        seen = self.control.executor.observe(self.rows.attempt.id)
-        if any(observation.phase is not Phase.PENDING for observation in seen):
+        observations = self.control.executor.observe(self.rows.attempt.id)
+        if any(observation.phase is not Phase.PENDING for observation in observations):
             return result
         return ReconcileResult(
-            ReconcileOutcome.IN_SYNC, self.control.clock() + _RECHECK_AFTER_CREATE, fingerprint(seen), is_changing=True
+            ReconcileOutcome.IN_SYNC,
+            self.control.clock() + _RECHECK_AFTER_CREATE,
+            fingerprint(observations),
+            is_changing=True,
         )
 
     def _is_changing(self, decision: Decision) -> bool:
@@ -297,7 +300,7 @@ class ReconcilePass:
         sources = yield RunRead(lambda session: load_sources(session, job))
         return find_resume_path(job, sources)
 
-    def _create(self, members: Sequence[GangMember], seen: Sequence[Observation]) -> Effects[bool]:
+    def _create(self, members: Sequence[GangMember], observations: Sequence[Observation]) -> Effects[bool]:
         """Create missing replicas; true when the executor took any. The detail of the others says why not."""
         if not members:
             return False
@@ -313,7 +316,7 @@ class ReconcilePass:
             self.cache.refused_joins |= {(member.id, member.generation): no.sentence for member in members}
             return True
         # Running replicas show whether their program goes from world to world without a restart.
-        order_context = replace(order_context, joins_warm=any(o.facts.get("keeps_processes") for o in seen))
+        order_context = replace(order_context, joins_warm=any(o.facts.get("keeps_processes") for o in observations))
         size = batch_size(self.control)
         for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:
@@ -383,6 +386,6 @@ class ReconcilePass:
             log.info("attempt.stopping", attempt=attempt, job=job, cause=decision.stop.cause.value)
 
 
-def _supports_worlds(seen: Observation) -> bool:
+def _supports_worlds(observation: Observation) -> bool:
     """Whether the replica would receive a new world: not if it was started before the driver could send any."""
-    return seen.phase is not Phase.RUNNING or "world" in seen.facts
+    return observation.phase is not Phase.RUNNING or "world" in observation.facts

@@ -21,7 +21,7 @@ class ReconcileOutcome(Enum):
     IN_SYNC = auto()  # rows and executor agree for now
     REQUEUE = auto()  # there is more to do; reconcile again at ``recheck_at``
     BUSY = auto()  # another process holds the attempt's lease
-    GONE = auto()  # it has ended, or there is no such attempt
+    ENDED = auto()  # it has ended, or there is no such attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class ReconcilerCache:
     volume_away_since: datetime | None = None  # the output's volume, when the end was to be written
 
 
-def fingerprint(seen: Sequence[Observation]) -> Fingerprint:
-    """The part of ``seen`` that matters to a decision."""
-    return frozenset((o.key.role, o.key.index, o.key.generation, _stage(o), o.detail) for o in seen)
+def fingerprint(observations: Sequence[Observation]) -> Fingerprint:
+    """The part of ``observations`` that matters to a decision."""
+    return frozenset((o.key.role, o.key.index, o.key.generation, _stage(o), o.detail) for o in observations)
 
 
-def _stage(seen: Observation) -> str:
+def _stage(observation: Observation) -> str:
     """Its phase, with its world and whether it is ready to join."""
-    world = f" in world {seen.facts['world']}" if "world" in seen.facts else ""
-    return f"{seen.phase.value}{world}{' and ready' if seen.facts.get('is_ready') else ''}"
+    world = f" in world {observation.facts['world']}" if "world" in observation.facts else ""
+    return f"{observation.phase.value}{world}{' and ready' if observation.facts.get('is_ready') else ''}"

@@ -99,7 +99,7 @@ class Reconciler:
         if isinstance(result, IllegalTransition):
             # A bug: its analysis needs the job's history.
             result.history = self._history(attempt_id)
-        elif isinstance(result, ReconcileResult) and result.outcome is ReconcileOutcome.GONE:
+        elif isinstance(result, ReconcileResult) and result.outcome is ReconcileOutcome.ENDED:
             # The end was written by another process meanwhile.
             log_unkilled(self.control.executor, attempt_id)
 
@@ -121,7 +121,7 @@ class Reconciler:
                 rows = yield LoadAttempt(acquires_lease)
                 acquires_lease = False
                 if rows is None:
-                    result = ReconcileResult(ReconcileOutcome.GONE)
+                    result = ReconcileResult(ReconcileOutcome.ENDED)
                 else:
                     cache = self._caches.setdefault(attempt_id, ReconcilerCache())
                     result = yield from ReconcilePass(self.control, rows, cache).run()
@@ -133,7 +133,7 @@ class Reconciler:
                 continue
             if result.outcome is not ReconcileOutcome.REQUEUE or result.recheck_at is not None:
                 break
-        if result.outcome is ReconcileOutcome.GONE:
+        if result.outcome is ReconcileOutcome.ENDED:
             self._caches.pop(attempt_id, None)
         elif result.outcome is ReconcileOutcome.REQUEUE and result.recheck_at is None:
             return replace(result, recheck_at=self.control.clock())

@@ -18,7 +18,7 @@ from executors.base import Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, AttemptSnapshot, GangMember
 from scheduler.planning.phrases import all_of
 
-GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
+DEPARTED = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
 # A joining replica that cannot be created gives its place back after this time. The time is longer once the engine has
 # it, as it may pull an image and import for long (trainmaster_train.elastic waits as long for its world).
 CREATE_PATIENCE: Final = timedelta(minutes=10)
@@ -78,7 +78,7 @@ def next_world(
         return None
     by_name = {(m.role, m.index): m for m in members}
     inside = [by_name[r.role, r.index] for r in layout.replicas]
-    left = [m for m in inside if m.role != role or m.state not in GONE]
+    left = [m for m in inside if m.role != role or m.state not in DEPARTED]
     ready = [m for m in members if not is_in_world(snapshot, m) and not m.leave_reason and _is_ready(snapshot, m)]
     spec = snapshot.job.spec.roles[role]
     left, why = _release_leaving(left, role, (spec.min_replicas or 1) - len(ready), why)
@@ -106,8 +106,8 @@ def _release_leaving(
         return members, why
     sentences = dict.fromkeys(m.leave_reason for m in leavers)
     left = f"{_names(leavers)} {'gives its place' if len(leavers) == 1 else 'give their places'}: {' '.join(sentences)}"
-    gone = {m.id for m in leavers}
-    return [m for m in members if m.id not in gone], (*why, left)
+    leaver_ids = {m.id for m in leavers}
+    return [m for m in members if m.id not in leaver_ids], (*why, left)
 
 
 def members_to_update(snapshot: AttemptSnapshot, members: Iterable[GangMember]) -> tuple[GangMember, ...]:
@@ -117,14 +117,14 @@ def members_to_update(snapshot: AttemptSnapshot, members: Iterable[GangMember]) 
         return ()
     late = []
     for member in members:
-        seen = snapshot.observed.get((member.role, member.index))
+        observation = snapshot.observed.get((member.role, member.index))
         if (
             not member.is_over
             and is_in_world(snapshot, member)
-            and seen is not None
-            and seen.phase in (Phase.PENDING, Phase.RUNNING)
-            and seen.key.generation == member.generation
-            and int(seen.facts.get("world", attempt.world)) < attempt.world
+            and observation is not None
+            and observation.phase in (Phase.PENDING, Phase.RUNNING)
+            and observation.key.generation == member.generation
+            and int(observation.facts.get("world", attempt.world)) < attempt.world
         ):
             late.append(member)
     return tuple(sorted(late, key=lambda m: m.state is not ReplicaState.RUNNING))
@@ -163,7 +163,7 @@ def outside_world(
         m
         for m in members
         if m.role == role
-        and m.state in GONE
+        and m.state in DEPARTED
         and m.id not in stays
         and (change is not None or not is_in_world(snapshot, m))
     )
@@ -175,8 +175,8 @@ def remnants(
     """Replicas in no world any more that the engine still shows: they must end, and never come back."""
     found = []
     for member in outside_world(snapshot, members, change):
-        seen = snapshot.observed.get((member.role, member.index))
-        if seen is not None and seen.key.generation == member.generation:
+        observation = snapshot.observed.get((member.role, member.index))
+        if observation is not None and observation.key.generation == member.generation:
             found.append(member)
     return tuple(found)
 
@@ -202,12 +202,12 @@ def _was_refused(member: GangMember) -> bool:
 
 def _is_ready(snapshot: AttemptSnapshot, member: GangMember) -> bool:
     """Whether a joining replica is ready: it only waits for the next world."""
-    seen = snapshot.observed.get((member.role, member.index))
+    observation = snapshot.observed.get((member.role, member.index))
     return (
         member.state is ReplicaState.STARTING
-        and seen is not None
-        and seen.key.generation == member.generation
-        and bool(seen.facts.get("is_ready"))
+        and observation is not None
+        and observation.key.generation == member.generation
+        and bool(observation.facts.get("is_ready"))
     )
 
 

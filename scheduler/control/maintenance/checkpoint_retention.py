@@ -70,9 +70,9 @@ def _apply(control: ControlContext, job_id: str) -> int:
         candidates = _valued(session, job, rule, [candidate for candidate, _ in found])
         protected = pinned_paths(session, job) | used_paths(session, job)
     parts = {candidate.path: landed for candidate, landed in found}
-    gone = checkpoints_to_delete(rule, candidates, protected)
+    expired = checkpoints_to_delete(rule, candidates, protected)
     deleted = 0
-    for candidate in gone[:_MAX_DELETED]:
+    for candidate in expired[:_MAX_DELETED]:
         deleted += _delete(control, job_id, tree, parts[candidate.path])
     return deleted
 

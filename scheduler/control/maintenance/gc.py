@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db.bootstrap import ensure_database_id
-from core.db.engine import AnyRow, unit_of_work
+from core.db.engine import UntypedRow, unit_of_work
 from core.db.repositories import vertex_records
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics import writes
@@ -54,7 +54,7 @@ GC_LEASE: Final = "sweep"  # in the table of leases: older versions take the sam
 # Attempts that this database created and does not know any more were lost to a restored backup: an administrator may
 # still want to keep them.
 ORPHAN_GRACE: Final = timedelta(minutes=10)
-FORGOTTEN: Final = "orphans.forgotten"
+ORPHAN_DROPPED: Final = "orphans.forgotten"
 FOREIGN: Final = "orphans.foreign"
 _NAMES_IN_EVENT: Final = 10
 # Longer than any client retries a request.
@@ -89,7 +89,7 @@ def gc_executor(control: ControlContext) -> int:
                 known.add(name)
                 if ended_at is None:
                     live.add(name)
-    orphans = {name: whose for name, whose in in_engine.items() if name not in known}
+    orphans = {name: database for name, database in in_engine.items() if name not in known}
     overdue = _note_orphans(control, orphans, database_id)
     removed = 0
     for attempt_id in sorted((in_engine.keys() & known) - live | overdue):
@@ -116,12 +116,12 @@ def _note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], dat
     with unit_of_work(control.sessions, read_only=True) as session:
         known = {row.attempt_id: row for row in session.scalars(select(Orphan))}
     now = control.clock()
-    gone = sorted(known.keys() - orphans.keys())
+    removed = sorted(known.keys() - orphans.keys())
     fresh = sorted(orphans.keys() - known.keys())[:BATCH_SIZE]
-    if gone or fresh:
+    if removed or fresh:
         with unit_of_work(control.sessions) as session:
-            for begin in range(0, len(gone), BATCH_SIZE):
-                session.execute(delete(Orphan).where(Orphan.attempt_id.in_(gone[begin : begin + BATCH_SIZE])))
+            for begin in range(0, len(removed), BATCH_SIZE):
+                session.execute(delete(Orphan).where(Orphan.attempt_id.in_(removed[begin : begin + BATCH_SIZE])))
             foreign = {name: orphans[name] not in ("", database_id) for name in fresh}
             rows = {
                 name: Orphan(attempt_id=name, database_id=orphans[name], is_foreign=foreign[name], found_at=now)
@@ -161,7 +161,7 @@ def _add_orphan_event(session: Session, names: Sequence[str], databases: Sequenc
             "database, or remove them by their label trainmaster/database."
         )
     else:
-        kind = FORGOTTEN
+        kind = ORPHAN_DROPPED
         reason = (
             f"The executor holds {count} that this database does not know any more, as after a backup was restored. "
             f"They are removed in {ORPHAN_GRACE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep them."
@@ -189,16 +189,16 @@ def gc_jobs(control: ControlContext) -> int:
     while True:
         with unit_of_work(control.sessions, read_only=True) as session:
             page = session.execute(query.where(Job.id > last_id)).all()
-        gone = [row for row in page if row.finished_at + timedelta(seconds=row.ttl) <= now]
-        if gone:
+        expired = [row for row in page if row.finished_at + timedelta(seconds=row.ttl) <= now]
+        if expired:
             with unit_of_work(control.sessions) as session:
-                deleted += sum(_delete_job(session, row, now) for row in gone)
+                deleted += sum(_delete_job(session, row, now) for row in expired)
         if len(page) < BATCH_SIZE:
             return deleted
         last_id = page[-1].id
 
 
-def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
+def _delete_job(session: Session, row: UntypedRow, now: datetime) -> bool:
     """False when it was deleted by another process meanwhile."""
     hit = session.execute(
         update(Job)
@@ -259,11 +259,11 @@ def gc_runs(control: ControlContext) -> int:
     """Delete the MLflow runs of deleted jobs; returns the number of rows. Names of models stay, as others may use
     them.
     """
-    gone = select(Job.id).where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
+    deleted = select(Job.id).where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
     dropped = 0
     for table in (MlflowModelVersion, MlflowModel, MlflowRun):
         with unit_of_work(control.sessions) as session:
-            result = session.execute(delete(table).where(table.job_id.in_(gone)))
+            result = session.execute(delete(table).where(table.job_id.in_(deleted)))
             dropped += result.rowcount  # type: ignore[attr-defined]
     return dropped
 

@@ -134,12 +134,12 @@ def _differs(executor: Executor, attempt_id: AttemptId, meant: _Running, now: da
     if meant.until is not None and meant.until <= now:
         return True
     try:
-        return not meant.members <= set(_seen_running(executor, attempt_id))
+        return not meant.members <= set(_running_replicas(executor, attempt_id))
     except ExecutorError:
         return False  # the engine is away: nothing is concluded from that
 
 
-def _seen_running(executor: Executor, attempt_id: AttemptId) -> Iterable[_Name]:
-    for seen in executor.observe(attempt_id):
-        if seen.phase is Phase.RUNNING:
-            yield seen.key.role, seen.key.index, seen.key.generation
+def _running_replicas(executor: Executor, attempt_id: AttemptId) -> Iterable[_Name]:
+    for observation in executor.observe(attempt_id):
+        if observation.phase is Phase.RUNNING:
+            yield observation.key.role, observation.key.index, observation.key.generation

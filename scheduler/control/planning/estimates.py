@@ -35,7 +35,7 @@ _IS_ENDLESS: Final = and_(
 )
 IS_ENDLESS: Final = _IS_ENDLESS.label("is_endless")
 # A job that lasts thirty years or more has no end worth waiting for.
-OUT_OF_SIGHT_S: Final = 1e9
+ENDLESS_S: Final = 1e9
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ def finite(estimate: Estimate | None) -> Estimate | None:
     """``estimate``, capped at a horizon of decades; ``None`` where it is no finite number of seconds."""
     if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
         return None
-    return capped(estimate, OUT_OF_SIGHT_S)
+    return capped(estimate, ENDLESS_S)
 
 
 def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:

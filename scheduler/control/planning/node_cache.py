@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Table, Text, case, cast, func, select
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnySelect
+from core.db.engine import UntypedSelect
 from core.db.repositories.nodes import add_part, is_holding, merged_labels, taken
 from core.db.tables import Attempt, Node, Replica
 from core.domain.ids import NodeId
@@ -27,7 +27,7 @@ _NOTHING: Final = Amounts()
 
 # The JSON columns as text: comparing them is much cheaper than parsing them.
 _nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
-_NODES: Final[AnySelect] = select(
+_NODES: Final[UntypedSelect] = select(
     _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned, _nodes.c.is_draining,
     _nodes.c.quarantined_at, _nodes.c.quarantined_until, cast(_nodes.c.quarantine, Text),
     cast(_nodes.c.suspicion, Text), cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text),
@@ -44,7 +44,7 @@ _WRITES: Final = case(
     ),
     else_=0,
 )
-_HOLDINGS: Final[AnySelect] = (
+_HOLDINGS: Final[UntypedSelect] = (
     select(
         _replicas.c.attempt_id, func.count(), func.sum(_replicas.c.generation), func.sum(_replicas.c.memory_bytes),
         func.max(_replicas.c.id), _WRITES,
@@ -78,20 +78,20 @@ class NodeCache:
     """What the last tick read. For one thread."""
 
     _views: dict[str, tuple[RawNode, Amounts, NodeSnapshot]] = field(default_factory=dict)
-    _held: dict[str, tuple[tuple[Any, ...], tuple[ReplicaHolding, ...]]] = field(default_factory=dict)
+    _holdings: dict[str, tuple[tuple[Any, ...], tuple[ReplicaHolding, ...]]] = field(default_factory=dict)
 
     def holders(self, session: Session) -> Mapping[str, tuple[ReplicaHolding, ...]]:
         """The replicas that hold resources, by attempt, in rank order."""
         found = {row[0]: tuple(row[1:]) for row in session.connection().execute(_HOLDINGS)}
-        known = self._held
-        self._held = {
+        known = self._holdings
+        self._holdings = {
             attempt: known[attempt] for attempt in found if attempt in known and known[attempt][0] == found[attempt]
         }
-        fresh = [attempt for attempt in found if attempt not in self._held]
+        fresh = [attempt for attempt in found if attempt not in self._holdings]
         for begin in range(0, len(fresh), _CHUNK):
             read = _read_holders(session, fresh[begin : begin + _CHUNK])
-            self._held |= {attempt: (found[attempt], tuple(held)) for attempt, held in read.items()}
-        return {attempt: held for attempt, (_, held) in self._held.items()}
+            self._holdings |= {attempt: (found[attempt], tuple(holdings)) for attempt, holdings in read.items()}
+        return {attempt: holdings for attempt, (_, holdings) in self._holdings.items()}
 
     def nodes(self, session: Session, used: Mapping[str, Amounts]) -> tuple[NodeSnapshot, ...]:
         """All nodes, with what is free of them where ``used`` is taken."""

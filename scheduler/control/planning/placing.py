@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, Table, insert, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.events import append_events, event_row
 from core.db.repositories.nodes import is_holding, usage
 from core.db.tables import Attempt, Job, Node, Replica
@@ -168,13 +168,13 @@ def _move_jobs(session: Session, gangs: Sequence[_PlacedGang], now: datetime) ->
     """The jobs that have not changed since the plan and start now: id -> (number of attempts, project)."""
     if not gangs:
         return {}
-    seen = [(placed.order.start.job_id, placed.order.generation) for placed in gangs]
+    generations = [(placed.order.start.job_id, placed.order.generation) for placed in gangs]
     rows = session.execute(
         update(Job)
         .where(
             Job.state == JobState.QUEUED.value,
             Job.desired_state == DesiredState.RUN.value,
-            tuple_(Job.id, Job.generation).in_(seen),
+            tuple_(Job.id, Job.generation).in_(generations),
         )
         .values(
             state=_MOVE.state.value,
@@ -275,7 +275,7 @@ def grow(
     return attempt_id
 
 
-def change_attempt(session: Session, *where: ColumnElement[bool], **values: object) -> AnyRow | None:
+def change_attempt(session: Session, *where: ColumnElement[bool], **values: object) -> UntypedRow | None:
     """Change the attempt, unless it is ending; its ``id`` and ``number``, or ``None`` where no such attempt matches."""
     return session.execute(
         update(Attempt)
@@ -337,11 +337,11 @@ def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapaci
         ).where(is_holding(), Replica.node.in_(names))
     ).all()  # fmt: skip
     used = usage(holders)
-    held: defaultdict[str, set[str]] = defaultdict(set)
+    used_devices: defaultdict[str, set[str]] = defaultdict(set)
     # (node, device) -> thousandths held; whole devices count as all
     parts: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row in holders:
-        held[row.node].update(row.gpus)
+        used_devices[row.node].update(row.gpus)
         for gpu in row.gpus:
             parts[row.node, gpu] += row.gpu_milli or WHOLE_GPU
     capacities: dict[str, _NodeCapacity] = {}
@@ -350,10 +350,10 @@ def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapaci
         gpus: defaultdict[str, list[str]] = defaultdict(list)
         shared: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for gpu in node.gpus:
-            names_of_it = [gpu["id"], *gpu.get("formerly", ())]
-            if held[node.name].isdisjoint(names_of_it):
+            device_names = [gpu["id"], *gpu.get("formerly", ())]
+            if used_devices[node.name].isdisjoint(device_names):
                 gpus[gpu["model"]].append(gpu["id"])
-            elif (left := WHOLE_GPU - sum(parts[node.name, name] for name in names_of_it)) > 0:
+            elif (left := WHOLE_GPU - sum(parts[node.name, name] for name in device_names)) > 0:
                 shared[gpu["model"]][gpu["id"]] = left
         # Where other programs use the engine as well, fewer may be free than there are ids: the engine picks them.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}

@@ -72,11 +72,11 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
         select(Project.id, Project.name, Project.weight, Project.quota).where(Project.deleted_at.is_(None))
     ).all()
     names = {row.id: row.name for row in projects}
-    held = planning.read_usage(session)
-    found = session.execute(select(User.id, User.name).where(User.id.in_({user for _, user in held if user})))
+    usages = planning.read_usage(session)
+    found = session.execute(select(User.id, User.name).where(User.id.in_({user for _, user in usages if user})))
     users = {row.id: row.name for row in found}
     past: dict[str, dict[str, float]] = {}
-    for (project_id, user_id), usage in held.items():
+    for (project_id, user_id), usage in usages.items():
         if user_id and user_id not in users:
             continue  # of a user who no longer exists: included in the project's own
         value = usage.value_at(now, policy.usage_half_life_s)
@@ -104,7 +104,7 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
     )  # fmt: skip
     ids = {row.name: row.id for row in projects}
     return PlannerSettings(
-        policy, tuple(accounts), bookings, held, ids, {name: user_id for user_id, name in users.items()}
+        policy, tuple(accounts), bookings, usages, ids, {name: user_id for user_id, name in users.items()}
     )
 
 
@@ -138,7 +138,7 @@ def changed_usage(
                 dues.append(before.at + _APART)
             else:
                 news[key] = before.change(share, snapshot.now, half_life_s)
-        elif not share and before.change(0.0, snapshot.now, half_life_s).is_nothing:
+        elif not share and before.change(0.0, snapshot.now, half_life_s).is_zero:
             news[key] = before.change(share, snapshot.now, half_life_s)
     return news, min(dues, default=None)
 

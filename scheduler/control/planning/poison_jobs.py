@@ -58,21 +58,21 @@ class PoisonJobFilter:
         for job in _without_replicas(_without(snapshot, poison)):
             log.warning("job.set_aside", job=job.job_id, error="it has no replicas")
             poison[job.job_id] = _PoisonJob(generations.get(job.job_id, 0), _NO_REPLICAS, snapshot.now)
-        seen = _without(snapshot, poison)
+        remaining = _without(snapshot, poison)
         try:
-            made = plan(seen)
+            made = plan(remaining)
         except Exception as error:
             log.exception("planner.failed")
-            for job_id in _bisect(seen, plan, error):
+            for job_id in _bisect(remaining, plan, error):
                 log.warning("job.set_aside", job=job_id, error=repr(error))
                 poison[job_id] = _PoisonJob(generations.get(job_id, 0), _reason(error), snapshot.now)
-            seen = _without(snapshot, poison)
-            made = plan(seen)
+            remaining = _without(snapshot, poison)
+            made = plan(remaining)
         self._poison = poison
         if not poison:
-            return FilteredPlan(seen, made)
+            return FilteredPlan(remaining, made)
         reasons = {job_id: job.reason for job_id, job in poison.items()}
-        return FilteredPlan(seen, replace(made, waits={**made.waits, **reasons}))
+        return FilteredPlan(remaining, replace(made, waits={**made.waits, **reasons}))
 
     def without_known(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> Snapshot:
         """``snapshot`` without known poison jobs, for a question that is cheaper than a plan."""

@@ -81,8 +81,8 @@ def preempt_for(
         StaleWrite: a job has changed since the plan saw it; nothing is written.
     """
     jobs = [item.job_id for item in claim.preempts] + [item.job_id for item in claim.shrinks]
-    theirs = [attempts.get(job_id) for job_id in jobs]
-    lock_attempts(session, {attempt_id for attempt_id in theirs if attempt_id is not None})
+    victims = [attempts.get(job_id) for job_id in jobs]
+    lock_attempts(session, {attempt_id for attempt_id in victims if attempt_id is not None})
     if claim.for_job is not None:
         _note_room_made(session, claim.for_job, generations.get(claim.for_job), now)
     found = [_preempt(session, item, attempts.get(item.job_id), grace, now) for item in claim.preempts]

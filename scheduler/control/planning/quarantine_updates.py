@@ -52,7 +52,7 @@ class QuarantineSchedule:
     """Knows when there is something to decide, so that a tick need not read all nodes. A new process decides once."""
 
     def __init__(self) -> None:
-        self._seen: tuple[Any, ...] | None = None
+        self._fingerprint: tuple[Any, ...] | None = None
         self._at: datetime | None = None
         self._next: datetime | None = None
         self._pending: tuple[tuple[Any, ...], datetime, datetime | None] | None = None
@@ -62,28 +62,28 @@ class QuarantineSchedule:
 
         It stays due until :meth:`note_done`: what was not committed has not been decided.
         """
-        failures = failures_seen(session)
+        failures = failures_fingerprint(session)
         marks = session.execute(_MARKS).all()
         if not failures[0] and not marks:
             return False
         policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
-        seen = (failures, policy, tuple(map(tuple, marks)))
+        fingerprint = (failures, policy, tuple(map(tuple, marks)))
         is_over = self._next is not None and now >= self._next
         # A suspicion also depends on other nodes; and no fact may be overlooked for good.
         patience = _AGAIN if any(row.is_suspected for row in marks) else _AT_LEAST
         is_late = self._at is None or now - self._at >= patience
-        if seen == self._seen and not is_over and not is_late:
+        if fingerprint == self._fingerprint and not is_over and not is_late:
             return False
-        self._pending = seen, now, next_change(session, now)
+        self._pending = fingerprint, now, next_change(session, now)
         return True
 
     def note_done(self) -> None:
         """The due decision is committed."""
         if self._pending is not None:
-            self._seen, self._at, self._next = self._pending
+            self._fingerprint, self._at, self._next = self._pending
 
 
-def failures_seen(session: Session) -> tuple[int, int | None, datetime | None]:
+def failures_fingerprint(session: Session) -> tuple[int, int | None, datetime | None]:
     """Changes whenever failures were written or removed: a tick must judge then. First their number.
 
     The newest id alone does not suffice: a lower one may be committed later, and SQLite reuses ids.

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.repositories.planning import UsageKey, user_shape_key
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
@@ -21,7 +21,7 @@ from core.domain.sharing.usage import DecayedUsage
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.planning.node_cache import NodeCache, RawNode, raw_nodes, usage_of
 from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
-from scheduler.control.planning.quarantine_updates import failures_seen, next_change
+from scheduler.control.planning.quarantine_updates import failures_fingerprint, next_change
 from scheduler.control.planning.running import (
     STOP_GRACE_S,
     late_after_limit,
@@ -115,9 +115,9 @@ class SnapshotCache:
 class InputsFingerprint(NamedTuple):
     """A few cheap numbers that change whenever a plan could. ``queue`` and the two after it: sums of rows."""
 
-    queue: AnyRow
-    live_attempts: AnyRow
-    holding_replicas: AnyRow
+    queue: UntypedRow
+    live_attempts: UntypedRow
+    holding_replicas: UntypedRow
     nodes: Sequence[RawNode]
     settings: tuple[Any, ...]
     failures: tuple[Any, ...]
@@ -133,7 +133,7 @@ def fingerprint(session: Session) -> InputsFingerprint:
     """
     queue, attempts, replicas = (session.connection().execute(query).one() for query in (_QUEUE, _LIVE, _HOLDING))
     return InputsFingerprint(
-        queue, attempts, replicas, raw_nodes(session), settings_fingerprint(session), failures_seen(session)
+        queue, attempts, replicas, raw_nodes(session), settings_fingerprint(session), failures_fingerprint(session)
     )
 
 

@@ -129,8 +129,8 @@ class QuestionAnswerer:
             oldest = "there is none at all" if record is None else f"the oldest is of {record:%Y-%m-%d %H:%M:%S} UTC"
             return _error("not_found", _NOT_LOGGED.format(oldest))
         planned = PoisonJobFilter().plan(record.snapshot, {}, plan)
-        seen = {job.job_id for job in record.snapshot.queued}
-        poison = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
+        planned_jobs = {job.job_id for job in record.snapshot.queued}
+        poison = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in planned_jobs}
         made = replace(planned.plan, waits={**planned.plan.waits, **poison})
         return explanation(record.at, planned.snapshot, made, job_id, name, logged_plan=record.plan)
 
@@ -179,7 +179,7 @@ def _record_of(session: Session, question: OpenQuestion) -> PlanLogEntry | datet
 
 def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) -> dict[str, Any]:
     try:
-        seen = changed_cluster(
+        changed_snapshot = changed_cluster(
             snapshot,
             more_nodes=ask.more_nodes,
             like=None if ask.like is None else NodeId(ask.like),
@@ -188,7 +188,7 @@ def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) ->
     except ValueError as error:
         field, _, _ = str(error).partition(":")
         return _error("invalid_request", str(error), f"cluster.{field}")
-    return _forecast_to_json(forecast(seen, gang, left_out=[NodeId(name) for name in ask.without]))
+    return _forecast_to_json(forecast(changed_snapshot, gang, left_out=[NodeId(name) for name in ask.without]))
 
 
 def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _load_study_question(session: Session, ask: Mapping[str, Any]) -> _StudyQues
     spec = StudySpec.model_validate(row.spec)
     names = [metric.name for metric in spec.metrics]
     ended = (row for row in studies.ended_trials(session, row.id) if TrialState(row.state).has_result)
-    read = ((one.parameters, values_of(one.result, names)) for one in ended)
+    read = ((trial.parameters, values_of(trial.result, names)) for trial in ended)
     return _StudyQuestion(
         ask, spec, row.seed, [ObservedTrial(point, values) for point, values in read if values is not None]
     )
@@ -267,11 +267,11 @@ def _answer_study_question(read: _StudyQuestion) -> dict[str, Any]:
     goals = read.spec.goals
     if read.ask["what"] == "prediction":
         sign = read.spec.metrics[0].sign
-        found = predict([sign * one.values[0] for one in read.results], read.ask["more"], read.seed)
+        found = predict([sign * result.values[0] for result in read.results], read.ask["more"], read.seed)
         points = [
-            {"more": one.more, "likely": sign * one.likely, "low": min(ends), "high": max(ends)}
-            for one in found.points
-            for ends in [(sign * one.low, sign * one.high)]
+            {"more": point.more, "likely": sign * point.likely, "low": min(ends), "high": max(ends)}
+            for point in found.points
+            for ends in [(sign * point.low, sign * point.high)]
         ]
         return {**asdict(found), "points": points}
     from scheduler.tuning.importance import importance  # imports Optuna, only when it is needed
@@ -283,15 +283,15 @@ def _answer_study_question(read: _StudyQuestion) -> dict[str, Any]:
 
 
 def explanation(
-    at: datetime, seen: Snapshot, made: Plan, job_id: JobId, name: str, *, logged_plan: Plan | None = None
+    at: datetime, snapshot: Snapshot, made: Plan, job_id: JobId, name: str, *, logged_plan: Plan | None = None
 ) -> dict[str, Any]:
-    """What ``made``, the plan of ``seen``, says of the job, as JSON.
+    """What ``made``, the plan of ``snapshot``, says of the job, as JSON.
 
     ``verdict``: ``waits``, ``starts``, ``stops`` (it is preempted), ``runs`` or ``absent``. ``then``: what
     ``logged_plan`` says of the job, where that differs. ``order``: of a waiting job, the explanation of its queue
     position.
     """
-    verdict, sentence, placements = _verdict(job_id, made, seen)
+    verdict, sentence, placements = _verdict(job_id, made, snapshot)
     reason = made.waits.get(job_id)
     if reason is not None:
         reason = replace(reason, sentence=addressed_to(job_id, name, reason.sentence, reason.numbers))
@@ -303,11 +303,11 @@ def explanation(
         "reason": None if reason is None else reason_to_json(reason),
         "position": made.positions().get(job_id),
         "places": _places_to_json(placements),
-        "waiting": len(seen.queued),
-        "running": len(seen.running),
-        "nodes": len(seen.nodes),
-        "then": "" if logged_plan is None else _otherwise(job_id, name, made, logged_plan, seen),
-        "order": explain_position(seen, made, job_id),
+        "waiting": len(snapshot.queued),
+        "running": len(snapshot.running),
+        "nodes": len(snapshot.nodes),
+        "then": "" if logged_plan is None else _otherwise(job_id, name, made, logged_plan, snapshot),
+        "order": explain_position(snapshot, made, job_id),
     }
 
 
@@ -320,7 +320,7 @@ def _places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
     ]
 
 
-def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[str, str, tuple[Placement, ...]]:
+def _verdict(job_id: JobId, made: Plan, snapshot: Snapshot) -> tuple[str, str, tuple[Placement, ...]]:
     for start in made.starts:
         if start.job_id == job_id:
             on = phrases.some_of(sorted({placement.node for placement in start.placements}))
@@ -330,18 +330,18 @@ def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[str, str, tuple
     for preempt in made.preempts:
         if preempt.job_id == job_id:
             return "stops", preempt.sentence, ()
-    running = next((view for view in seen.running if view.job_id == job_id), None)
+    running = next((view for view in snapshot.running if view.job_id == job_id), None)
     if running is not None:
         on = phrases.some_of(sorted({node for _, node in running.nodes}))
         return "runs", f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
     return "absent", "neither waits for a place nor runs at that time", ()
 
 
-def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Snapshot) -> str:
+def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, snapshot: Snapshot) -> str:
     """What the logged plan says of the job; empty if it does the same with it for the same kind of reason."""
-    verdict, sentence, placements = _verdict(job_id, logged_plan, seen)
+    verdict, sentence, placements = _verdict(job_id, logged_plan, snapshot)
     reason, now = logged_plan.waits.get(job_id), made.waits.get(job_id)
-    now_verdict, _, now_placements = _verdict(job_id, made, seen)
+    now_verdict, _, now_placements = _verdict(job_id, made, snapshot)
     is_same_reason = (None if reason is None else reason.code) == (None if now is None else now.code)
     if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:
         return ""

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from core.db.engine import unit_of_work
 from core.db.repositories import simulations
 from core.db.repositories.questions import ERROR
-from core.db.repositories.simulations import SEEN_EVERY_S, SimulationClaim
+from core.db.repositories.simulations import HEARTBEAT_S, SimulationClaim
 from core.domain.errors import TrainmasterError, Unavailable
 from scheduler.control.context import ControlContext
 from scheduler.control.leased_loop import PollingWorker
@@ -88,7 +88,7 @@ class SimulationRunner:
 
     def _answer_to(self, claim: SimulationClaim) -> Mapping[str, Any] | None:
         """``None``: another scheduler has taken it over."""
-        doing, seen_s = "begins", time.monotonic()
+        doing, written_s = "begins", time.monotonic()
         with closing(self._work(claim.arguments)) as work:
             for line in work:
                 if "answer" in line:
@@ -97,8 +97,8 @@ class SimulationRunner:
                 if self._worker.is_stopping:
                     return None
                 now_s = time.monotonic()
-                if line.get("doing", doing) != doing or now_s - seen_s >= SEEN_EVERY_S:
-                    doing, seen_s = line.get("doing", doing), now_s
+                if line.get("doing", doing) != doing or now_s - written_s >= HEARTBEAT_S:
+                    doing, written_s = line.get("doing", doing), now_s
                     if not self._heartbeat(claim, doing):
                         return None
         return _failed(_BUG)

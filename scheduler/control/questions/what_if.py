@@ -21,7 +21,7 @@ from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.planning.model import Account, NodeSnapshot
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.outcome import SimulationOutcome
-from scheduler.simulator.runs import more_like, replay
+from scheduler.simulator.runs import copies_of, replay
 from scheduler.simulator.traces.own import FinishedJob, arrivals
 
 # The newest jobs: simulating so many takes minutes.
@@ -61,7 +61,7 @@ def load_what_if(session: Session, ask: Mapping[str, Any], now: datetime) -> Wha
     more: tuple[NodeSnapshot, ...] = ()
     if cluster.get("more_nodes"):
         try:
-            more = more_like(nodes, cluster["more_nodes"], cluster.get("like"))
+            more = copies_of(nodes, cluster["more_nodes"], cluster.get("like"))
         except ValueError as error:
             raise ValueError(f"cluster.like: {error}") from error
     accounts = tuple(replace(account, usage=0.0, user_usage={}) for account in snapshot.accounts)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 from trainmaster.wire.serving import ServingSpec
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories import serving
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
 from core.domain.jobs.states import DesiredState, JobState
@@ -78,7 +78,7 @@ def load_endpoint(session: Session, endpoint_id: str, now: datetime) -> Endpoint
 def _deployment(
     session: Session,
     row: Deployment,
-    servers: Sequence[AnyRow],
+    servers: Sequence[UntypedRow],
     places: Mapping[str, tuple[str, int]],
     now: datetime,
 ) -> DeploymentFacts:
@@ -151,7 +151,7 @@ def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
     )
 
 
-def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServingReplicaStatus:
+def _server(row: UntypedRow, addresses: Mapping[str, str], now: datetime) -> ServingReplicaStatus:
     replica, state = row.ServingReplica, JobState(row.job_state)
     runs = state is JobState.RUNNING and replica.id in addresses
     # A new address is a new process: the job was restarted meanwhile.

@@ -50,7 +50,7 @@ def register_best_trial(
     user = session.get(User, facts.user_id)
     by = Author(facts.user_id, user.name if user is not None else "", SCHEDULER)
     labels = {"study": facts.name, "trial": str(number)}
-    description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
+    description = f"The best of {facts.spent.trial_count} trials of study {facts.name}, trial {number}."
     version = register_from_job(
         session, now, job, spec.winner.model, by, SourceRequest(spec.winner.path),
         volume=control.default_volume, when_done=runs_again,

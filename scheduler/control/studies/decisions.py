@@ -19,7 +19,7 @@ from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.reported_metrics import ReportedMetrics
 from scheduler.tuning import choose_algorithm, chosen_algorithm
 from scheduler.tuning.propose import key_of
-from scheduler.tuning.proposers import INSTEAD_OF
+from scheduler.tuning.proposers import REPLACED_PROPOSER
 
 # The last report of a replica that did not list its metric sources may still be on its way when the end is noticed.
 METRIC_GRACE: Final = timedelta(seconds=10)
@@ -125,13 +125,13 @@ def exhausted(facts: StudyFacts) -> tuple[str, StudyEvent] | None:
     what = "every point of the space was tried"
     if facts.prior_results:
         what += ", by trials of the studies that it was warm-started from"
-        what += ", too" if facts.spent.made else ""
+        what += ", too" if facts.spent.trial_count else ""
     if spec.population is not None:
         what = "its population has come to its end"
     elif spec.algorithm is not Algorithm.GRID and Space.of(spec).size is None:
         what = "chance found no point any more that satisfies the constraints"
     ended = evaluate_budget(spec.budget, facts.spent, exhausted=what)
-    if ended.end is StudyEvent.FAIL and facts.prior_results and not facts.spent.made:
+    if ended.end is StudyEvent.FAIL and facts.prior_results and not facts.spent.trial_count:
         # The question what is best here has its answer.
         none = " No model is registered, since no trial of its own has run." if spec.winner is not None else ""
         return f"Nothing new to try: {what}. {_best_prior_result(facts)}{none}", StudyEvent.SUCCEED
@@ -217,7 +217,7 @@ def note_on_points(facts: StudyFacts, *, has_torch: bool) -> str:
     failed = _GP_FAILED
     if spec.algorithm not in (Algorithm.GP, Algorithm.AUTO):
         failed = f"{spec.algorithm.value} {_FAILED}"
-    return failed if failed in facts.note or any(INSTEAD_OF in memo for memo in memos) else ""
+    return failed if failed in facts.note or any(REPLACED_PROPOSER in memo for memo in memos) else ""
 
 
 def initial_points(facts: StudyFacts) -> Sequence[Mapping[str, Any]]:

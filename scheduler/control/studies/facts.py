@@ -11,12 +11,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories import studies
 from core.db.repositories.events import append_event
 from core.db.tables import Membership, Project, Study, User
 from core.domain.jobs.states import DesiredState, JobState
-from core.domain.studies.budget import CHOSEN, FORGIVEN, BudgetUsage
+from core.domain.studies.budget import CHOSEN, IGNORED_FAILURES, BudgetUsage
 from core.domain.studies.states import StudyState
 from scheduler.control.context import ControlContext
 from scheduler.control.fence import RenewedLease
@@ -56,13 +56,13 @@ class RunningTrial:
         return self.job_state is not None and self.job_state.is_terminal
 
     @property
-    def passed(self) -> int:
+    def passed_step(self) -> int:
         """The step of the last rung that a stopping rule let it pass; 0: none."""
         return int(self.memo.get(_PASSED, 0))
 
-    def memo_with(self, passed: int) -> dict[str, Any]:
+    def memo_with(self, passed_step: int) -> dict[str, Any]:
         """The memo once it has passed this rung."""
-        return {**self.memo, _PASSED: passed}
+        return {**self.memo, _PASSED: passed_step}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class StudyFacts:
 
     @property
     def ended_count(self) -> int:
-        return self.spent.made - self.spent.running
+        return self.spent.trial_count - self.spent.running
 
 
 def load_study(session: Session, study_id: str, now: datetime, history: StudyHistory) -> StudyFacts | None:
@@ -112,7 +112,7 @@ def load_study(session: Session, study_id: str, now: datetime, history: StudyHis
     history.refresh(session, study_id, names, found.trial_count, {trial.number for trial in running})
     gpu_s = sum(trial.gpu_s for trial in running)
     spent = history.spent(len(running), gpu_s, max(timedelta(), now - found.started_at))
-    spent = replace(spent, forgiven=found.spec.get(FORGIVEN, 0))
+    spent = replace(spent, ignored_failures=found.spec.get(IGNORED_FAILURES, 0))
     return StudyFacts(
         id=found.id,
         name=found.name,
@@ -155,7 +155,7 @@ def _why_blocked(session: Session, study: Study) -> str:
     return f"user {row.name}, in whose name its trials run, {why}"
 
 
-def _trial(row: AnyRow, now: datetime) -> RunningTrial:
+def _trial(row: UntypedRow, now: datetime) -> RunningTrial:
     gpu_s = 0.0
     if row.job_gpu_milli:
         gpu_s = row.job_gpu_s  # of ended attempts

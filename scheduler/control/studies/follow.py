@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.enums import role_order
 from trainmaster.studies import Goal
 
-from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, read_points, segments_behind
+from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, newer_segments, read_points
 from core.domain.metrics.points import Points
 from core.domain.studies.curves import Trace
 from scheduler.control.studies.reported_metrics import authoritative_series
@@ -70,9 +70,9 @@ class TraceFollower:
         done = self._append(session, owners, news)
         left = [job_id for job_id in news if job_id not in done]
         for begin in range(0, len(left), _AT_ONCE):
-            some = left[begin : begin + _AT_ONCE]
-            found = authoritative_series(session, some, [metric])
-            for job_id in some:
+            page = left[begin : begin + _AT_ONCE]
+            found = authoritative_series(session, page, [metric])
+            for job_id in page:
                 series = [item for (owner, _, _), item in found.items() if owner == job_id]
                 room -= _catch_up(session, owners[job_id], series, room)
                 if room <= 0:
@@ -100,7 +100,7 @@ class TraceFollower:
         last = {stream_id: read.last_segment for stream_id, (_, _, read) in reads.items()}
         ids = {read.series_id for _, _, read in reads.values()}
         compactions = {stream_id: read.compactions for stream_id, (_, _, read) in reads.items()}
-        found = segments_behind(session, last, ids, compactions)
+        found = newer_segments(session, last, ids, compactions)
         for stream_id, (job_id, attempt, read) in reads.items():
             if stream_id not in found:
                 done.discard(job_id)  # its segments were compacted into chunks meanwhile

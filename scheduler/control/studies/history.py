@@ -36,7 +36,7 @@ class StudyHistory:
         self.results: list[ObservedTrial] = []
         # Trials up to this number that are not known to have ended.
         self._open: set[int] = set()
-        self._seen = 0
+        self._trial_count = 0
         self._counts: Counter[TrialState] = Counter()
         self._errors: deque[str] = deque(maxlen=_ERRORS)
         self._gpu_s = 0.0
@@ -64,8 +64,8 @@ class StudyHistory:
         """Curves of the newest ended trials, at most ``limit``."""
         ended = sorted(self.by_number, reverse=True)[:limit]
         fresh = [number for number in ended if number not in self._traces]
-        some = fresh if len(fresh) <= _MAX_NAMED else None
-        for row in studies.curves_of(session, study_id, numbers=some, limit=limit) if fresh else ():
+        numbers = fresh if len(fresh) <= _MAX_NAMED else None
+        for row in studies.curves_of(session, study_id, numbers=numbers, limit=limit) if fresh else ():
             points = row.curve
             is_over = row.state == TrialState.SUCCEEDED
             curve = Curve(row.number, tuple(points["steps"]), tuple(points["values"]), is_over)
@@ -87,13 +87,13 @@ class StudyHistory:
         self, session: Session, study_id: str, metrics: Sequence[str], trial_count: int, running: Collection[int]
     ) -> None:
         """Read newly ended trials: those up to ``trial_count`` that are not ``running``."""
-        self._open.update(range(self._seen + 1, trial_count + 1))
-        self._seen = max(self._seen, trial_count)
+        self._open.update(range(self._trial_count + 1, trial_count + 1))
+        self._trial_count = max(self._trial_count, trial_count)
         fresh = sorted(self._open.difference(running))
         if not fresh:
             return
-        some = fresh if len(fresh) <= _MAX_NAMED else None
-        for row in studies.ended_trials(session, study_id, numbers=some):
+        numbers = fresh if len(fresh) <= _MAX_NAMED else None
+        for row in studies.ended_trials(session, study_id, numbers=numbers):
             if row.number not in self._open or row.number in running:
                 continue  # it may have ended since the running ones were read: the next pass counts it
             self._open.discard(row.number)

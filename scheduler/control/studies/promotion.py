@@ -143,8 +143,8 @@ def results_to_learn_from(
         rung = _rung(spec.fidelity, result.parameters)
         by_rung.setdefault(rung, []).append(replace(result, parameters=searched(spec, result.parameters)))
     enough = startup_trials(Space.of(spec))
-    chosen = max((rung for rung, some in by_rung.items() if len(some) >= enough), default=0)
-    rest = [result.parameters for rung, some in by_rung.items() if rung != chosen for result in some]
+    chosen = max((rung for rung, results in by_rung.items() if len(results) >= enough), default=0)
+    rest = [result.parameters for rung, results in by_rung.items() if rung != chosen for result in results]
     return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.failed_points)]
 
 

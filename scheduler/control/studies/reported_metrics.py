@@ -123,8 +123,10 @@ def missing_metric_reason(
     A replica that comes to its end lists what each source brought; otherwise only the sources that were read are known.
     """
     missing = next((name for name, value in result.items() if value is None), spec.metrics[0].name)
-    came = find_names(session, job_id, SeriesFilter(without_prefix=_SYSTEM, kind="scalar"), limit=_NAMES_SHOWN + 1)
-    names = [row.name for row in came]
+    stored_rows = find_names(
+        session, job_id, SeriesFilter(without_prefix=_SYSTEM, kind="scalar"), limit=_NAMES_SHOWN + 1
+    )
+    names = [row.name for row in stored_rows]
     if missing in names:
         return reported.fault(missing) or f"its last value of the metric {missing!r} is not a number"
     job = session.get(Job, job_id)

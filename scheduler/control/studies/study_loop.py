@@ -47,7 +47,7 @@ from scheduler.control.studies.reported_metrics import (
 )
 from scheduler.control.studies.trial_starts import TrialStarter
 from scheduler.control.studies.trial_stops import cancel_trials, expire_trials, stop_early
-from scheduler.tuning.propose import gp_is_there
+from scheduler.tuning.propose import has_gaussian_process
 from scheduler.tuning.proposers import Proposers
 
 _MAX_PASSES: Final = 12
@@ -170,7 +170,7 @@ class StudyPass:
                 )
                 sentence = session.scalars(query.limit(1)).first()
             note = f"Its trials cannot start: {sentence}" if sentence else ""
-        notes = (note, note_on_points(facts, has_torch=gp_is_there()), self._note_on_results())
+        notes = (note, note_on_points(facts, has_torch=has_gaussian_process()), self._note_on_results())
         note = " ".join(sentence for sentence in notes if sentence)
         chosen = auto_choice(facts.spec)
         if note != facts.note or chosen != facts.chosen:

@@ -120,7 +120,7 @@ class TrialStarter:
             count=count,
             finished=[*known, *results],
             pending=[*pending, *ahead],
-            spoilt=failed_points,
+            failed_points=failed_points,
             initial=initial_points(facts),
         )
 

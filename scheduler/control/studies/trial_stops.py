@@ -94,9 +94,11 @@ def stop_early(context: StudyPassContext) -> bool:
     if rule is None:
         _replace_worst(context, watched, own, others)
         return False
-    passed = {number: trial.passed for number, trial in watched.items()}
+    passed = {number: trial.passed_step for number, trial in watched.items()}
     verdicts = decide_early_stops_of_traces(rule, own, others, passed)
-    _note_passed_rungs(context, [trial for number, trial in watched.items() if passed[number] != trial.passed], passed)
+    _note_passed_rungs(
+        context, [trial for number, trial in watched.items() if passed[number] != trial.passed_step], passed
+    )
     for number, trial in watched.items():
         if number in verdicts:
             sentence = f"Stopped early by the study's rule {rule.rule.value}: {verdicts[number].sentence}."

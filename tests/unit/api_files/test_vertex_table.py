@@ -122,7 +122,7 @@ def test_of_two_writers_the_second_hears_of_the_first(house: Any) -> None:
     # Both have read the same one: the write itself tells who was first.
     for seen in (0, 2):
         with pytest.raises(StaleWrite), unit_of_work(house.sessions) as session:
-            write_vertex_table(session, [], seen=seen, by="ann", now=house.now)
+            write_vertex_table(session, [], generation=seen, by="ann", now=house.now)
     with unit_of_work(house.sessions) as session:
         assert read_vertex_table(session).generation == 1
 

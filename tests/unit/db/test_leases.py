@@ -6,32 +6,32 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.leases import HeldLease, acquire, check, release
+from core.db.leases import LeaseGrant, acquire, check, release
 from core.domain.errors import StaleWrite
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 TTL = timedelta(seconds=15)
 
 
-def take(sessions: SessionFactory, holder: str, *, after_s: float = 0, name: str = "tick") -> HeldLease | None:
+def take(sessions: SessionFactory, holder: str, *, after_s: float = 0, name: str = "tick") -> LeaseGrant | None:
     with unit_of_work(sessions) as session:
         return acquire(session, name, holder=holder, now=NOW + timedelta(seconds=after_s), ttl=TTL)
 
 
-def fence(sessions: SessionFactory, lease: HeldLease) -> None:
+def fence(sessions: SessionFactory, lease: LeaseGrant) -> None:
     with unit_of_work(sessions) as session:
         check(session, lease)
 
 
 def test_a_free_lease_is_taken_and_others_are_turned_away(sessions: SessionFactory) -> None:
-    assert take(sessions, "a") == HeldLease("tick", "a", 1)
+    assert take(sessions, "a") == LeaseGrant("tick", "a", 1)
     assert take(sessions, "b", after_s=14.9) is None
 
 
 def test_the_holder_gets_it_again_with_the_next_token(sessions: SessionFactory) -> None:
     first, second = take(sessions, "a"), take(sessions, "a", after_s=5)
     assert first is not None
-    assert second == HeldLease("tick", "a", 2)
+    assert second == LeaseGrant("tick", "a", 2)
     with pytest.raises(StaleWrite):
         fence(sessions, first)
 
@@ -40,7 +40,7 @@ def test_an_expired_lease_is_taken_over_and_its_late_holder_writes_nothing(sessi
     late = take(sessions, "a")
     assert late is not None
     taken = take(sessions, "b", after_s=15)
-    assert taken == HeldLease("tick", "b", 2)
+    assert taken == LeaseGrant("tick", "b", 2)
     with pytest.raises(StaleWrite):
         fence(sessions, late)
     fence(sessions, taken)
@@ -57,7 +57,7 @@ def test_a_released_lease_is_free_at_once_and_its_tokens_go_on(sessions: Session
     assert first is not None
     with unit_of_work(sessions) as session:
         release(session, first, now=NOW)
-    assert take(sessions, "b") == HeldLease("tick", "b", 2)
+    assert take(sessions, "b") == LeaseGrant("tick", "b", 2)
 
 
 def test_releasing_what_somebody_else_took_is_harmless(sessions: SessionFactory) -> None:
@@ -106,6 +106,6 @@ def test_a_fenced_write_and_a_take_over_never_both_go_through(sessions: SessionF
         writes = [pool.submit(write) for _ in range(4)]
         taken = pool.submit(take, sessions, "new", after_s=60)
         after = [pool.submit(write) for _ in range(4)]
-    assert taken.result() == HeldLease("tick", "new", 2)
+    assert taken.result() == LeaseGrant("tick", "new", 2)
     assert {future.result() for future in (*writes, *after)} <= {True, False}
     assert write() is False

@@ -31,7 +31,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KNOCK_AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.01)
 
 
 def until(holds) -> None:

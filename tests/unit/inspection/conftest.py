@@ -15,20 +15,20 @@ class Look:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.inside = CheckpointContents("")
+        self.contents = CheckpointContents("")
 
     def __call__(self, path: str) -> CheckpointContents:
-        self.inside = open_checkpoint(Tree(self.folder), path)
-        return self.inside
+        self.contents = open_checkpoint(Tree(self.folder), path)
+        return self.contents
 
     def tensor(self, name: str) -> Tensor:
-        return next(tensor for tensor in self.inside.tensors if tensor.name == name)
+        return next(tensor for tensor in self.contents.tensors if tensor.name == name)
 
     def values(self, name: str) -> list[float]:
         return [float(value) for block in blocks(self.tensor(name)) for value in block]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {tensor.name: tensor.shape for tensor in self.inside.tensors}
+        return {tensor.name: tensor.shape for tensor in self.contents.tensors}
 
     def statistics(self, name: str) -> dict[str, object]:
         return statistics(self.tensor(name))

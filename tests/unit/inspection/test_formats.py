@@ -75,10 +75,10 @@ def test_hdf5_that_links_to_other_files_is_refused(made: Any) -> None:
 
 @pytest.mark.parametrize("path", ["trees.json", "trees.ubj"])
 def test_trees_of_xgboost(made: Any, path: str) -> None:
-    inside = made(path)
-    assert inside.format == "xgboost"
-    assert (inside.values["trees"], inside.values["num_feature"]) == (3, "2")
-    assert inside.values["feature_names"] == "age, size"
+    contents = made(path)
+    assert contents.format == "xgboost"
+    assert (contents.values["trees"], contents.values["num_feature"]) == (3, "2")
+    assert contents.values["feature_names"] == "age, size"
     held = json.loads((FILES / "trees.json").read_text())["learner"]["gradient_booster"]["model"]["trees"]
     wanted = [value for tree in held for value in tree["base_weights"]]
     assert made.values("base_weights") == pytest.approx(wanted)
@@ -111,10 +111,10 @@ def test_shards_of_safetensors_with_their_index_and_the_optimizer_beside(look: A
     weights = {"dense.kernel": "model-00001-of-00002.safetensors", "other": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     np.savez(folder / "optimizer.npz", **{"0.m": np.ones(2)})
-    inside = look("checkpoint-10")
+    contents = look("checkpoint-10")
     assert look.values("dense.kernel") == KERNEL
     assert look.tensor("optimizer.0.m").is_optimizer
-    assert "model-00002-of-00002.safetensors" in inside.notes[0]
+    assert "model-00002-of-00002.safetensors" in contents.notes[0]
 
 
 def test_shards_of_parameter_servers_become_the_models_tensors_again(look: Any, tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_shards_of_parameter_servers_become_the_models_tensors_again(look: Any, 
             },
             folder / f"shard-{ps:05d}-of-00002.pt",
         )  # fmt: skip
-    inside = look("step-5")
-    assert (inside.format, inside.values["version"]) == ("shards", 7)
+    contents = look("step-5")
+    assert (contents.format, contents.values["version"]) == ("shards", 7)
     assert look.values("a.weight") == [0, 1, 2, 3, 4, 5]
     assert look.values("b") == [6, 7, 8, 9, 10]
     assert look.values("table") == [0, 1, 2, 3, 4, 5]

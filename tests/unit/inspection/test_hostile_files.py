@@ -123,10 +123,10 @@ def test_each_gets_a_sentence_and_the_next_look_is_as_before(tmp_path: Path, ins
     (tmp_path / name).write_bytes(make())
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable) as refused:
-        inspectors.inside(CheckpointRef(Tree(tmp_path), name.removesuffix(".index")), who="ann", deadline_s=250.0)
+        inspectors.contents(CheckpointRef(Tree(tmp_path), name.removesuffix(".index")), caller="ann", deadline_s=250.0)
     assert words in refused.value.sentence, refused.value.sentence
     assert refused.value.sentence.endswith(".")
-    assert inspectors.inside(CheckpointRef(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
+    assert inspectors.contents(CheckpointRef(Tree(tmp_path), "good.safetensors"), caller="ann")["tensors"] == []
 
 
 def test_a_list_in_itself_is_shown_as_far_as_it_goes(look: Any, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_list_in_itself_is_shown_as_far_as_it_goes(look: Any, tmp_path: Path) 
 def test_a_tensor_larger_than_its_storage_is_noted(look: Any, tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(huge_tensor())
     look("a.pt")
-    (tensor,) = look.inside.tensors
+    (tensor,) = look.contents.tensors
     assert tensor.count == 10**13
     assert "shorter than its shape" in look.statistics(tensor.name)["note"]
 
@@ -156,7 +156,7 @@ def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors
             member.write(zeros)
     assert (tmp_path / "a.npz").stat().st_size < 2**23
     (found,) = inspectors.statistics(
-        CheckpointRef(Tree(tmp_path), "a.npz"), ["w"], who="ann", budget_s=0.0, deadline_s=250.0
+        CheckpointRef(Tree(tmp_path), "a.npz"), ["w"], caller="ann", budget_s=0.0, deadline_s=250.0
     )
     assert (found["count"], found["zero_share"]) == (2**28, 1.0)
 
@@ -164,8 +164,8 @@ def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors
 def test_who_takes_too_long_is_ended(tmp_path: Path, inspectors: Inspectors) -> None:
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable, match="took too long"):
-        inspectors.inside(CheckpointRef(Tree(tmp_path), "good.safetensors"), who="ann", deadline_s=0.0)
-    assert inspectors.inside(CheckpointRef(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
+        inspectors.contents(CheckpointRef(Tree(tmp_path), "good.safetensors"), caller="ann", deadline_s=0.0)
+    assert inspectors.contents(CheckpointRef(Tree(tmp_path), "good.safetensors"), caller="ann")["tensors"] == []
 
 
 def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
@@ -176,13 +176,13 @@ def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
     np.savez(tmp_path / "a.npz", v=zeros, w=zeros)
     place = CheckpointRef(Tree(tmp_path), "a.npz")
     made = Inspectors()
-    under_way = made.statistics(place, ["v", "w"], who="mallory", budget_s=600.0)
+    under_way = made.statistics(place, ["v", "w"], caller="mallory", budget_s=600.0)
     next(under_way)
     with pytest.raises(Unavailable):
-        made.inside(place, who="mallory")
-    assert len(made.inside(place, who="ann")["tensors"]) == 2
+        made.contents(place, caller="mallory")
+    assert len(made.contents(place, caller="ann")["tensors"]) == 2
     under_way.close()  # type: ignore[attr-defined]
-    assert len(made.inside(place, who="mallory")["tensors"]) == 2
+    assert len(made.contents(place, caller="mallory")["tensors"]) == 2
     made.close()
 
 
@@ -191,7 +191,7 @@ def test_a_long_list_comes_whole_and_its_process_stays(tmp_path: Path) -> None:
     entries = ",".join(f'"{name}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for name in names)
     (tmp_path / "a.safetensors").write_bytes(safetensors(f"{{{entries}}}".encode()))
     made = Inspectors()
-    found = made.inside(CheckpointRef(Tree(tmp_path), "a.safetensors"), who="ann")
+    found = made.contents(CheckpointRef(Tree(tmp_path), "a.safetensors"), caller="ann")
     assert [tensor["name"] for tensor in found["tensors"]] == names
     assert found["format"] == "safetensors"
     assert len(made._idle) == 1
@@ -213,25 +213,25 @@ def test_links_that_lead_out_are_not_followed(tmp_path: Path, inspectors: Inspec
     (inner / "step-1" / "model.safetensors").symlink_to("../../secret.safetensors")
     for path in ("a.safetensors", "step-1", "../secret.safetensors"):
         with pytest.raises(TrainmasterError) as refused:
-            inspectors.inside(CheckpointRef(Tree(inner), path), who="ann")
+            inspectors.contents(CheckpointRef(Tree(inner), path), caller="ann")
         assert "claims" not in refused.value.sentence
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path, inspectors: Inspectors) -> None:
     os.mkfifo(tmp_path / "a.pt")
     with pytest.raises(CheckpointUnreadable):
-        inspectors.inside(CheckpointRef(Tree(tmp_path), "a.pt"), who="ann")
+        inspectors.contents(CheckpointRef(Tree(tmp_path), "a.pt"), caller="ann")
 
 
 def test_a_process_that_died_while_it_waited_is_replaced(tmp_path: Path) -> None:
     made = Inspectors()
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     place = CheckpointRef(Tree(tmp_path), "good.safetensors")
-    made.inside(place, who="ann")
+    made.contents(place, caller="ann")
     for process in made._idle:
         process.kill()
         process.wait()
-    assert made.inside(place, who="ann")["tensors"] == []
+    assert made.contents(place, caller="ann")["tensors"] == []
     made.close()
 
 
@@ -250,7 +250,7 @@ def test_files_with_wrong_bytes_give_a_sentence_and_nothing_else(look: Any, tmp_
         target.write_bytes(bytes(data[: chance.choice((len(data), len(data), chance.randrange(len(data))))]))
         with suppress(Unreadable, MemoryError):
             look(opened)
-            for tensor in look.inside.tensors[:20]:
+            for tensor in look.contents.tensors[:20]:
                 if tensor.count < 10**6:
                     assert isinstance(look.statistics(tensor.name)["note"], str)
 

@@ -38,9 +38,9 @@ def test_a_training_state_with_its_optimizer_distinguished_from_the_weights(
 ) -> None:
     state = training_state()
     torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=is_zip)
-    inside = look("a.pt")
-    assert inside.format == "torch"
-    weights = [tensor for tensor in inside.tensors if not tensor.is_optimizer]
+    contents = look("a.pt")
+    assert contents.format == "torch"
+    weights = [tensor for tensor in contents.tensors if not tensor.is_optimizer]
     assert {tensor.name: (tensor.shape, tensor.dtype) for tensor in weights} == {
         "model.0.weight": ((3, 4), "float32"),
         "model.0.bias": ((3,), "float32"),
@@ -53,8 +53,8 @@ def test_a_training_state_with_its_optimizer_distinguished_from_the_weights(
     assert (
         look.values("optimizer.state.0.exp_avg_sq") == state["optimizer"]["state"][0]["exp_avg_sq"].flatten().tolist()
     )
-    assert inside.values["epoch"] == 7
-    assert inside.values["optimizer.param_groups.0.lr"] == 0.5
+    assert contents.values["epoch"] == 7
+    assert contents.values["optimizer.param_groups.0.lr"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_views_come_in_their_own_order_and_repeated_elements_count_as_often(look
 
 def test_a_whole_module_shows_its_tensors_and_runs_nothing(look: Any, tmp_path: Path) -> None:
     torch.save(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), tmp_path / "whole.pt")
-    inside = look("whole.pt")
+    contents = look("whole.pt")
     assert look.shapes()["0.weight"] == (2, 2)
     assert look.shapes()["1.running_mean"] == (2,)
-    assert "weights_only=False" in inside.notes[0]
+    assert "weights_only=False" in contents.notes[0]
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
@@ -140,7 +140,7 @@ def test_a_file_that_is_cut_short_at_any_place_gives_a_sentence_or_notes(look: A
             (tmp_path / "a.pt").write_bytes(data[:length])
             with suppress(Unreadable):
                 look("a.pt")
-                for tensor in look.inside.tensors:
+                for tensor in look.contents.tensors:
                     assert isinstance(look.statistics(tensor.name)["note"], str)
 
 
@@ -150,12 +150,12 @@ def test_sharded_states_of_several_writers(look: Any, tmp_path: Path) -> None:
 
     state = {"model": {"w": torch.arange(12.0).view(3, 4), "h": torch.ones(5, dtype=torch.bfloat16)}, "step": 3}
     dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    inside = look("dcp")
-    assert inside.format == "dcp"
+    contents = look("dcp")
+    assert contents.format == "dcp"
     assert look.shapes() == {"model.w": (3, 4), "model.h": (5,)}
     assert look.values("model.w") == list(range(12))
     assert look.values("model.h") == [1.0] * 5
-    assert "step" in inside.values
+    assert "step" in contents.values
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

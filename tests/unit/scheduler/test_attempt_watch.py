@@ -87,7 +87,7 @@ def test_a_recheck_time_sends_a_wakeup_without_a_change(watched):
 def test_gone_or_busy_attempts_are_not_watched(watched):
     seen, sent, watch = watched
     watch.note_reconciled(ATTEMPT, look(seen))
-    watch.note_reconciled(ATTEMPT, ReconcileResult(ReconcileOutcome.GONE))
+    watch.note_reconciled(ATTEMPT, ReconcileResult(ReconcileOutcome.ENDED))
     seen.phase = Phase.FAILED
     watch.note_reconciled(AttemptId("att-2"), ReconcileResult(ReconcileOutcome.BUSY))
     looks = seen.looks

@@ -68,7 +68,7 @@ def read(tmp_path: Path, selection: Selection) -> list[str]:
     found: list[str] = []
     while True:
         found += [parse_line(line.raw).text for line in merge.step(max_lines=100, is_final=True)]
-        if not merge.has_more:
+        if not merge.is_truncated:
             return found
 
 

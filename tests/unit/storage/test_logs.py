@@ -48,7 +48,7 @@ def read_all(merge: LogMerge, *, is_final: bool = True, max_lines: int = 3) -> l
     found: list[MergedLine] = []
     while True:
         found += merge.step(max_lines=max_lines, is_final=is_final)
-        if not merge.has_more:
+        if not merge.is_truncated:
             return found
 
 
@@ -280,7 +280,7 @@ def test_a_search_without_a_find_stops_now_and_then_and_moves_on(
             found += merge.step(is_final=True)
             steps += 1
             places.add(str(merge.place))
-            if not merge.has_more:
+            if not merge.is_truncated:
                 break
         assert texts(found) == ["needle"]
         assert steps > 3

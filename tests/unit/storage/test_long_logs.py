@@ -41,7 +41,7 @@ def texts(merge: LogMerge) -> list[str]:
     found: list[str] = []
     while True:
         found += [parse_line(line.raw).text for line in merge.step(is_final=True)]
-        if not merge.has_more:
+        if not merge.is_truncated:
             return found
 
 

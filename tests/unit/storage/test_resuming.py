@@ -88,7 +88,7 @@ def test_in_place_of_one_that_is_gone_the_next_one_is_taken(tmp_path: Path) -> N
         folder(tmp_path, f"checkpoints/step-{step}", ".complete")
     parent = Resumable("parent", (), Tree(tmp_path))
     given = [
-        parent.instead_of(f"/data/resume/checkpoints/{name}").rpartition("/")[2]
+        parent.replacement_for(f"/data/resume/checkpoints/{name}").rpartition("/")[2]
         for name in ("step-5", "step-12", "best")
     ]
     assert given == ["step-7", "step-9", "step-9"]

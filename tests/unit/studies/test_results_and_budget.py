@@ -136,13 +136,15 @@ def test_a_study_that_was_extended_after_it_gave_up_may_fail_anew() -> None:
     budget = Budget(trials=50, parallel=4)
     counts = {T.FAILED: HOPELESS_AFTER}
     assert evaluate_budget(budget, BudgetUsage(counts, errors=["a"])).end is StudyEvent.FAIL
-    forgiven = evaluate_budget(budget, BudgetUsage(counts, errors=["a"], forgiven=HOPELESS_AFTER))
-    assert (forgiven.end, forgiven.room) == (None, 4)
-    again = evaluate_budget(budget, BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=["a"], forgiven=HOPELESS_AFTER))
+    ignored_failures = evaluate_budget(budget, BudgetUsage(counts, errors=["a"], ignored_failures=HOPELESS_AFTER))
+    assert (ignored_failures.end, ignored_failures.room) == (None, 4)
+    again = evaluate_budget(
+        budget, BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=["a"], ignored_failures=HOPELESS_AFTER)
+    )
     assert again.end is StudyEvent.FAIL
     assert again.reason.startswith("the 5 trials since it was extended all failed")
     errors = ["no disk"] * HOPELESS_AFTER + ["no module torch"] * 3 + ["no disk"] * 2
-    mended = BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=errors, forgiven=HOPELESS_AFTER)
+    mended = BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=errors, ignored_failures=HOPELESS_AFTER)
     assert evaluate_budget(budget, mended).reason.endswith("; 3 of 5 said: no module torch")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainmaster.studies import Goal
 
-from core.domain.studies.curves import MOST_ENTRIES, Trace, make_curve
+from core.domain.studies.curves import MAX_ENTRIES, Trace, make_curve
 
 REPORTS = st.lists(st.tuples(st.integers(0, 40), st.floats(-100, 100) | st.just(float("nan"))), max_size=60)
 
@@ -46,7 +46,7 @@ def test_a_long_curve_takes_few_entries_and_forgets_neither_its_least_nor_its_me
     trace = Trace(1, Goal.MINIMIZE)
     for begin in range(0, len(values), 1_000):
         trace.add((step, values[step]) for step in range(begin, begin + 1_000))
-    assert len(trace.steps) <= MOST_ENTRIES
+    assert len(trace.steps) <= MAX_ENTRIES
     assert (trace.counts[-1], trace.lows[-1]) == (60_000, values[30_011])
     assert trace.mean_until(59_999) == pytest.approx(sum(values) / 60_000)
     for rung in (1, 3, 9, 81, 243):  # the first rungs lie in reports that all are kept

@@ -26,7 +26,7 @@ from scheduler.tuning import (
     interleaved,
     propose,
 )
-from scheduler.tuning.propose import gp_is_there, key_of, shuffled
+from scheduler.tuning.propose import has_gaussian_process, key_of, shuffled
 from scheduler.tuning.proposers import Proposers
 from scheduler.tuning.request import startup_trials
 
@@ -95,11 +95,12 @@ def test_what_learns_is_better_than_chance(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize(
-    "with_torch", [False, pytest.param(True, marks=pytest.mark.skipif(not gp_is_there(), reason="needs torch"))]
+    "with_torch",
+    [False, pytest.param(True, marks=pytest.mark.skipif(not has_gaussian_process(), reason="needs torch"))],
 )
 def test_gp_learns_too_and_keeps_away_from_what_is_pending(monkeypatch: pytest.MonkeyPatch, with_torch: bool) -> None:
     # The package's function of this name hides the module.
-    monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: with_torch)
+    monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "has_gaussian_process", lambda: with_torch)
     finished = searched(Algorithm.QMC, 3)
     question = ProposalRequest(PLAIN, Algorithm.GP, MIN, 7, 12, 2, finished)
     first = propose(question)
@@ -126,7 +127,7 @@ def test_a_finite_space_is_tried_once_and_then_no_more(algorithm: Algorithm) -> 
     found = [one.parameters for one in propose(question)]
     assert sorted(map(key_of, found)) == sorted(map(key_of, points))
     tried = [ObservedTrial(point, (1.0,)) for point in points[:5]]
-    rest = replace(question, finished=tried, pending=[Proposal(points[5])], spoilt=points[6:8])
+    rest = replace(question, finished=tried, pending=[Proposal(points[5])], failed_points=points[6:8])
     assert sorted(key_of(one.parameters) for one in propose(rest)) == sorted(map(key_of, points[8:]))
 
 
@@ -336,7 +337,7 @@ def test_a_sampler_that_fails_here_and_now_does_not_end_the_study(monkeypatch: p
 
 
 def test_gp_makes_no_list_of_a_billion_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: True)
+    monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "has_gaussian_process", lambda: True)
     monkeypatch.setattr("scheduler.tuning.engine.sample_points", lambda *_: pytest.fail("Optuna was asked"))
     wide = space(x={"type": "integer", "min": 0, "max": 10**9})
     known = [ObservedTrial({"x": number * 10**8}, (float(number),)) for number in range(9)]

@@ -57,7 +57,7 @@ export interface PredictionAnswer {
   /** Indented where it is JSON. */
   text: string;
   /** From sending to the last byte, measured in this browser. */
-  tookMs: number;
+  durationMs: number;
   deployment: string;
   revision: string;
   replica: string;
@@ -89,13 +89,13 @@ export async function predict(
     throw signal.aborted ? error : new Unreachable();
   });
   const text = await answer.text();
-  const tookMs = performance.now() - beganMs;
+  const durationMs = performance.now() - beganMs;
   if (answer.headers.get("Trainmaster-Answered-By") !== "model") throw new ApiError(answer.status, problemOf(text));
   const header = (name: string) => answer.headers.get(`Trainmaster-${name}`) ?? "";
   return {
     status: answer.status,
     text: prettyJson(text),
-    tookMs,
+    durationMs,
     deployment: header("Deployment"),
     revision: header("Revision"),
     replica: header("Replica"),

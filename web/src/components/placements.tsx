@@ -1,5 +1,5 @@
 import type { Placement } from "~/api/types";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 
 const SHOWN = 6;
 
@@ -8,7 +8,7 @@ export function Placements({ placements }: { placements: readonly Placement[] })
   const byNode = new Map<string, string[]>();
   for (const placement of placements) {
     const model = placement.gpu_model ? `, ${placement.gpu_model}` : "";
-    const texts = `${counted(placement.replicas, placement.role)}${model}`;
+    const texts = `${pluralize(placement.replicas, placement.role)}${model}`;
     byNode.set(placement.node, [...(byNode.get(placement.node) ?? []), texts]);
   }
   const nodes = [...byNode];
@@ -20,7 +20,7 @@ export function Placements({ placements }: { placements: readonly Placement[] })
           <span className="dim">{texts.join("; ")}</span>
         </span>
       ))}
-      {nodes.length > SHOWN && <span className="dim">and {counted(nodes.length - SHOWN, "more node")}</span>}
+      {nodes.length > SHOWN && <span className="dim">and {pluralize(nodes.length - SHOWN, "more node")}</span>}
     </span>
   );
 }

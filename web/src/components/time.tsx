@@ -22,7 +22,7 @@ export function LocalTime({ at }: { at: string | null | undefined }) {
 }
 
 /** How long it ran: grows while `since` is set. */
-export function Ran({ seconds, since }: { seconds: number; since: string | null | undefined }) {
+export function RunTime({ seconds, since }: { seconds: number; since: string | null | undefined }) {
   const now = useNow();
   const more = since ? Math.max(0, (now - Date.parse(since)) / 1000) : 0;
   const total = seconds + more;

@@ -51,7 +51,7 @@ export const clockTime = (iso: string): string => (Number.isNaN(Date.parse(iso))
 export const dayOf = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? "" : DAY.format(new Date(iso)));
 export const utcTime = (iso: string): string => `${iso.replace("T", " ").replace(/(\.\d+)?Z?$/, "")} UTC`;
 
-export function counted(count: number, noun: string): string {
+export function pluralize(count: number, noun: string): string {
   return `${count.toLocaleString()} ${count === 1 || noun.endsWith("s") ? noun : `${noun}s`}`;
 }
 
@@ -101,7 +101,7 @@ export function formatGang(roles: Record<string, number>, most: Record<string, n
   return Object.entries(roles)
     .map(([role, count]) => {
       const up = most[role] ?? count;
-      return up > count ? `${count.toLocaleString()}–${counted(up, role)}` : counted(count, role);
+      return up > count ? `${count.toLocaleString()}–${pluralize(up, role)}` : pluralize(count, role);
     })
     .join(" + ");
 }

@@ -29,7 +29,7 @@ from api.protocols.vertex.proto import snake
 from api.protocols.vertex.records.kinds import RecordKind, enum
 from api.protocols.vertex.records.principals import RecordTransaction
 from api.protocols.vertex.records.service import fields_of
-from core.db.engine import AnySelect
+from core.db.engine import UntypedSelect
 from core.db.repositories import vertex_records
 from core.db.tables import VertexLink, VertexRecord
 
@@ -197,7 +197,7 @@ def _database_terms(test: Predicate) -> Iterator[ColumnEquals | LinkedTo]:
             yield from _database_terms(part)
 
 
-def _filtered(tx: RecordTransaction, statement: AnySelect, term: ColumnEquals | LinkedTo) -> AnySelect:
+def _filtered(tx: RecordTransaction, statement: UntypedSelect, term: ColumnEquals | LinkedTo) -> UntypedSelect:
     if isinstance(term, ColumnEquals):
         return statement.where(getattr(VertexRecord, term.column) == term.value)
     if term.name == "*":

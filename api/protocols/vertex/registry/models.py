@@ -33,7 +33,7 @@ from api.protocols.vertex.paging import Keyset, ListQuery, list_page, read_order
 from api.protocols.vertex.proto import OUTPUT_ONLY, Message
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories import models
 from core.db.tables import Job, Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -185,7 +185,7 @@ def _free_name(session: Session, project_id: str, upload: Upload) -> str:
                 field="model_id",
             )
         return upload.name
-    if not models.was_named(session, project_id, upload.name):
+    if not models.is_name_used(session, project_id, upload.name):
         return upload.name
     return f"{upload.name[: _NAME - 2 * _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE)}"
 
@@ -226,7 +226,7 @@ class Models:
             member = call.member_of(work.session, "viewer", verb="models.list")
             statement = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
 
-            def view_of(row: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]] | None:
+            def view_of(row: UntypedRow) -> tuple[dict[str, Any], dict[str, datetime]] | None:
                 version = _default(work.session, row[0])
                 return (
                     None if version is None else (view(work.session, call.parent, row[0], version), _times_of(row[0]))

@@ -32,7 +32,7 @@ from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import OUTPUT_ONLY, Message
 from api.protocols.vertex.registry import models
 from api.protocols.vertex.training import jobs
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories import serving
 from core.db.tables import Deployment, Endpoint, Model, ModelVersion, VertexEndpoint
 from core.domain.errors import Conflict, InvalidRequest, NotFound
@@ -171,7 +171,7 @@ class Endpoints:
                 here = VertexEndpoint.location == call.parent.location
                 statement = statement.where(or_(VertexEndpoint.location.is_(None), here))
 
-            def view_of(pair: AnyRow) -> tuple[dict[str, Any], dict[str, datetime]]:
+            def view_of(pair: UntypedRow) -> tuple[dict[str, Any], dict[str, datetime]]:
                 row, about = pair
                 times = {"create_time": row.created_at, "update_time": row.updated_at}
                 return view(work.session, _at(call.parent, about), row, about), times

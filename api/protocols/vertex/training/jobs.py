@@ -32,7 +32,7 @@ from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records.kinds import labels
 from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, translated_errors
 from api.protocols.vertex.vertex_route import NoCapacity
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.tables import Job, Study, Trial, VertexResource
 from core.domain.errors import NotFound
 from core.domain.jobs.exits import ExitKind
@@ -289,7 +289,7 @@ def list_jobs(
     if call.parent.location != ANY_LOCATION:
         statement = statement.where(VertexResource.location == call.parent.location)
 
-    def view_of(pair: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
+    def view_of(pair: UntypedRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
         row, job = pair
         times = {
             "create_time": row.created_at,

@@ -32,7 +32,7 @@ from api.protocols.vertex.training.mapping import JobOrder, job_spec_of, transla
 from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
 from api.studies import service
 from api.studies.access import StudyAccess
-from core.db.engine import AnyRow, AnySelect
+from core.db.engine import UntypedRow, UntypedSelect
 from core.db.tables import Job, Study, Trial
 from core.domain.errors import Conflict, NotFound
 from core.domain.jobs.states import JobState
@@ -98,7 +98,7 @@ class TuningJobs:
             statement = _studies(work.session, call, "list")
             trials = 0
 
-            def view_of(row: AnyRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
+            def view_of(row: UntypedRow) -> tuple[dict[str, Any], dict[str, datetime | None]]:
                 nonlocal trials
                 (study,) = row
                 item = _view(work.session, study, _parent_of(call.parent, study), call.context.settings)
@@ -150,7 +150,7 @@ class TuningJobs:
         return deletion_view(name, is_done=True)
 
 
-def _studies(session: Session, call: VertexCall, what: str, *, is_deleted: bool = False) -> AnySelect:
+def _studies(session: Session, call: VertexCall, what: str, *, is_deleted: bool = False) -> UntypedSelect:
     """Studies that Vertex AI's clients created in the location."""
     member = call.member_of(session, "viewer", verb=f"{COLLECTION}.{what}")
     location = Study.spec[KEY]["location"].as_string()
@@ -216,7 +216,7 @@ def _view(session: Session, study: Study, parent: Parent, settings: Settings) ->
     }
 
 
-def _trials(session: Session, study_id: str) -> Sequence[AnyRow]:
+def _trials(session: Session, study_id: str) -> Sequence[UntypedRow]:
     """In order of their numbers."""
     query = (
         select(
@@ -232,7 +232,7 @@ def _trials(session: Session, study_id: str) -> Sequence[AnyRow]:
     return session.execute(query).all()
 
 
-def _state_of(study: Study, rows: Sequence[AnyRow]) -> str:
+def _state_of(study: Study, rows: Sequence[UntypedRow]) -> str:
     """Until a trial has started, the tuning job is pending or queued."""
     state = StudyState(study.state)
     if state in (StudyState.RUNNING, StudyState.PAUSED) and all(
@@ -255,7 +255,7 @@ def _error_of(study: Study) -> dict[str, Any] | None:
 
 
 def _trial(
-    row: AnyRow, metrics: Sequence[str], pools: Mapping[str, Any] | None, parent: Parent, settings: Settings
+    row: UntypedRow, metrics: Sequence[str], pools: Mapping[str, Any] | None, parent: Parent, settings: Settings
 ) -> dict[str, Any]:
     """``pools``: roles whose replicas get web links; ``None``: no links."""
     state, is_over = TrialState(row.state), TrialState(row.state).is_terminal
@@ -280,7 +280,7 @@ def _trial(
     return shown
 
 
-def _trial_state(row: AnyRow) -> str:
+def _trial_state(row: UntypedRow) -> str:
     state = TrialState(row.state)
     if state.is_terminal:
         return "SUCCEEDED" if state.has_result else "INFEASIBLE"
@@ -290,7 +290,7 @@ def _trial_state(row: AnyRow) -> str:
     return "REQUESTED" if waits else "ACTIVE"
 
 
-def _final(row: AnyRow, names: Sequence[str]) -> dict[str, Any] | None:
+def _final(row: UntypedRow, names: Sequence[str]) -> dict[str, Any] | None:
     values = values_of(row.result, names)
     if values is None:
         return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow, AnySelect
+from core.db.engine import UntypedRow, UntypedSelect
 from core.db.repositories.metrics.writes import CHUNK_POINTS, COARSE_POINTS, FINE_POINTS, gather
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound, Unavailable
@@ -60,7 +60,7 @@ class StoredSeries:
 
     ``count`` points in all (of objects: how many were written), of which ``chunked`` are in chunks and the rest in
     ``pending``. ``last_time``: milliseconds since 1970. ``stream_id``, ``compactions`` and ``last_segment``: the
-    position from which a follower continues (:func:`segments_behind`).
+    position from which a follower continues (:func:`newer_segments`).
     """
 
     id: int
@@ -148,7 +148,7 @@ def find_series(
 
 def find_names(
     session: Session, owner_id: str, only: SeriesFilter = SeriesFilter(), *, limit: int, after: int | None = None
-) -> Sequence[AnyRow]:
+) -> Sequence[UntypedRow]:
     """(name, kind, id) of the job's distinct series names over all replicas, by name and kind.
 
     Args:
@@ -183,7 +183,7 @@ def marks_of(session: Session, owner_ids: Sequence[str]) -> dict[str, tuple[Stre
     return found
 
 
-def segments_behind(
+def newer_segments(
     session: Session, last: Mapping[int, int], series_ids: Collection[int], compactions: Mapping[int, int]
 ) -> dict[int, tuple[int, dict[int, Points]]]:
     """By stream: the number of its newest segment, and the points of the segments after ``last``, by series.
@@ -197,15 +197,15 @@ def segments_behind(
         .where(MetricSegment.stream_id.in_(last), MetricSegment.id > min(last.values()))
         .order_by(MetricSegment.id)
     )
-    found = {stream_id: (segment, dict[int, Points]()) for stream_id, segment in last.items()}
+    found = {stream_id: (newest, dict[int, Points]()) for stream_id, newest in last.items()}
     for row in session.execute(query):
-        segment, points = found[row.stream_id]
+        newest, points = found[row.stream_id]
         if row.id > last[row.stream_id]:
             for series_id, new in gather([row.data], series_ids).items():
                 points.setdefault(series_id, Points()).extend(new)
-            found[row.stream_id] = (max(segment, row.id), points)
+            found[row.stream_id] = (max(newest, row.id), points)
     now = _compactions(session, list(last))
-    return {stream_id: one for stream_id, one in found.items() if now.get(stream_id) == compactions[stream_id]}
+    return {stream_id: newest for stream_id, newest in found.items() if now.get(stream_id) == compactions[stream_id]}
 
 
 def read_points(session: Session, series: StoredSeries, start: int, limit: int) -> Points:
@@ -262,8 +262,8 @@ def values_since(session: Session, series: Sequence[StoredSeries], since: Mappin
 
     A few statements for thousands of series; the values inside the window are held in memory.
     """
-    found: dict[int, list[float]] = {one.id: [] for one in series if one.id in since}
-    chunked = {one.id: one.chunked for one in series if one.id in found}
+    found: dict[int, list[float]] = {entry.id: [] for entry in series if entry.id in since}
+    chunked = {entry.id: entry.chunked for entry in series if entry.id in found}
     ids = list(found)
     for begin in range(0, len(ids), _SERIES_AT_ONCE):
         part = ids[begin : begin + _SERIES_AT_ONCE]
@@ -276,20 +276,20 @@ def values_since(session: Session, series: Sequence[StoredSeries], since: Mappin
             for row in rows:
                 points = unpack(row.data)[: max(0, chunked[row.series_id] - row.number * CHUNK_POINTS)]
                 found[row.series_id] += _finite_since(points, since[row.series_id])
-    for one in series:
-        if one.id in found:
-            found[one.id] += _finite_since(one.pending, since[one.id])
+    for entry in series:
+        if entry.id in found:
+            found[entry.id] += _finite_since(entry.pending, since[entry.id])
     return found
 
 
-def list_objects(session: Session, series: StoredSeries, *, after: int, limit: int) -> Sequence[AnyRow]:
+def list_objects(session: Session, series: StoredSeries, *, after: int, limit: int) -> Sequence[UntypedRow]:
     """(id, step, time, media_type, data) of the series' objects with larger ids than ``after``, oldest first."""
     columns = (MetricObject.id, MetricObject.step, MetricObject.time, MetricObject.media_type, MetricObject.data)
     query = select(*columns).where(MetricObject.series_id == series.id, MetricObject.id > after)
     return session.execute(query.order_by(MetricObject.id).limit(limit)).all()
 
 
-def _streams(session: Session, owner_ids: Sequence[str], only: SeriesFilter) -> dict[int, AnyRow]:
+def _streams(session: Session, owner_ids: Sequence[str], only: SeriesFilter) -> dict[int, UntypedRow]:
     query = select(
         MetricStream.id,
         MetricStream.owner_id,
@@ -314,7 +314,7 @@ def _compactions(session: Session, streams: Sequence[int]) -> dict[int, int]:
     return {row[0]: row[1] for row in session.execute(query)}
 
 
-def _chosen(query: AnySelect, only: SeriesFilter) -> AnySelect:
+def _chosen(query: UntypedSelect, only: SeriesFilter) -> UntypedSelect:
     """Restrict by the filter's names and kinds."""
     if only.names:
         query = query.where(MetricSeries.name.in_(only.names))
@@ -337,7 +337,7 @@ def _key_of(session: Session, owner_ids: Sequence[str], series_id: int) -> tuple
 
 
 def _series_at(
-    session: Session, streams: dict[int, AnyRow], only: SeriesFilter, limit: int, after: int | None
+    session: Session, streams: dict[int, UntypedRow], only: SeriesFilter, limit: int, after: int | None
 ) -> list[StoredSeries]:
     if not streams:
         return []
@@ -377,7 +377,7 @@ def pending_points(
         return gather(data(), series_ids)
 
 
-def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: int) -> StoredSeries:
+def _series(row: MetricSeries, stream: UntypedRow, pending: Points, last_segment: int) -> StoredSeries:
     low, high = row.low, row.high
     last_step, last_time, last_value = row.last_step, row.last_time, row.last_value
     if row.kind == "scalar" and row.count and last_value is None:
@@ -407,11 +407,11 @@ def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: in
     )
 
 
-def _chunks(series: StoredSeries, *columns: Any) -> AnySelect:
+def _chunks(series: StoredSeries, *columns: Any) -> UntypedSelect:
     return select(*columns).where(MetricChunk.series_id == series.id).order_by(MetricChunk.number)
 
 
-def _span(row: AnyRow, by: By) -> tuple[int, int]:
+def _span(row: UntypedRow, by: By) -> tuple[int, int]:
     return (row.step_min, row.step_max) if by == "step" else (row.time_min, row.time_max)
 
 
@@ -437,7 +437,7 @@ def _in_window(points: Points, window: ChartWindow) -> Points:
 
 
 def _digests(
-    session: Session, series: StoredSeries, rows: Sequence[AnyRow], window: ChartWindow, *, is_coarse: bool
+    session: Session, series: StoredSeries, rows: Sequence[UntypedRow], window: ChartWindow, *, is_coarse: bool
 ) -> Digests:
     """Digests of the window. Chunks that cross its ends, or are not full, are read point by point."""
     whole = [

@@ -12,7 +12,7 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 from trainmaster.spec.enums import role_order
 
-from core.db.engine import AnyRow
+from core.db.engine import UntypedRow
 from core.db.repositories.metrics.reads import pending_points
 from core.db.tables import MetricChunk, MetricSeries, MetricStream
 from core.domain.metrics.points import Points, unpack
@@ -47,10 +47,10 @@ def values_at(
         left = sorted({step for step in steps if any((step, name) not in values for name in wanted)})
         if not left or not wanted:
             break
-        some = streams[start : start + _STREAMS_AT_ONCE]
+        page = streams[start : start + _STREAMS_AT_ONCE]
         series = session.execute(
             select(MetricSeries.id, MetricSeries.stream_id, MetricSeries.name).where(
-                MetricSeries.stream_id.in_(some), MetricSeries.name.in_(wanted), MetricSeries.kind == "scalar"
+                MetricSeries.stream_id.in_(page), MetricSeries.name.in_(wanted), MetricSeries.kind == "scalar"
             )
         ).all()
         # Segments first, then chunks: points compacted meanwhile are read twice, but never missed.
@@ -59,7 +59,7 @@ def values_at(
         if chunks is not None:
             _cut(wanted, series, places, chunks)
         found = _values_in_chunks(session, places, set(left))
-        weight = {stream: place for place, stream in enumerate(some)}
+        weight = {stream: place for place, stream in enumerate(page)}
         for row in sorted(series, key=lambda row: weight[row.stream_id]):
             of_series = found.get(row.id, {})
             of_series.update(_at(waiting.get(row.id, Points()), set(left)))
@@ -88,7 +88,7 @@ def _by_weight(session: Session, owner_id: str, replicas: int | None) -> list[in
     return found
 
 
-def _places(session: Session, series: Sequence[AnyRow], steps: Sequence[int]) -> list[tuple[int, int]]:
+def _places(session: Session, series: Sequence[UntypedRow], steps: Sequence[int]) -> list[tuple[int, int]]:
     """(series, number) of the chunks that may hold one of ``steps``, which are sorted."""
     rows = session.execute(
         select(MetricChunk.series_id, MetricChunk.number, MetricChunk.step_min, MetricChunk.step_max)
@@ -106,7 +106,7 @@ def _places(session: Session, series: Sequence[AnyRow], steps: Sequence[int]) ->
     ]
 
 
-def _cut(names: list[str], series: Sequence[AnyRow], places: list[tuple[int, int]], limit: int) -> None:
+def _cut(names: list[str], series: Sequence[UntypedRow], places: list[tuple[int, int]], limit: int) -> None:
     """Drop the last names and their chunks, until at most ``limit`` chunks remain."""
     name_of = {row.id: row.name for row in series}
     count = Counter(name_of[number] for number, _ in places)

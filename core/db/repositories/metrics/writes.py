@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, cast
 from sqlalchemy import Table, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from core.db.engine import AnyRow, insert_into
+from core.db.engine import UntypedRow, insert_into
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.metrics.digests import digest_runs
 from core.domain.metrics.points import (
@@ -237,7 +237,7 @@ def delete_metrics(session: Session, owner_ids: Sequence[str]) -> int:
     return len(streams)
 
 
-def _locked_stream(session: Session, key: StreamKey, now: datetime) -> AnyRow:
+def _locked_stream(session: Session, key: StreamKey, now: datetime) -> UntypedRow:
     place = {"owner_id": key.owner_id, "attempt": key.attempt, "role": key.role, "index": key.index}
     found = session.execute(_FIND_STREAM, place).one_or_none()
     if found is None:
@@ -268,7 +268,7 @@ def _with_writer(writers: Mapping[str, Any], writer: str, batch: int) -> dict[st
 
 def _series_ids(
     session: Session,
-    stream: AnyRow,
+    stream: UntypedRow,
     key: StreamKey,
     wanted: set[tuple[str, str]],
     changes: dict[str, Any],
@@ -402,7 +402,7 @@ def _storable(value: float) -> float | None:
 
 def _add_objects(
     session: Session,
-    stream: AnyRow,
+    stream: UntypedRow,
     key: StreamKey,
     objects: Sequence[NewMetricObject],
     ids: Mapping[tuple[str, str], int],
@@ -462,6 +462,6 @@ def _thin(session: Session, series_id: int) -> int:
     ).all()
     if len(rows) <= OBJECTS_OF_SERIES:
         return 0
-    gone = rows[1:-1:2]
-    session.execute(delete(MetricObject).where(MetricObject.id.in_([row[0] for row in gone])))
-    return sum(row[1] for row in gone)
+    thinned = rows[1:-1:2]
+    session.execute(delete(MetricObject).where(MetricObject.id.in_([row[0] for row in thinned])))
+    return sum(row[1] for row in thinned)

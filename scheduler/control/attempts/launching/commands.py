@@ -85,13 +85,13 @@ class ExecutorCommands:
             executor.change_world(world_order(self.control, order_context, member))
             self.cache.world_update_times[member.id, self.attempt.world] = now
 
-    def discard(self, members: Sequence[GangMember], seen: Sequence[Observation]) -> None:
+    def discard(self, members: Sequence[GangMember], observations: Sequence[Observation]) -> None:
         """Kill what is left of replicas that the gang goes on without; again while the engine shows them alive."""
         executor = self.control.executor
         if not members or not isinstance(executor, ChangesWorlds):
             return
         now = self.control.clock()
-        live = {o.key for o in seen if o.exit is None and o.phase is not Phase.LOST}
+        live = {o.key for o in observations if o.exit is None and o.phase is not Phase.LOST}
         for member in members:
             key = self._key(member)
             last_sent = self.cache.discard_times.get(key)

@@ -31,7 +31,7 @@ _CLOCK_SLACK: Final = timedelta(minutes=1)
 class ResumeSources:
     """What the database knows. ``volume``: ``None`` when the control plane does not see it. ``since``: checkpoints that
     were complete before are another job's. ``chosen``: the checkpoint that a user chose to resume from, and when the
-    first attempt after that began. ``others``: paths in the same output that another job was the last to report.
+    first attempt after that began. ``excluded_paths``: paths in this output that another job reported last.
     ``parent``: of a trial that goes on from another trial's checkpoint, that trial's job.
     """
 
@@ -40,7 +40,7 @@ class ResumeSources:
     output_path: str
     since: datetime
     chosen: ReportedCheckpoint | None = None
-    others: frozenset[str] = frozenset()
+    excluded_paths: frozenset[str] = frozenset()
     parent: Resumable | None = None
 
     @property
@@ -81,11 +81,11 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         .limit(_REPORTED_LIMIT)
     ).all()
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
-    others = _reported_by_others(session, job)
+    excluded_paths = _reported_by_others(session, job)
     own = tuple(
         ReportedCheckpoint(row.path, row.step, row.created_at)
         for row in rows
-        if row.path not in others or row.created_at >= others[row.path]
+        if row.path not in excluded_paths or row.created_at >= excluded_paths[row.path]
     )
     choice = session.execute(select(Job.resume_choice).where(Job.id == job.id)).scalar_one_or_none()
     return ResumeSources(
@@ -94,7 +94,7 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         job.output_path,
         _own_since(session, job),
         None if choice is None else ReportedCheckpoint(choice["path"], None, _began_after(session, job, choice["at"])),
-        frozenset(others) - {checkpoint.path for checkpoint in own},
+        frozenset(excluded_paths) - {checkpoint.path for checkpoint in own},
         _parents(session, [job]).get(job.id),
     )
 
@@ -154,7 +154,7 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
     since = None if chosen is None else chosen.at
     recent = [checkpoint for checkpoint in sources.reported if since is None or checkpoint.at > since]
     reported = next((checkpoint for checkpoint in recent if _is_there(sources.output, checkpoint.path)), None)
-    found = _scan(sources.output, sources.since if since is None else max(since, sources.since), sources.others)
+    found = _scan(sources.output, sources.since if since is None else max(since, sources.since), sources.excluded_paths)
     if reported is not None and (
         found is None or _rank(reported.step, reported.at) >= _rank(found.step, found.modified_at)
     ):
@@ -163,10 +163,10 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
         return f"{OUTPUT_MOUNT}/{found.path}"
     if chosen is not None:
         return f"{OUTPUT_MOUNT}/{chosen.path}"
-    return given_path(job, sources)
+    return explicit_path(job, sources)
 
 
-def given_path(job: JobFacts, sources: ResumeSources) -> str | None:
+def explicit_path(job: JobFacts, sources: ResumeSources) -> str | None:
     """The checkpoint that a clone was given. A trial's parent, which may still run, may have deleted it for newer ones:
     then the nearest that exists, as from the parent's last checkpoint nothing would be left to train. Blocks on the
     file system.
@@ -175,7 +175,7 @@ def given_path(job: JobFacts, sources: ResumeSources) -> str | None:
     if given is None or parent is None or parent.has(given):
         return given
     try:
-        return parent.instead_of(given)
+        return parent.replacement_for(given)
     except InvalidRequest:
         return given  # the trial fails with that path, and says so
 
@@ -193,10 +193,12 @@ def _is_there(output: Tree | None, path: str) -> bool:
         return False
 
 
-def _scan(output: Tree | None, since: datetime, others: frozenset[str]) -> checkpoints.ResumableCheckpoint | None:
+def _scan(
+    output: Tree | None, since: datetime, excluded_paths: frozenset[str]
+) -> checkpoints.ResumableCheckpoint | None:
     if output is None:
         return None
     try:
-        return checkpoints.newest_complete(output, since=since, except_paths=others)
+        return checkpoints.newest_complete(output, since=since, except_paths=excluded_paths)
     except (TrainmasterError, OSError):
         return None  # the volume is away at this moment: the reported checkpoints are left

@@ -24,9 +24,9 @@ _CHARS: Final = 2000
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def startup_status(members: Iterable[GangMember], seen: Sequence[Observation]) -> str:
+def startup_status(members: Iterable[GangMember], observations: Sequence[Observation]) -> str:
     """The detail of the first replica, by rank, that waits for something; empty: none does."""
-    shown = {(o.key.role, o.key.index, o.key.generation): o for o in seen}
+    shown = {(o.key.role, o.key.index, o.key.generation): o for o in observations}
     for member in members:
         observation = shown.get((member.role, member.index, member.generation))
         if observation is not None and observation.phase is Phase.PENDING and observation.detail:

@@ -13,7 +13,7 @@ from sqlalchemy import Table, bindparam, exists, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
-from core.db.engine import AnyRow, AnySelect
+from core.db.engine import UntypedRow, UntypedSelect
 from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Checkpoint, Event, Job, Node, Project, Replica
 from core.domain.ids import AttemptId, JobId
@@ -29,7 +29,7 @@ _SPEC_CACHE_SIZE: Final = 4096
 # than the database itself.
 _attempts, _jobs, _replicas, _nodes = (cast("Table", table.__table__) for table in (Attempt, Job, Replica, Node))
 _projects, _checkpoints = cast("Table", Project.__table__), cast("Table", Checkpoint.__table__)
-_ATTEMPT: Final[AnySelect] = (
+_ATTEMPT: Final[UntypedSelect] = (
     select(
         _attempts.c.id, _attempts.c.number, _attempts.c.state, _attempts.c.generation, _attempts.c.layout,
         _attempts.c.resume_from, _attempts.c.stop, _attempts.c.created_at, _attempts.c.started_at,
@@ -49,7 +49,7 @@ _ATTEMPT: Final[AnySelect] = (
     .join(_projects, _projects.c.id == _jobs.c.project_id)
     .where(_attempts.c.id.in_(bindparam("attempts", expanding=True)), is_live())
 )  # fmt: skip
-_REPLICAS: Final[AnySelect] = (
+_REPLICAS: Final[UntypedSelect] = (
     select(
         _replicas.c.attempt_id, _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation,
         _replicas.c.state,
@@ -122,7 +122,7 @@ def load_attempts(
     found = connection.execute(_ATTEMPT, {"attempts": list(attempt_ids)}).all()
     if not found:
         return {}
-    replicas: dict[str, list[AnyRow]] = {row.id: [] for row in found}
+    replicas: dict[str, list[UntypedRow]] = {row.id: [] for row in found}
     for replica in connection.execute(_REPLICAS, {"attempts": list(replicas)}):
         replicas[replica.attempt_id].append(replica)
     known = specs.read(session, [row.job_id for row in found])
@@ -147,7 +147,7 @@ def exit_to_json(facts: ExitFacts, verdict_kind: str, sentence: str) -> dict[str
         "sentence": sentence,
         "exit_code": facts.exit_code,
         "role": facts.role,
-        "index": int(facts.who.rpartition("-")[2]),
+        "index": int(facts.replica.rpartition("-")[2]),
         "cause": facts.cause.value,
         "at": facts.at.isoformat(),
         "told": facts.sentence,
@@ -169,7 +169,7 @@ def _exit(data: Mapping[str, Any] | None) -> ExitFacts | None:
     )
 
 
-def _job(row: AnyRow, spec: JobSpec) -> JobFacts:
+def _job(row: UntypedRow, spec: JobSpec) -> JobFacts:
     return JobFacts(
         id=JobId(row.job_id),
         name=row.name,
@@ -189,7 +189,7 @@ def _job(row: AnyRow, spec: JobSpec) -> JobFacts:
     )
 
 
-def _attempt(row: AnyRow) -> AttemptFacts:
+def _attempt(row: UntypedRow) -> AttemptFacts:
     return AttemptFacts(
         id=AttemptId(row.id),
         number=row.number,
@@ -205,7 +205,7 @@ def _attempt(row: AnyRow) -> AttemptFacts:
     )
 
 
-def _member(row: AnyRow) -> GangMember:
+def _member(row: UntypedRow) -> GangMember:
     return GangMember(
         id=row.id,
         role=row.role,
@@ -225,12 +225,12 @@ def _member(row: AnyRow) -> GangMember:
     )
 
 
-def _lost_nodes(replicas: Sequence[AnyRow], *, now: datetime, grace: timedelta) -> dict[str, datetime]:
+def _lost_nodes(replicas: Sequence[UntypedRow], *, now: datetime, grace: timedelta) -> dict[str, datetime]:
     """Their nodes that are not ready and were last seen ready longer ago than ``grace``; unknown nodes are not lost."""
     return {row.node: row.seen_at for row in replicas if row.is_ready is False and now - row.seen_at > grace}
 
 
-def _user_request(session: Session, row: AnyRow) -> str:
+def _user_request(session: Session, row: UntypedRow) -> str:
     """Which user asked to cancel or pause, and why; empty without such a request."""
     if row.desired_state == DesiredState.RUN:
         return ""
@@ -247,7 +247,7 @@ def _user_request(session: Session, row: AnyRow) -> str:
     return f"{sentence}: {request.reason}" if request.reason else f"{sentence}."
 
 
-def _previous(session: Session, row: AnyRow) -> PreviousEnd | None:
+def _previous(session: Session, row: UntypedRow) -> PreviousEnd | None:
     if row.number == 1:
         return None
     end = session.execute(

@@ -18,7 +18,7 @@ from core import secrets
 from core.db import leases
 from core.db.bootstrap import ensure_database_id, find_database_id
 from core.db.engine import unit_of_work
-from core.db.leases import HeldLease
+from core.db.leases import LeaseGrant
 from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
 from core.work_queue import run_together
@@ -61,7 +61,7 @@ class TransactionBatcher:
         self.control = control
         self._specs = specs
         self._taken = taken
-        self._leases: dict[AttemptId, HeldLease] = {}
+        self._leases: dict[AttemptId, LeaseGrant] = {}
         self._renewed_at = control.clock()
         self._passes: dict[AttemptId, Effects[ReconcileResult]] = {}
         self._on_end: Callable[[AttemptId, ResultOrError], None] = lambda _name, _outcome: None
@@ -88,7 +88,7 @@ class TransactionBatcher:
         self._passes, self._on_end, self._ready_answers = dict(passes), on_end, dict.fromkeys(passes)
         # Talking to an engine is mostly waiting.
         if min(len(passes), self.control.create_at_once) < 2:
-            self._run(self._advance_one_by_one)
+            self._run(self._advance_separately)
             return
         # One thread for each pass: else a few slow ones would delay all others.
         pool = self.control.make_pool(len(passes), thread_name_prefix="reconcile")
@@ -110,7 +110,7 @@ class TransactionBatcher:
 
     # Advancing
 
-    def _advance_one_by_one(self) -> None:
+    def _advance_separately(self) -> None:
         """Send each pass its result, until all have yielded another effect or ended."""
         while self._ready_answers:
             name = next(iter(self._ready_answers))
@@ -161,9 +161,9 @@ class TransactionBatcher:
     def _finish_ended(self) -> None:
         """Release the leases of the ended passes, and report their results."""
         ended, self._ended = self._ended, []
-        leases_held = [self._leases.pop(name) for name in ended if name in self._leases]
-        if leases_held:
-            self._release(leases_held)
+        grants = [self._leases.pop(name) for name in ended if name in self._leases]
+        if grants:
+            self._release(grants)
         for name in ended:
             self._on_end(name, self.outcomes[name])
 
@@ -176,10 +176,10 @@ class TransactionBatcher:
             except Unavailable:
                 pass  # each later write is compared with the lease
 
-    def _release(self, leases_held: Sequence[HeldLease]) -> None:
+    def _release(self, grants: Sequence[LeaseGrant]) -> None:
         try:
             with unit_of_work(self.control.sessions) as session:
-                leases.release_all(session, leases_held, now=self.control.clock())
+                leases.release_all(session, grants, now=self.control.clock())
         except Unavailable:
             pass  # they expire by themselves
 
@@ -193,12 +193,12 @@ class TransactionBatcher:
         now = control.clock()
         stuck_since_s = time.monotonic() - control.lease_ttl.total_seconds()
         stuck = {name for name, since_s in self._working.values() if since_s < stuck_since_s}
-        leases_held = {name: lease for name, lease in self._leases.items() if name not in stuck}
+        grants = {name: lease for name, lease in self._leases.items() if name not in stuck}
         with unit_of_work(control.sessions) as session:
-            valid = leases.check_all(session, list(leases_held.values()))
+            valid = leases.check_all(session, list(grants.values()))
             again = leases.acquire_all(session, valid, holder=control.holder, now=now, ttl=control.lease_ttl)
         self._renewed_at = now
-        for name, lease in leases_held.items():
+        for name, lease in grants.items():
             if lease.name in again:
                 self._leases[name] = again[lease.name]
             else:
@@ -215,8 +215,8 @@ class TransactionBatcher:
             now = control.clock()
             rows = load_attempts(session, list(requests), self._specs, now=now, node_grace=control.node_grace)
             names = {f"attempt:{name}": name for name in fresh if name in rows}
-            leases_held = leases.acquire_all(session, names, holder=control.holder, now=now, ttl=control.lease_ttl)
-        self._leases |= {names[name]: lease for name, lease in leases_held.items()}
+            grants = leases.acquire_all(session, names, holder=control.holder, now=now, ttl=control.lease_ttl)
+        self._leases |= {names[name]: lease for name, lease in grants.items()}
         answers: dict[AttemptId, AttemptRows | LeaseTaken | None] = {}
         for name in requests:
             answers[name] = rows.get(name) if name in self._leases or name not in rows else LeaseTaken()
@@ -262,9 +262,9 @@ class TransactionBatcher:
     def _write(self, requests: _Requests) -> Mapping[AttemptId, Any]:
         answers: dict[AttemptId, Any] = {name: _taken_over(name) for name in requests if name not in self._leases}
         ready = [name for name in requests if name not in answers]
-        return answers | self._write_these(ready, requests)
+        return answers | self._write_group(ready, requests)
 
-    def _write_these(self, names: Sequence[AttemptId], requests: _Requests) -> dict[AttemptId, Any]:
+    def _write_group(self, names: Sequence[AttemptId], requests: _Requests) -> dict[AttemptId, Any]:
         """Write all in one transaction; skip those whose lease was lost."""
         control = self.control
         with unit_of_work(control.sessions) as session:

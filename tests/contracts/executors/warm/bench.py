@@ -88,7 +88,7 @@ class WarmBench(ProcessBench):
     def learn(self, **fields: Any) -> None:
         """Have a command seen with the framework, where there is a parent already."""
         # One looks on at a time, at this one only when it has done with the job before.
-        wait_for(lambda: not any(map(file_locks.is_held, self.run_dir.glob("warm/*/waiting"))))
+        wait_for(lambda: not any(map(file_locks.is_locked, self.run_dir.glob("warm/*/waiting"))))
         known = set(self.run_dir.glob("warm/*/hints/*"))
         (self.output / "release").unlink(missing_ok=True)
         order = self.python(WAIT_FOR_RELEASE, **fields)

@@ -52,6 +52,6 @@ def lasting(shared: WarmBench) -> WarmBench:
     """A bench with a parent, for tests that leave it as it is. Somebody may have changed what this Python finds
     since.
     """
-    if not any(map(file_locks.is_held, shared.run_dir.glob("warm/*/torch/lock"))):
+    if not any(map(file_locks.is_locked, shared.run_dir.glob("warm/*/torch/lock"))):
         shared.warm_up()
     return shared

@@ -35,7 +35,7 @@ def test_running_replicas_and_new_ones_outlive_a_killed_parent(bench):
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(pid))
     # No copy of its lock is left in what it forked: there may be another parent at once.
-    assert not file_locks.is_held(folder / "lock")
+    assert not file_locks.is_locked(folder / "lock")
     second = bench.python(WAIT_FOR_RELEASE)
     bench.executor.create(second)
     wait_for(lambda: bench.pid(folder) != pid)

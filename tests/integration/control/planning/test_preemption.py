@@ -26,7 +26,7 @@ FOREVER = Script(run_for=timedelta(hours=9))
 def set_policy(plane, **settings) -> None:
     with unit_of_work(plane.sessions) as session:
         now = plane.engine.now
-        write_policy(session, settings, seen=StoredPolicy(None, {}), by="ann", now=now)  # type: ignore[arg-type]
+        write_policy(session, settings, previous=StoredPolicy(None, {}), by="ann", now=now)  # type: ignore[arg-type]
 
 
 def say(monkeypatch: pytest.MonkeyPatch, **more) -> None:

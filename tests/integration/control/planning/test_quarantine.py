@@ -331,7 +331,7 @@ def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(
 def test_policy_switches_it_off_and_old_failures_are_forgotten(fleet):
     with unit_of_work(fleet.sessions) as session:
         seen = StoredPolicy(None, {})  # type: ignore[arg-type]
-        write_policy(session, {"quarantines": False}, seen=seen, by="ann", now=fleet.engine.now)
+        write_policy(session, {"quarantines": False}, previous=seen, by="ann", now=fleet.engine.now)
     fleet.submit("a", cpu=8, max_restarts=0)
     fleet.settle()
     fleet.advance(11)

@@ -336,7 +336,7 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, has_torch: bool
 ) -> None:
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: has_torch)
-    monkeypatch.setattr("scheduler.control.studies.study_loop.gp_is_there", lambda: has_torch)
+    monkeypatch.setattr("scheduler.control.studies.study_loop.has_gaussian_process", lambda: has_torch)
 
     class Failing(Executor):
         def submit(self, *_: Any, **__: Any) -> Any:

@@ -15,7 +15,7 @@ from api.forecasts import service
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Event, Study, Trial
-from core.domain.studies.budget import FORGIVEN, PAUSED_AT, evaluate_budget
+from core.domain.studies.budget import IGNORED_FAILURES, PAUSED_AT, evaluate_budget
 from core.wakeups import TOPIC_STUDY
 from scheduler.control.studies.facts import load_study
 from scheduler.control.studies.history import StudyHistory
@@ -156,7 +156,7 @@ def test_failures_from_before_a_study_was_extended_do_not_end_it_again(
         assert evaluate_budget(facts.spec.budget, facts.spent).end is None
     clone = client.post(f"{URL}/search/clone", json={}).json()["id"]
     with unit_of_work(sessions) as session:
-        assert FORGIVEN not in session.get_one(Study, clone).spec
+        assert IGNORED_FAILURES not in session.get_one(Study, clone).spec
 
 
 def test_an_ended_study_gets_so_much_time_as_is_added_from_now_on(client: TestClient, sessions: SessionFactory) -> None:

@@ -7,7 +7,7 @@ import type { Job } from "~/api/types";
 import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
-import { Ago, Ran } from "~/components/time";
+import { Ago, RunTime } from "~/components/time";
 import { modelFromLabels } from "./batchRequest";
 import { failureCause, formatGang } from "~/lib/format";
 import { FilterChip } from "~/pages/jobs/filterMenu";
@@ -104,7 +104,7 @@ function Row({ job }: { job: Job }) {
         )}
       </div>
       <div role="cell" className="dim">
-        <Ran seconds={job.ran_s ?? 0} since={job.running_since} />
+        <RunTime seconds={job.ran_s ?? 0} since={job.running_since} />
       </div>
       <div role="cell" className="dim">
         <Ago at={job.created_at} />

@@ -9,7 +9,7 @@ import { FormDialog } from "~/components/forms/dialogs";
 import { Skeleton, Card, Empty, Failure, Field, PageHead } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 import { Ago } from "~/components/time";
-import { bytes, counted, number } from "~/lib/format";
+import { bytes, pluralize, number } from "~/lib/format";
 import { allocatable, gpuCount, isSchedulable, used } from "~/lib/capacity";
 import { devicesOf, hueOf, Slot } from "./devices";
 import { JobStatus } from "~/pages/jobs/table";
@@ -231,7 +231,7 @@ function HolderLink({ holder, count }: { holder: Holder; count: number }) {
       to="/jobs/$job"
       params={{ job: holder.job_id }}
       className="tag holder"
-      title={`${holder.project}, ${counted(count, "replica")} here`}
+      title={`${holder.project}, ${pluralize(count, "replica")} here`}
     >
       {swatch} <span className="cut">{holder.job}</span> {count > 1 && <span className="dimmer num">×{count}</span>}
     </Link>

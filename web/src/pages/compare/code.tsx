@@ -4,7 +4,7 @@ import { useMemo, useState } from "react";
 import { codeDifferenceQuery } from "~/api/queries";
 import type { CodeFile, JobDetail } from "~/api/types";
 import { Skeleton, Card, Empty, Failure } from "~/components/parts";
-import { bytes, counted } from "~/lib/format";
+import { bytes, pluralize } from "~/lib/format";
 import { changesOf, type Hunk, hunksOf } from "./textDiff";
 import { ComparedJobs } from "./pickJob";
 
@@ -36,7 +36,7 @@ export function CodeDifference({ jobs }: { jobs: readonly JobDetail[] }) {
       ) : (
         <>
           <p className="body dim">
-            {counted(data.differ_count, "file")} {data.differ_count === 1 ? "differs" : "differ"},{" "}
+            {pluralize(data.differ_count, "file")} {data.differ_count === 1 ? "differs" : "differ"},{" "}
             {data.same_count.toLocaleString()} {data.same_count === 1 ? "is" : "are"} identical.
             {data.differ_count > data.items.length && ` The first ${data.items.length.toLocaleString()} are shown.`}
           </p>

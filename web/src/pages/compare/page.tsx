@@ -7,7 +7,7 @@ import type { ChartSeries, JobDetail, MetricSeries } from "~/api/types";
 import { type ChartOptions, ChartOptionsControls, MetricCard } from "~/components/charts/metricCard";
 import { Skeleton, Card, Empty, Failure, PageHead, TableBox } from "~/components/parts";
 import { State } from "~/components/state";
-import { Ran } from "~/components/time";
+import { RunTime } from "~/components/time";
 import { splitList } from "~/lib/filters";
 import { number } from "~/lib/format";
 import { newestValues } from "~/lib/headlineMetrics";
@@ -94,7 +94,7 @@ function Results({ jobs, series, names }: ResultsProps) {
   const newest = series.map(newestValues);
   const rows: { head: string; cells: React.ReactNode[] }[] = [
     { head: "State", cells: jobs.map((job) => <State key={job.id} state={job.state} />) },
-    { head: "Ran", cells: jobs.map((job) => <Ran key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />) },
+    { head: "Ran", cells: jobs.map((job) => <RunTime key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />) },
     { head: "Step", cells: jobs.map((job) => number((job.progress ?? {})["step"])) },
     ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: newest.map((values) => number(values[name])) })),
   ];

@@ -112,7 +112,7 @@ export function TryIt() {
             {answer && (
               <span className="num dim" role="status">
                 <span className={answer.status < 400 ? "tone-green" : "tone-red"}>{answer.status}</span> in{" "}
-                {number(answer.tookMs)} ms
+                {number(answer.durationMs)} ms
               </span>
             )}
             {answer && <CopyButton text={answer.text} />}

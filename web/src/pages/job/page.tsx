@@ -4,7 +4,7 @@ import { ChevronRight, CopyPlus } from "lucide-react";
 import { checkpointsQuery, jobQuery } from "~/api/queries";
 import { State } from "~/components/state";
 import { QueryBoundary, TAB, DetailPage } from "~/components/detailPage";
-import { Ago, Ran } from "~/components/time";
+import { Ago, RunTime } from "~/components/time";
 import { RegisterButton } from "~/pages/model/register";
 import { JobActions } from "~/pages/jobs/actions";
 
@@ -57,7 +57,7 @@ export function JobPage() {
               </span>
               {(job.attempt_count ?? 0) > 0 && (
                 <span className="dim">
-                  ran <Ran seconds={job.ran_s ?? 0} since={job.running_since} />
+                  ran <RunTime seconds={job.ran_s ?? 0} since={job.running_since} />
                 </span>
               )}
             </>

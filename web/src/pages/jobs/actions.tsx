@@ -6,7 +6,7 @@ import { isOver, keys } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { Confirm } from "~/components/forms/dialogs";
 import { toast } from "~/components/shell/toasts";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 
 type Verb = "cancel" | "pause" | "resume" | "delete";
 
@@ -48,14 +48,14 @@ export function JobActions({ jobs, done }: { jobs: Job[]; done?: (verb: Verb) =>
       const others = refused.length > 1 ? ` (and ${refused.length - 1} more were refused)` : "";
       throw new Error(`${first instanceof Error ? first.message : String(first)}${others}`);
     }
-    toast(`${DONE[verb]} ${jobs.length === 1 && jobs[0] ? jobs[0].name : counted(eligible[verb].length, "job")}.`);
+    toast(`${DONE[verb]} ${jobs.length === 1 && jobs[0] ? jobs[0].name : pluralize(eligible[verb].length, "job")}.`);
     done?.(verb);
   };
   const runNow = (verb: Verb) => {
     run(verb).catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   };
   const count = confirming ? eligible[confirming].length : 0;
-  const subject = count === 1 ? (confirming && eligible[confirming][0]?.name) || "the job" : counted(count, "job");
+  const subject = count === 1 ? (confirming && eligible[confirming][0]?.name) || "the job" : pluralize(count, "job");
 
   return (
     <>

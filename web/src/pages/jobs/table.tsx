@@ -5,7 +5,7 @@ import { memo, useCallback, useEffect, useRef } from "react";
 import { isOver } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { State } from "~/components/state";
-import { Ago, Ran } from "~/components/time";
+import { Ago, RunTime } from "~/components/time";
 import { splitList, toggled } from "~/lib/filters";
 import { type Filters, isSort, type Sort } from "./filters";
 import { failureCause, formatGang, number } from "~/lib/format";
@@ -206,7 +206,7 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
         {job.gpu_count ? <span className="tag">{job.gpu_count} GPU</span> : null}
       </div>
       <div role="cell" className="c-ran dim">
-        <Ran seconds={job.ran_s ?? 0} since={job.running_since} />
+        <RunTime seconds={job.ran_s ?? 0} since={job.running_since} />
       </div>
       <div role="cell" className="c-age dim">
         <Ago at={job.created_at} />

@@ -4,7 +4,7 @@ import { ChevronRight, ShieldCheck } from "lucide-react";
 import { modelQuery, versionsQuery } from "~/api/models";
 import { QueryBoundary, TAB, DetailPage } from "~/components/detailPage";
 import { Ago } from "~/components/time";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 import { ModelActions } from "./actions";
 
 const route = getRouteApi("/shell/models/$project/$model");
@@ -50,7 +50,7 @@ export function ModelPage() {
                 </span>
               )}
               <span className="dim">
-                {counted(model.versions ?? 0, "version")}, changed <Ago at={model.updated_at} />
+                {pluralize(model.versions ?? 0, "version")}, changed <Ago at={model.updated_at} />
               </span>
             </>
           }

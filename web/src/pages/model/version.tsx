@@ -6,7 +6,7 @@ import type { ModelVersionDetail } from "~/api/types";
 import { Skeleton, Card, CopyButton, Failure, Sentence } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, LocalTime } from "~/components/time";
-import { bytes, counted, withFullStop, number } from "~/lib/format";
+import { bytes, pluralize, withFullStop, number } from "~/lib/format";
 import { parseHolder } from "~/lib/locations";
 import { AliasCard } from "./aliases";
 import { VersionFiles } from "./files";
@@ -128,7 +128,7 @@ function Metrics({ version }: { version: ModelVersionDetail }) {
           <div>
             <div className="dimmer">others</div>
             <Link to="/jobs/$job/metrics" params={{ job: version.source.job ?? "" }}>
-              {counted(metrics.length - 8, "more metric")}
+              {pluralize(metrics.length - 8, "more metric")}
             </Link>
           </div>
         )}
@@ -165,7 +165,7 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
         <dt>Size</dt>
         <dd className="num">
           {bytes(version.size_bytes)}
-          {version.file_count != null && <span className="dimmer"> in {counted(version.file_count, "file")}</span>}
+          {version.file_count != null && <span className="dimmer"> in {pluralize(version.file_count, "file")}</span>}
         </dd>
         <dt>Deployed to</dt>
         <dd>

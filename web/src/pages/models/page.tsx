@@ -8,7 +8,7 @@ import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
 import { splitList, toggled } from "~/lib/filters";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 import { ClearFilters, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 import { Aliases, MetricTags, StageTag } from "~/pages/model/parts";
 
@@ -81,7 +81,7 @@ function Row({ model }: { model: Model }) {
               v{newest.version}
             </Link>
             <State state={newest.state} />
-            <span className="dimmer small nowrap">of {counted(model.versions ?? 0, "version")}</span>
+            <span className="dimmer small nowrap">of {pluralize(model.versions ?? 0, "version")}</span>
           </>
         ) : (
           <span className="dimmer">none</span>

@@ -6,7 +6,7 @@ import { queueQuery, reservationsQuery, runningQuery, sharesQuery } from "~/api/
 import { meQuery, projectsQuery } from "~/api/queries";
 import { Skeleton, Failure, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 import { PolicyDialog } from "./policy";
 import { ReservationsDialog } from "./reservations";
 import { type Hues, SharesCard } from "./shares";
@@ -120,7 +120,7 @@ function Failures({ reads }: { reads: readonly { error: Error | null; refetch: (
 function About({ waiting, plannedAt }: { waiting: number; plannedAt: string | null | undefined }) {
   return (
     <>
-      {counted(waiting, "job")} waiting
+      {pluralize(waiting, "job")} waiting
       {plannedAt ? (
         <>
           ; last planned <Ago at={plannedAt} />.

@@ -2,7 +2,7 @@ import { ChevronRight } from "lucide-react";
 import { useState } from "react";
 import type { Share, Shares } from "~/api/types";
 import { Card } from "~/components/parts";
-import { counted, number } from "~/lib/format";
+import { pluralize, number } from "~/lib/format";
 
 const percent = (share: number | null | undefined): string =>
   share === null || share === undefined ? "–" : `${Math.round(share * 100)} %`;
@@ -72,7 +72,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
         {[
           ...Object.entries(share.gpus ?? {}).map(([model, count]) => `${number(count)} × ${model}`),
           ...(share.cpus ? [`${number(share.cpus)} CPUs`] : []),
-          `${counted(share.running, "job")} running`,
+          `${pluralize(share.running, "job")} running`,
           `${share.waiting.toLocaleString()} waiting`,
           `recent ${percent(share.usage)}`,
         ].join(" · ")}

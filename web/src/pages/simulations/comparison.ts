@@ -1,5 +1,5 @@
 import type { SimulationReport, SimulationResult } from "~/api/types";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 import type { Line } from "~/components/charts/series";
 
 /* Requests and results of simulations on the platform's own history. */
@@ -36,7 +36,7 @@ export function describeChanges(policy: Readonly<Record<string, string>>, cluste
     ([name, value]) => `${settingLabel(name).toLowerCase().replace("gpu", "GPU")} ${value}`,
   );
   if (cluster !== null && cluster.more_nodes > 0)
-    parts.push(`${counted(cluster.more_nodes, "more node")} like ${cluster.like ?? ""}`);
+    parts.push(`${pluralize(cluster.more_nodes, "more node")} like ${cluster.like ?? ""}`);
   if (cluster !== null && cluster.without.length > 0) parts.push(`without ${cluster.without.join(", ")}`);
   const text = parts.join(", ");
   return text.charAt(0).toUpperCase() + text.slice(1);

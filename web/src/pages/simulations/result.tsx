@@ -3,7 +3,7 @@ import type { SimulationReport, SimulationResult } from "~/api/types";
 import { Chart } from "~/components/charts/lineChart";
 import { Card, Sentence, TableBox } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { counted, duration, number } from "~/lib/format";
+import { pluralize, duration, number } from "~/lib/format";
 import { differenceOf, type Figure, FIGURES, overTime } from "./comparison";
 
 /** The figures side by side, a summary, and the use of the cluster over time. */
@@ -20,7 +20,7 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
             ))}
           </ul>
           <p className="dim small">
-            {counted(found.jobs, "job")} finished between <LocalTime at={found.since} /> and{" "}
+            {pluralize(found.jobs, "job")} finished between <LocalTime at={found.since} /> and{" "}
             <LocalTime at={found.until} />. Both columns are simulated from an empty cluster: with the current nodes and
             settings, and with the changes.
           </p>

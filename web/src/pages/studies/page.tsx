@@ -8,7 +8,7 @@ import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
 import { splitList, toggled } from "~/lib/filters";
-import { counted, number } from "~/lib/format";
+import { pluralize, number } from "~/lib/format";
 import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 
 const route = getRouteApi("/shell/studies");
@@ -88,7 +88,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
       <div role="cell" className="dim cut">
         {best && (study.metrics ?? []).length > 1 && study.front_size != null ? (
           <Link to="/studies/$study" params={{ study: study.id }}>
-            {counted(study.front_size, "trial")} on the Pareto front
+            {pluralize(study.front_size, "trial")} on the Pareto front
           </Link>
         ) : best && metric ? (
           <span title={formatParameters(best.parameters)}>
@@ -155,7 +155,7 @@ export function StudyProgress({ study }: { study: Study }) {
     <span className="study-progress">
       <span className="num dim">
         <Link {...trials}>
-          {over.toLocaleString()} of {study.budget_trials ? counted(study.budget_trials, "trial") : "any number"}
+          {over.toLocaleString()} of {study.budget_trials ? pluralize(study.budget_trials, "trial") : "any number"}
         </Link>
         {more.map(([label, count, state], i) => (
           <span key={label} className="dimmer">

@@ -17,7 +17,7 @@ const row = (rank: number, family: string, score: number, spread: number | null 
 test("families are sorted by their best model, those without a score last", () => {
   const leaderboard = [row(1, "forest", 0.9), row(2, "linear", 0.8), row(3, "forest", 0.7)];
   const found = bestOfFamilies({ families: ["baseline", "linear", "cnn", "forest"], leaderboard });
-  expect(found.map((one) => [one.family, one.row?.score, one.tried])).toEqual([
+  expect(found.map((one) => [one.family, one.row?.score, one.trialCount])).toEqual([
     ["forest", 0.9, 2],
     ["linear", 0.8, 1],
     ["baseline", undefined, 0],

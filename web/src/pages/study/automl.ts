@@ -27,7 +27,7 @@ export interface FamilyBest {
   /** Undefined: no score yet. */
   row: LeaderboardRow | undefined;
   /** Models of the family with a score. */
-  tried: number;
+  trialCount: number;
 }
 
 /** The best model of each family, best family first; families without a score last, in search order. */
@@ -35,7 +35,7 @@ export function bestOfFamilies(found: Pick<Automl, "families" | "leaderboard">):
   const rows = found.leaderboard ?? [];
   const all = found.families.map((family) => {
     const own = rows.filter((row) => row.family === family);
-    return { family, row: own[0], tried: own.length };
+    return { family, row: own[0], trialCount: own.length };
   });
   const rank = (family: FamilyBest) => family.row?.rank ?? rows.length + 1;
   return all.sort((a, b) => rank(a) - rank(b));

@@ -4,7 +4,7 @@ import { useMemo, useState } from "react";
 import { curvesQuery, isStudyOver } from "~/api/studies";
 import { Skeleton, Card, Empty, Failure } from "~/components/parts";
 import { Plot } from "~/components/charts/plot";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 import { numberAxis, rangeOf } from "~/components/charts/axis";
 import { rankScale } from "./surface";
 import { useStudy } from "./useStudy";
@@ -72,7 +72,7 @@ export function Curves() {
           <div className="plot-body">
             <Plot
               label={[
-                `Curves of ${counted(data?.curves.length ?? 0, "trial")}`,
+                `Curves of ${pluralize(data?.curves.length ?? 0, "trial")}`,
                 ...(plot.points.length > 0 ? [`${plot.points.length} of them stopped early`] : []),
               ].join(", ")}
               height={420}
@@ -95,7 +95,7 @@ export function Curves() {
             )}
             {(data?.total ?? 0) > (data?.curves.length ?? 0) && (
               <span>
-                {data?.curves.length} of {counted(data?.total ?? 0, "curve")}: running, best and newest
+                {data?.curves.length} of {pluralize(data?.total ?? 0, "curve")}: running, best and newest
               </span>
             )}
           </div>

@@ -5,7 +5,7 @@ import { automlQuery, isStudyOver } from "~/api/studies";
 import type { Automl, StudyDetail } from "~/api/types";
 import { Skeleton, Card, Failure, Sentence, TableBox } from "~/components/parts";
 import { bestOfFamilies, formatPoint, formatScore } from "./automl";
-import { counted, duration, number } from "~/lib/format";
+import { pluralize, duration, number } from "~/lib/format";
 
 const SHOWN = 12;
 
@@ -79,7 +79,7 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
         <div className="leaderboard-foot stack tight">
           {rows.length > SHOWN && (
             <button type="button" className="button small" onClick={() => setAll(!isAll)}>
-              {isAll ? `Show the first ${SHOWN}` : `Show all ${counted(rows.length, "model")}`}
+              {isAll ? `Show the first ${SHOWN}` : `Show all ${pluralize(rows.length, "model")}`}
             </button>
           )}
           {(data.notes ?? []).map((note) => (
@@ -102,7 +102,7 @@ function Families({ study, found }: { study: string; found: Automl }) {
   const best = bestOfFamilies(found);
   return (
     <ul className="leaderboard-families" aria-label="Best model of each family">
-      {best.map(({ family, row, tried }) => (
+      {best.map(({ family, row, trialCount }) => (
         <li key={family}>
           <span className="dim small">{family}</span>
           {row === undefined ? (
@@ -118,7 +118,7 @@ function Families({ study, found }: { study: string; found: Automl }) {
               {number(row.score)}
             </Link>
           )}
-          <span className="dimmer small num">{row === undefined ? "no score yet" : counted(tried, "model")}</span>
+          <span className="dimmer small num">{row === undefined ? "no score yet" : pluralize(trialCount, "model")}</span>
         </li>
       ))}
     </ul>
@@ -154,7 +154,7 @@ export function FinalTest({ study, results }: { study: StudyDetail; results: num
                 <span className="num">{number(test.high)}</span>)
               </>
             )}
-            , on {counted(test.rows, "held-out row")}.
+            , on {pluralize(test.rows, "held-out row")}.
           </p>
           {test.hint && <p className="note warn">{test.hint}</p>}
           {others.length > 0 && (

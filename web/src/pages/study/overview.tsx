@@ -7,7 +7,7 @@ import type { StudyDetail } from "~/api/types";
 import { Skeleton, Card, Failure, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { isAutoml } from "./automl";
-import { counted, duration, withFullStop, number } from "~/lib/format";
+import { pluralize, duration, withFullStop, number } from "~/lib/format";
 import { RegisterDialog } from "~/pages/model/register";
 import { Front } from "./front";
 import { History } from "./history";
@@ -270,7 +270,7 @@ function Weight({ study, name, part, trials }: { study: string; name: string; pa
         </span>
         <span className="num">
           {part === null ? "unknown" : `${Math.round(100 * part)} %`}
-          <span className="dimmer small"> ({counted(trials, "trial")})</span>
+          <span className="dimmer small"> ({pluralize(trials, "trial")})</span>
         </span>
       </Link>
     </li>
@@ -293,13 +293,13 @@ function Prediction({ id, study, results }: { id: string; study: StudyDetail; re
       ) : (
         <div className="stack tight">
           <p>
-            Expected best {data.metric} after {counted(last.more, "more trial")}:{" "}
+            Expected best {data.metric} after {pluralize(last.more, "more trial")}:{" "}
             <span className="strong num">{number(last.likely)}</span> (80 % interval{" "}
             <span className="num">{number(last.low)}</span> to <span className="num">{number(last.high)}</span>). Chance
             of improvement: {Math.round(100 * chance)} %.
           </p>
           <p className="dimmer small">
-            Extrapolated from the newer half of the trials. Of {counted(data.checked ?? 0, "past forecast")} of this
+            Extrapolated from the newer half of the trials. Of {pluralize(data.checked ?? 0, "past forecast")} of this
             study {data.held} held.{isStudyOver(study.state) ? " Extend the study to run more trials." : ""}
           </p>
         </div>
@@ -312,10 +312,10 @@ function StudyFacts({ study }: { study: StudyDetail }) {
   const { spec } = study;
   const { budget, stopping } = spec;
   const limits = [
-    budget.trials != null ? counted(budget.trials, "trial") : "",
+    budget.trials != null ? pluralize(budget.trials, "trial") : "",
     budget.max_time != null ? duration(budget.max_time) : "",
     budget.gpu_hours != null ? `${number(budget.gpu_hours)} GPU-hours` : "",
-    budget.failed_trials != null ? `at most ${counted(budget.failed_trials, "failed trial")}` : "",
+    budget.failed_trials != null ? `at most ${pluralize(budget.failed_trials, "failed trial")}` : "",
   ].filter(Boolean);
   return (
     <Card title="Study">

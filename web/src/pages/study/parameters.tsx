@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 import type { Parameter } from "~/api/types";
 import { Skeleton, Card, Empty, Failure } from "~/components/parts";
 import { Plot } from "~/components/charts/plot";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 import { rankScale, interpolateSurface } from "./surface";
 import { type Goal, sampleTrials, type TrialRow, valueOf } from "~/api/trialRows";
 import { numberAxis, parameterAxis, rangeOf } from "~/components/charts/axis";
@@ -90,7 +90,7 @@ function Slices({ rows, metric, parameters, pick, describe }: ChartProps) {
           <div key={slice.name}>
             <h3>
               {slice.name} {slice.x.isLog && <span className="dimmer small">log</span>}
-              {slice.isPart && <span className="dimmer small"> in {counted(slice.count, "trial")}</span>}
+              {slice.isPart && <span className="dimmer small"> in {pluralize(slice.count, "trial")}</span>}
             </h3>
             <Plot
               label={`${metric.name} over ${slice.name}, of ${slice.points.length} trials`}

@@ -5,7 +5,7 @@ import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { Skeleton, Empty, Failure } from "~/components/parts";
 import { State } from "~/components/state";
 import { LocalTime } from "~/components/time";
-import { counted, duration, number } from "~/lib/format";
+import { pluralize, duration, number } from "~/lib/format";
 import { splitList, toggled } from "~/lib/filters";
 import { type TrialRow } from "~/api/trialRows";
 import { ABSENT } from "~/components/charts/axis";
@@ -86,8 +86,8 @@ export function Trials() {
         />
         <span className="dim num grow" role="status">
           {shown.length === rows.length
-            ? counted(rows.length, "trial")
-            : `${shown.length.toLocaleString()} of ${counted(rows.length, "trial")}`}
+            ? pluralize(rows.length, "trial")
+            : `${shown.length.toLocaleString()} of ${pluralize(rows.length, "trial")}`}
         </span>
         {chosen.size > 0 && (
           <button type="button" className="button quiet small" onClick={() => setChosen(new Set())}>

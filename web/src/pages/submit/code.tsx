@@ -1,7 +1,7 @@
 import { FolderUp, LoaderCircle, Package, X } from "lucide-react";
 import { useRef, useState } from "react";
 import { uploadArchive } from "~/api/archives";
-import { bytes, counted } from "~/lib/format";
+import { bytes, pluralize } from "~/lib/format";
 import type { Packed } from "./packFolder";
 
 interface CodeProps {
@@ -33,7 +33,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
       await uploadArchive(packed.blob, packed.digest, (uploaded) =>
         setProgress(`uploading, ${bytes(uploaded)} of ${bytes(packed.blob.size)}`),
       );
-      const files = packed.files === null ? "" : `${counted(packed.files, "file")}, `;
+      const files = packed.files === null ? "" : `${pluralize(packed.files, "file")}, `;
       setSent({ digest: packed.digest, label: `${packed.name} (${files}${bytes(packed.blob.size)})` });
       set(packed.digest);
     } catch (failure) {

@@ -4,7 +4,7 @@ import { forecastQuery, nodesQuery } from "~/api/queries";
 import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
 import { Failure, Sentence } from "~/components/parts";
 import { Placements } from "~/components/placements";
-import { bytes, counted, withFullStop } from "~/lib/format";
+import { bytes, pluralize, withFullStop } from "~/lib/format";
 import { free, gpuCount, infeasibleHeadline, isSchedulable } from "~/lib/capacity";
 import { WhatIfDialog } from "~/pages/whatIf/panel";
 
@@ -115,8 +115,8 @@ function FreeNow() {
   const gpus = freeAmounts.reduce((sum, amounts) => sum + gpuCount(amounts), 0);
   return (
     <span className="dimmer num placement-free">
-      free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} ·{" "}
-      {counted(gpus, "GPU")}
+      free on {pluralize(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} ·{" "}
+      {pluralize(gpus, "GPU")}
     </span>
   );
 }

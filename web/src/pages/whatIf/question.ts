@@ -1,6 +1,6 @@
 import type { WhatIfChanges } from "~/api/planner";
 import type { JobSpec } from "~/api/types";
-import { counted } from "~/lib/format";
+import { pluralize } from "~/lib/format";
 
 /* A what-if question: changes of the job or of the cluster. Blank fields stay unchanged. */
 
@@ -93,7 +93,7 @@ export function questionText(question: Question): string {
   const gpus = question.gpus.trim();
   const more = Number(question.moreNodes);
   const parts = [
-    ...counts(question).map(([role, text]) => counted(Number(text), role).replace(/^\S+/, text.trim())),
+    ...counts(question).map(([role, text]) => pluralize(Number(text), role).replace(/^\S+/, text.trim())),
     gpus && `${gpus} GPU${gpus === "1" ? "" : "s"} each`,
     question.gpuType.trim() && (question.gpuType.trim() === "any" ? "any GPU model" : `on ${question.gpuType.trim()}`),
     listed(question.labels).join(", "),

@@ -46,15 +46,15 @@ export function treeOf(tensors: readonly Tensor[]): Branch {
     }
     at.leaves.push({ tensor, label: parts.at(-1) ?? tensor.name });
   }
-  return shortened(counted(root));
+  return shortened(withCounts(root));
 }
 
 function branchOf(path: string, label: string): Branch {
   return { path, label, branches: [], leaves: [], count: 0, elements: 0, sizeBytes: 0, isOptimizer: false };
 }
 
-function counted(branch: Branch): Branch {
-  const below = branch.branches.map(counted);
+function withCounts(branch: Branch): Branch {
+  const below = branch.branches.map(withCounts);
   const of = (figure: (part: Branch) => number, own: (tensor: Tensor) => number) =>
     below.reduce((sum, part) => sum + figure(part), 0) + branch.leaves.reduce((sum, leaf) => sum + own(leaf.tensor), 0);
   return {

@@ -1,7 +1,7 @@
 import { ChevronRight } from "lucide-react";
 import { useMemo, useState } from "react";
 import type { Tensor, TensorFigures } from "~/api/types";
-import { bytes, counted, number } from "~/lib/format";
+import { bytes, pluralize, number } from "~/lib/format";
 import { nonFiniteIn, nonFiniteCount, type Branch, rowsOf, treeOf } from "./tensorTree";
 import { Histogram } from "~/pages/job/histogram";
 
@@ -123,7 +123,7 @@ function BranchRow({ branch, depth, isOpen, isMarked, bad, toggle }: BranchRowPr
         </button>
       </th>
       <td colSpan={2} className="dimmer num nowrap">
-        {counted(branch.count, "tensor")}, {number(branch.elements)} elements
+        {pluralize(branch.count, "tensor")}, {number(branch.elements)} elements
       </td>
       <td className="right num nowrap dim">{bytes(branch.sizeBytes)}</td>
       <td colSpan={5} />

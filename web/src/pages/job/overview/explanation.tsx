@@ -15,7 +15,7 @@ import type { Explanation, JobDetail } from "~/api/types";
 import { Skeleton, Card, Failure, Sentence } from "~/components/parts";
 import { Placements } from "~/components/placements";
 import { LocalTime } from "~/components/time";
-import { counted, withFullStop, formatFigure, localTime } from "~/lib/format";
+import { pluralize, withFullStop, formatFigure, localTime } from "~/lib/format";
 import { toFieldTime, toUtcTime } from "./fieldTime";
 
 const MINUTE_MS = 60_000;
@@ -138,8 +138,8 @@ function ExplanationText({ found }: { found: Explanation }) {
         </div>
       )}
       <p className="dimmer small num">
-        Plan of <LocalTime at={found.at} />: {counted(found.waiting ?? 0, "job")} waiting,{" "}
-        {(found.running ?? 0).toLocaleString()} running, {counted(found.nodes ?? 0, "node")}.
+        Plan of <LocalTime at={found.at} />: {pluralize(found.waiting ?? 0, "job")} waiting,{" "}
+        {(found.running ?? 0).toLocaleString()} running, {pluralize(found.nodes ?? 0, "node")}.
       </p>
       {found.is_same === false && (
         <p className="note warn">

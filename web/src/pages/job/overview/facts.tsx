@@ -5,7 +5,7 @@ import { modelsOfJobQuery } from "~/api/models";
 import type { JobDetail } from "~/api/types";
 import { Card } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { counted, duration } from "~/lib/format";
+import { pluralize, duration } from "~/lib/format";
 
 /** Resource requests of a replica in one line. */
 function formatResources(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
@@ -127,7 +127,7 @@ export function Facts({ job }: { job: JobDetail }) {
         <dt>Attempts</dt>
         <dd className="num">
           {job.attempt_count ?? 0}
-          {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")}</span> : null}
+          {job.restart_count ? <span className="dimmer">, {pluralize(job.restart_count, "restart")}</span> : null}
         </dd>
         <Registered job={job.id} />
         {job.cloned_from && (

@@ -5,7 +5,7 @@ import type { Attempt, Replica } from "~/api/types";
 import { Card } from "~/components/parts";
 import { State, toneOf } from "~/components/state";
 import { Ago } from "~/components/time";
-import { counted, number } from "~/lib/format";
+import { pluralize, number } from "~/lib/format";
 
 const SHOWN = 64;
 
@@ -37,7 +37,7 @@ export function Gang({ attempt, now }: { attempt: Attempt; now: string }) {
               <span className="mono cut" title={node}>
                 {node || "not placed"}
               </span>
-              <span className="dimmer">{counted(members.length, "replica")}</span>
+              <span className="dimmer">{pluralize(members.length, "replica")}</span>
             </div>
             <ul className="gang-members">
               {members.map((replica) => (

@@ -5,7 +5,7 @@ import { useState } from "react";
 import { attemptsQuery, fewSeriesQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
-import { counted, duration, withFullStop, formatFigure, formatGang, localTime, number } from "~/lib/format";
+import { pluralize, duration, withFullStop, formatFigure, formatGang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
 import { newestValues, headlineMetrics } from "~/lib/headlineMetrics";
 import { Alternatives } from "./alternatives";
@@ -38,7 +38,7 @@ export function Overview() {
             <Card title="Gang">
               <p className="dim">
                 {formatGang(job.roles ?? {}, job.most_replicas)}
-                {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: {startRule(job)}
+                {job.gpu_count ? `, ${pluralize(job.gpu_count, "GPU")}` : ""}: {startRule(job)}
               </p>
             </Card>
           )}
@@ -62,7 +62,7 @@ function elasticNow(job: JobDetail): string {
   const lacking = Object.entries(job.most_replicas ?? {}).find(([role, most]) => present(role) < most);
   if (lacking === undefined) return "";
   const [role, most] = lacking;
-  return `${present(role).toLocaleString()} of up to ${counted(most, role)} running; more join when capacity is idle.`;
+  return `${present(role).toLocaleString()} of up to ${pluralize(most, role)} running; more join when capacity is idle.`;
 }
 
 /** How many replicas start together: `roles` has the minimum of an elastic role, `most_replicas` its maximum. */
@@ -72,7 +72,7 @@ function startRule(job: JobDetail): string {
   );
   if (elastic === undefined) return "all replicas start together.";
   const [role, most] = elastic;
-  const least = counted((job.roles ?? {})[role] ?? 1, role);
+  const least = pluralize((job.roles ?? {})[role] ?? 1, role);
   return `it starts once ${least} fit, and grows up to ${most.toLocaleString()}.`;
 }
 
@@ -181,7 +181,7 @@ function Progress({ job }: { job: JobDetail }) {
           <div>
             <div className="dimmer">others</div>
             <Link to="/jobs/$job/metrics" params={{ job: job.id }}>
-              {counted(more, "more metric")}
+              {pluralize(more, "more metric")}
             </Link>
           </div>
         )}

@@ -120,8 +120,8 @@ def test_what_was_refused_is_not_looked_into_again_until_it_changes(
     path = put("checkpoints/a.safetensors", struct.pack("<Q", 2) + b"[]")
     looks = []
     inspectors = house.app.state.checkpoint_inspector.inspectors
-    inside = inspectors.inside
-    monkeypatch.setattr(inspectors, "inside", lambda *what, **more: looks.append(what) or inside(*what, **more))
+    contents = inspectors.contents
+    monkeypatch.setattr(inspectors, "contents", lambda *what, **more: looks.append(what) or contents(*what, **more))
     answers = [house.call("viewer", "GET", f"{INSIDE}/tensors", params={"path": path}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [answers[0].status_code] * 3
     assert {answer.json()["code"] for answer in answers} == {"checkpoint_unreadable"}

@@ -148,11 +148,11 @@ class InspectedCheckpoint:
 
     place: CheckpointRef
     key: str
-    inside: Mapping[str, Any]
+    contents: Mapping[str, Any]
 
     @property
     def tensors(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.inside["tensors"]
+        found: list[dict[str, Any]] = self.contents["tensors"]
         return found
 
 
@@ -188,7 +188,7 @@ class CheckpointInspector:
                 self._lists.move_to_end(key)
                 return known
         with self.unreadable.remember_failure(key):
-            opened = InspectedCheckpoint(place, key, self.inspectors.inside(place, who=access.caller.user_id))
+            opened = InspectedCheckpoint(place, key, self.inspectors.contents(place, caller=access.caller.user_id))
         with self._lock:
             self._lists[key] = opened
             while len(self._lists) > 1 and (
@@ -218,14 +218,14 @@ def tensor_page(
     return TensorPage(
         items=[_tensor_view(tensor) for tensor in found[start : start + limit]],
         next_cursor=_next(start + limit, len(found)),
-        format=opened.inside["format"],
+        format=opened.contents["format"],
         tensor_count=len(opened.tensors),
         found_count=len(found),
         weight_count=sum(tensor["count"] for tensor in weights),
         weight_bytes=sum(tensor["size_bytes"] or 0 for tensor in weights),
         optimizer_bytes=sum(tensor["size_bytes"] or 0 for tensor in opened.tensors if tensor["is_optimizer"]),
-        values=opened.inside["values"],
-        notes=opened.inside["notes"],
+        values=opened.contents["values"],
+        notes=opened.contents["notes"],
     )
 
 
@@ -233,14 +233,14 @@ def statistics_page(
     inspector: CheckpointInspector,
     opened: InspectedCheckpoint,
     *,
-    who: str,
+    caller: str,
     names: list[str],
     cursor: str | None,
     limit: int,
 ) -> Page[TensorStatistics]:
     """Statistics of the tensors ``names``, or of all where it is empty; as many as fit the time budget.
 
-    ``who``: the user id; the pool of inspectors is shared fairly among users.
+    ``caller``: the user id; the pool of inspectors is shared fairly among users.
     """
     every = [tensor["name"] for tensor in opened.tensors]
     if unknown := set(names) - set(every):
@@ -253,7 +253,7 @@ def statistics_page(
         items = _known_or_new(
             page_names,
             known,
-            lambda left: inspector.inspectors.statistics(opened.place, left, who=who, budget_s=_BUDGET_S),
+            lambda left: inspector.inspectors.statistics(opened.place, left, caller=caller, budget_s=_BUDGET_S),
         )
     fresh = [item for item in items if item["name"] not in known]
     if fresh:
@@ -267,7 +267,7 @@ def difference_page(
     before: InspectedCheckpoint,
     after: InspectedCheckpoint,
     *,
-    who: str,
+    caller: str,
     cursor: str | None,
     limit: int,
 ) -> DifferencePage:
@@ -285,7 +285,9 @@ def difference_page(
         new = _known_or_new(
             names,
             known,
-            lambda left: inspector.inspectors.differences(before.place, after.place, left, who=who, budget_s=_BUDGET_S),
+            lambda left: inspector.inspectors.differences(
+                before.place, after.place, left, caller=caller, budget_s=_BUDGET_S
+            ),
         )
     found = {item["name"]: item for item in new}
     fresh = [item for name, item in found.items() if name not in known]
