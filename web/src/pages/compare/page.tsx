@@ -94,7 +94,10 @@ function Results({ jobs, series, names }: ResultsProps) {
   const newest = series.map(newestValues);
   const rows: { head: string; cells: React.ReactNode[] }[] = [
     { head: "State", cells: jobs.map((job) => <State key={job.id} state={job.state} />) },
-    { head: "Ran", cells: jobs.map((job) => <RunTime key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />) },
+    {
+      head: "Ran",
+      cells: jobs.map((job) => <RunTime key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />),
+    },
     { head: "Step", cells: jobs.map((job) => number((job.progress ?? {})["step"])) },
     ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: newest.map((values) => number(values[name])) })),
   ];

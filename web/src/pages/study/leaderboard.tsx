@@ -118,7 +118,9 @@ function Families({ study, found }: { study: string; found: Automl }) {
               {number(row.score)}
             </Link>
           )}
-          <span className="dimmer small num">{row === undefined ? "no score yet" : pluralize(trialCount, "model")}</span>
+          <span className="dimmer small num">
+            {row === undefined ? "no score yet" : pluralize(trialCount, "model")}
+          </span>
         </li>
       ))}
     </ul>

@@ -62,7 +62,8 @@ function elasticNow(job: JobDetail): string {
   const lacking = Object.entries(job.most_replicas ?? {}).find(([role, most]) => present(role) < most);
   if (lacking === undefined) return "";
   const [role, most] = lacking;
-  return `${present(role).toLocaleString()} of up to ${pluralize(most, role)} running; more join when capacity is idle.`;
+  const running = present(role).toLocaleString();
+  return `${running} of up to ${pluralize(most, role)} running; more join when capacity is idle.`;
 }
 
 /** How many replicas start together: `roles` has the minimum of an elastic role, `most_replicas` its maximum. */
