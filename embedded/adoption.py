@@ -71,11 +71,11 @@ def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: dateti
     try:
         deadline_s = time.monotonic() + WITHIN_S
         while True:
-            seen = _looked_at(engine, [attempt.attempt_id for attempt in before], since)
-            if len(seen) == len(before) or time.monotonic() > deadline_s:
+            states = _looked_at(engine, [attempt.attempt_id for attempt in before], since)
+            if len(states) == len(before) or time.monotonic() > deadline_s:
                 break
             time.sleep(_LOOK_EVERY_S)  # noqa: TID251 (polls for the reconcile passes, with a deadline)
-        found = [attempt for attempt in before if seen.get(attempt.attempt_id) == AttemptState.RUNNING.value]
+        found = [attempt for attempt in before if states.get(attempt.attempt_id) == AttemptState.RUNNING.value]
         with unit_of_work(make_sessions(engine)) as session:
             for attempt in found:
                 append_event(

@@ -44,8 +44,8 @@ class DutyCycle:
             yield
         finally:
             ended_s = self._clock_s()
-            took_s = ended_s - began_s
-            self._due_s = ended_s + min(took_s, _MAX_REST_S) if took_s >= _MIN_RUN_S else 0.0
+            duration_s = ended_s - began_s
+            self._due_s = ended_s + min(duration_s, _MAX_REST_S) if duration_s >= _MIN_RUN_S else 0.0
 
 
 class TickRunner:

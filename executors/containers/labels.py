@@ -69,7 +69,7 @@ def databases(found: Iterable[Mapping[str, str] | None]) -> dict[AttemptId, str]
     return by_attempt
 
 
-def is_of_another_database(thing_labels: Mapping[str, str], database_id: str) -> bool:
+def is_of_foreign_database(thing_labels: Mapping[str, str], database_id: str) -> bool:
     """Whether the labels name another database; an object without the label counts as this database's."""
     return bool(database_id) and thing_labels.get(DATABASE, "") not in ("", database_id)
 

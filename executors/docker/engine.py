@@ -87,7 +87,7 @@ class DockerEngine:
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
         """Pull it; the engine's lines of progress. Raises as all calls do, at the first line or at any later one."""
-        with _as_our_errors():
+        with _translated_errors():
             yield from self._connected().pull(name, stream=True, decode=True)
 
     # Containers
@@ -214,7 +214,7 @@ class DockerEngine:
     # Talking
 
     def _ask(self, request: Callable[[docker.APIClient], T]) -> T:
-        with _as_our_errors():
+        with _translated_errors():
             return request(self._connected())
 
     def _connected(self) -> docker.APIClient:
@@ -238,7 +238,7 @@ class DockerEngine:
 
 
 @contextmanager
-def _as_our_errors() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except APIError as error:

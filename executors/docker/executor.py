@@ -91,7 +91,7 @@ class DockerExecutor:
         info = self._read_info()
         whole = nodes.describe(info, self._gpus())
         found = self._ask(lambda: self._engine.containers(labels.selector(self._settings.instance)))
-        others = [c["Id"] for c in found if nodes.is_live_and_of_another_database(c, database_id)]
+        others = [c["Id"] for c in found if nodes.is_live_and_foreign(c, database_id)]
         inspected = (self._ask(partial(self._engine.container, container)) for container in others)
         return (
             subtract_usage(whole, [nodes.read_usage(container) for container in inspected if container is not None]),
@@ -217,10 +217,10 @@ class DockerExecutor:
         """Raises :class:`ExecutorTryAgain` when the engine does not get rid of a container within twenty seconds."""
         own = {labels.INSTANCE: self._settings.instance, render.REMOVED: attempt_id}
         self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id, self._settings.instance), own))
-        self._until_gone(lambda: self._list(attempt_id), self._engine.remove_container, "Id")
+        self._until_removed(lambda: self._list(attempt_id), self._engine.remove_container, "Id")
         wanted = labels.selector(self._settings.instance, attempt_id)
-        self._until_gone(lambda: self._engine.networks(wanted), self._engine.remove_network, "Id")
-        self._until_gone(lambda: self._engine.volumes(wanted), self._engine.remove_volume, "Name")
+        self._until_removed(lambda: self._engine.networks(wanted), self._engine.remove_network, "Id")
+        self._until_removed(lambda: self._engine.volumes(wanted), self._engine.remove_volume, "Name")
         self._observer.forget(attempt_id)
         self._forget_old_tombstones()
 
@@ -318,8 +318,8 @@ class DockerExecutor:
             try:
                 self._engine.create_network(body)
             except EngineError as error:
-                is_being_made = isinstance(error, NameTaken) or "bridge name" in error.message
-                if not is_being_made or time.monotonic() > end:
+                is_in_progress = isinstance(error, NameTaken) or "bridge name" in error.message
+                if not is_in_progress or time.monotonic() > end:
                     raise
                 # The engine has no event for a network that another process completes.
                 time.sleep(_LOOK_S)  # noqa: TID251
@@ -329,7 +329,7 @@ class DockerExecutor:
     def _list(self, attempt_id: AttemptId) -> list[dict[str, Any]]:
         return self._ask(lambda: self._engine.containers(labels.selector(self._settings.instance, attempt_id)))
 
-    def _until_gone(
+    def _until_removed(
         self, find: Callable[[], Sequence[Mapping[str, Any]]], take_away: Callable[[str], None], key: str
     ) -> None:
         """Take away what ``find`` finds until it finds nothing."""

@@ -130,8 +130,8 @@ class _Pull:
             self._layers[line["id"]] = (total, total)
         else:
             return
-        came, total = (sum(numbers) // 10**6 for numbers in zip(*self._layers.values(), strict=True))
-        self.detail = f"Pulling image {self.name}: {came} of {total} MB so far."
+        received, total = (sum(numbers) // 10**6 for numbers in zip(*self._layers.values(), strict=True))
+        self.detail = f"Pulling image {self.name}: {received} of {total} MB so far."
 
 
 def _tagged(name: str) -> str:

@@ -50,10 +50,10 @@ def describe(info: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> NodeInfo:
     )
 
 
-def is_live_and_of_another_database(summary: Mapping[str, Any], database_id: str) -> bool:
+def is_live_and_foreign(summary: Mapping[str, Any], database_id: str) -> bool:
     """Whether a container, as a list shows it, holds what the database ``database_id`` does not know of."""
     is_live = summary["State"] not in ("exited", "dead", "removing")
-    return is_live and labels.is_of_another_database(summary.get("Labels") or {}, database_id)
+    return is_live and labels.is_of_foreign_database(summary.get("Labels") or {}, database_id)
 
 
 def read_usage(container: Mapping[str, Any]) -> ForeignUsage:

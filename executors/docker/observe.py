@@ -81,8 +81,8 @@ class ContainerObserver:
     def forget(self, attempt: AttemptId) -> None:
         """Its containers are gone."""
         with self._lock:
-            gone = [name for name, known in self._known.items() if known.key.attempt_id == attempt]
-            for name in gone:
+            names = [name for name, known in self._known.items() if known.key.attempt_id == attempt]
+            for name in names:
                 del self._known[name]
 
     def attempts_with_news(self) -> list[AttemptId]:
@@ -230,4 +230,4 @@ def _precise(text: str) -> datetime:
 def _address_of(summary: Mapping[str, Any]) -> str:
     """A container's address in its attempt's network, its only one; empty while it has none."""
     networks = (summary.get("NetworkSettings") or {}).get("Networks") or {}
-    return next((str(one["IPAddress"]) for one in networks.values() if one and one.get("IPAddress")), "")
+    return next((str(entry["IPAddress"]) for entry in networks.values() if entry and entry.get("IPAddress")), "")

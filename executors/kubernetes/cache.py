@@ -122,13 +122,13 @@ class PodCache:
             taken = dict(self._use)
             for pods in self._own.values():
                 for pod in pods.values():
-                    if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
+                    if labels.is_of_foreign_database(pod["metadata"]["labels"], database_id):
                         entry = _entry(pod, planned_usage(pod, self._main))
                         if entry is not None:
                             node, use = entry
                             taken[node] = taken.get(node, NO_USAGE).plus(use)
             for pod in self._placeholders.values():
-                if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
+                if labels.is_of_foreign_database(pod["metadata"]["labels"], database_id):
                     entry = _entry(pod, NodeUsage(devices=pod_usage(pod).devices))
                     if entry is not None:
                         node, use = entry
@@ -281,8 +281,8 @@ class PodCache:
 
     def _is_placeholder(self, pod: Json) -> bool:
         own = pod["metadata"].get("labels") or {}
-        is_ours = own.get(labels.INSTANCE) == self._instance and bool(own.get(PLACEHOLDER))
-        return is_ours and self._is_home(pod["metadata"]["namespace"])
+        is_of_platform = own.get(labels.INSTANCE) == self._instance and bool(own.get(PLACEHOLDER))
+        return is_of_platform and self._is_home(pod["metadata"]["namespace"])
 
     def _attempt(self, pod: Json) -> AttemptId | None:
         own = pod["metadata"].get("labels") or {}

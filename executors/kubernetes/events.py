@@ -59,9 +59,9 @@ class PodWarnings:
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         with self._lock:
             known = self._by_namespace.setdefault(namespace, _NamespaceWarnings())
-            is_ours = not known.is_asking and time.monotonic() >= known.due_s
-            known.is_asking = known.is_asking or is_ours
-        if is_ours:
+            is_due = not known.is_asking and time.monotonic() >= known.due_s
+            known.is_asking = known.is_asking or is_due
+        if is_due:
             self._refresh(namespace, known)
         at, message = known.messages.get(uid, (since, ""))
         return message if at >= since else ""
@@ -96,8 +96,8 @@ class PodWarnings:
                 del latest[uid]
         return latest
 
-    def _events(self, namespace: str, which: str) -> Iterator[Json]:
-        query = {"fieldSelector": f"involvedObject.kind=Pod,{which}"}
+    def _events(self, namespace: str, selector: str) -> Iterator[Json]:
+        query = {"fieldSelector": f"involvedObject.kind=Pod,{selector}"}
         for page in islice(self._cluster.list_pages(path("events", namespace), query), _PAGES):
             yield from page["items"]
 

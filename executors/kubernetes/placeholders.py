@@ -101,10 +101,10 @@ class Placeholders(PodWriter):
         marks = {_holder_key(attempt_id) for attempt_id in live}
         oldest = self._clock() - _YOUNG
         for pod in self._pods.placeholders():
-            gone = {mark for mark, since in _holders(pod).items() if mark not in marks and _time(since) < oldest}
-            if gone or (not _holders(pod) and _time(pod["metadata"]["creationTimestamp"]) < oldest):
-                log.info("kubernetes.reservation_swept", pod=pod["metadata"]["name"], holders=sorted(gone))
-                self._release_marks(pod, gone)
+            stale = {mark for mark, since in _holders(pod).items() if mark not in marks and _time(since) < oldest}
+            if stale or (not _holders(pod) and _time(pod["metadata"]["creationTimestamp"]) < oldest):
+                log.info("kubernetes.reservation_swept", pod=pod["metadata"]["name"], holders=sorted(stale))
+                self._release_marks(pod, stale)
 
     def _ensure(self, order: ReplicaOrder) -> Json:
         """The placeholder, with the mark of the order's attempt on it."""
@@ -198,8 +198,9 @@ class Placeholders(PodWriter):
 
     def _delete(self, pod: Json, *, grace_s: int = 1) -> None:
         metadata = pod["metadata"]
-        as_seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        answer = self._cluster.delete(_url(pod), options={"gracePeriodSeconds": grace_s, "preconditions": as_seen})
+        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        options = {"gracePeriodSeconds": grace_s, "preconditions": preconditions}
+        answer = self._cluster.delete(_url(pod), options=options)
         if answer.get("kind") == "Pod":
             self._pods.put(answer)
 

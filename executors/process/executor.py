@@ -343,7 +343,7 @@ class ProcessExecutor:
         """Kill the replica; returns when no process holds its folder any more."""
         end = time.monotonic() + _LOCK_S
         stop_sent_at = None
-        had_ended = folder.read("exit.json") is not None
+        is_ended = folder.read("exit.json") is not None
         last_call = folder.path.parent / "last_call"
         while True:
             runtime = folder.runtime()
@@ -351,11 +351,11 @@ class ProcessExecutor:
                 # The runtime knows its tree best; if it does not do it in time, it goes with its tree.
                 if stop_sent_at is None:
                     stop_sent_at = time.monotonic()
-                    if not had_ended:
+                    if not is_ended:
                         folder.write("stop.json", {"grace_s": 0})
                         procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
-                if time.monotonic() > stop_sent_at + _END_S or (had_ended and last_call.exists()):
-                    if had_ended and not _is_last_call_over(last_call):
+                if time.monotonic() > stop_sent_at + _END_S or (is_ended and last_call.exists()):
+                    if is_ended and not _is_last_call_over(last_call):
                         raise ExecutorTryAgain(
                             f"{folder.path.name} has ended and still sends its last reports.", retry_after_s=_RETRY_S
                         )

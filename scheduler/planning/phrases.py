@@ -103,7 +103,7 @@ def _joined(items: Sequence[str], word: str) -> str:
     return f"{', '.join(items[:-1])} {word} {items[-1]}"
 
 
-def some_of(items: Sequence[str], most: int = 3) -> str:
+def shortlist(items: Sequence[str], most: int = 3) -> str:
     """``a, b, c and 4 more``."""
     if len(items) <= most:
         return all_of(items)
@@ -111,7 +111,7 @@ def some_of(items: Sequence[str], most: int = 3) -> str:
 
 
 def jobs(names: Sequence[str]) -> str:
-    return f"{'job' if len(names) == 1 else 'jobs'} {some_of(names, 2)}"
+    return f"{'job' if len(names) == 1 else 'jobs'} {shortlist(names, 2)}"
 
 
 def about(at: datetime, now: datetime) -> str:

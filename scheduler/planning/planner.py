@@ -127,9 +127,9 @@ class PlanningPass:
         demands: dict[JobClass, Demand] = {}
         over_quota: set[JobClass] = set()
         blocked_demands: dict[JobFamily | JobClass, tuple[Demand | None, bool]] = {}
-        is_one_key = self.context.eligibility.bookings.is_empty  # whatever the run time
+        has_single_key = self.context.eligibility.bookings.is_empty  # whatever the run time
         for job_class in {job_class: None for _, _, job_class in waiting}:
-            demand_key = job_class.job_family if is_one_key else job_class
+            demand_key = job_class.job_family if has_single_key else job_class
             if demand_key not in blocked_demands:
                 blocked_demands[demand_key] = self._blocked_demand(job_class.first)
             demand, is_over_quota = blocked_demands[demand_key]

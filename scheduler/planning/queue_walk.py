@@ -223,7 +223,7 @@ class QueueWalk:
         """``job_class``: of the queue, which records if none of its jobs can start."""
         key = self.eligibility.key_of(job)
         # Bookings depend on how long a job runs, quotas do not.
-        is_one_key = self.eligibility.bookings.is_empty
+        has_single_key = self.eligibility.bookings.is_empty
         if isinstance(key, QuotaExcess):
             if job_class is not None:
                 self.queue.refuse(job_class, REFUSED)
@@ -236,7 +236,7 @@ class QueueWalk:
             if above_s != REFUSED and self._borrow(job, key):
                 return True
             if job_class is not None and (above_s == REFUSED or not self._may_borrow(key)):
-                self.queue.refuse(job_class, above_s if is_one_key else None)
+                self.queue.refuse(job_class, above_s if has_single_key else None)
             return False
         level = self.ledger.level(run_time_s)
         draft = place(self.eligibility.demand(job, key), self.ledger.views[level], self._budget)

@@ -15,7 +15,11 @@ from pathlib import Path
 from tests.architecture.source_tree import ROOT, source_modules, syntax_tree, tracked_files
 
 # To add a word: put it here and run this test; it lists every name to change.
-FORBIDDEN_WORDS = frozenset({"told", "kept", "whom", "said", "asked", "somebody", "nobody", "anew"})
+FORBIDDEN_WORDS = frozenset({
+    "told", "kept", "whom", "said", "asked", "somebody", "nobody", "anew",
+    "another", "begun", "being", "beside", "came", "everybody", "everything", "gave", "gone", "held", "its",
+    "itself", "me", "mine", "one", "ones", "our", "ours", "seen", "some", "their", "theirs", "took", "who", "whose",
+})  # fmt: skip
 # Words which had a private meaning in this code base: a term of the field took their place.
 RETIRED_WORDS = frozenset({"bell", "glance", "crown", "heir", "heirs", "stranger", "strangers", "hatch", "visitor"})
 
@@ -38,7 +42,7 @@ def test_no_name_is_a_pronoun_or_a_bare_participle() -> None:
         f"{path}:{line} {name}"
         for path in source_modules()
         for line, name in defined_names(path)
-        if FORBIDDEN_WORDS & words_of(name) and name not in STABLE_NAMES
+        if FORBIDDEN_WORDS & words_of(name) and name not in STABLE_NAMES - FORBIDDEN_WORDS
     ]
     assert not found, f"{len(found)} names with {sorted(FORBIDDEN_WORDS)}: {found[:60]}"
 
@@ -154,9 +158,14 @@ def words_of(name: str) -> set[str]:
 
 
 def defined_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Each name that a module defines: classes, functions, parameters, variables and attributes."""
-    for node in ast.walk(syntax_tree(path)):
+    """Each name that a module defines: classes, functions, parameters, variables and attributes; no stable fields."""
+    nodes = list(ast.walk(syntax_tree(path)))
+    bodies = [node.body for node in nodes if isinstance(node, ast.ClassDef)]
+    fields = {statement.target for body in bodies for statement in body if isinstance(statement, ast.AnnAssign)}
+    for node in nodes:
         match node:
+            case ast.Name(id=name) if node in fields and name in STABLE_NAMES:
+                pass
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield node.lineno, node.name
             case ast.arg():

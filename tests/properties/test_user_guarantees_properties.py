@@ -103,7 +103,7 @@ def shrunk_by_equals(snapshot: Snapshot, made: Plan) -> dict[tuple[str, str], tu
     """
     jobs = {job.job_id: job for job in snapshot.queued}
     running = {gang.job_id: gang for gang in snapshot.running}
-    left = {who: held[GPUS] for who, held in Shares(snapshot).held_by_user.items()}
+    left = {who: held[GPUS] for who, held in Shares(snapshot).occupied_by_user.items()}
     found: set[tuple[str, str]] = set()
     for shrink in made.shrinks:
         job, gang = jobs[shrink.for_job], running[shrink.job_id]

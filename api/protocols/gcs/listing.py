@@ -149,8 +149,8 @@ def _sorted_names(tree: Tree, folder: str, *, hides: bool) -> list[tuple[str, bo
             names = []
             for entry in entries:
                 is_draft = entry.name.startswith(".") and entry.name.endswith(".part")
-                is_ours = hides and entry.name == UPLOADS
-                if is_draft or is_ours or entry.name.encode("utf-8", "ignore") != os.fsencode(entry.name):
+                is_uploads = hides and entry.name == UPLOADS
+                if is_draft or is_uploads or entry.name.encode("utf-8", "ignore") != os.fsencode(entry.name):
                     continue
                 is_dir = entry.is_dir(follow_symlinks=False)
                 if is_dir or entry.is_symlink() or stat.S_ISREG(_mode(entry)):

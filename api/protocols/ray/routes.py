@@ -200,7 +200,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
     shutdown: GracefulShutdown = websocket.app.state.shutdown
     limiter = limiter_of(websocket.app.state, "ray_log_readers", _READERS)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
+        tasks.start_soon(_until_disconnected, websocket, tasks.cancel_scope.cancel)
         try:
             async with watch.subscribe():
                 lines = _follow_log(logs, read_status, watch.wait, shutdown=shutdown, limiter=limiter)
@@ -214,7 +214,7 @@ async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
+async def _until_disconnected(websocket: WebSocket, then: Callable[[], None]) -> None:
     """Wait for the disconnect, which the client sends or the server's pings detect."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass

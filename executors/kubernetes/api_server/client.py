@@ -186,14 +186,14 @@ class KubernetesClient:
             "timeoutSeconds": max(1, round(timeout_s)),
         }
 
-        def open_it() -> ApiWatch:
+        def open_watch() -> ApiWatch:
             response = self._send("GET", url, query, read_timeout_s=timeout_s + 15.0, is_stream=True)
             if response.status != 200:
                 with _closing(response):
                     raise self._error("GET", url, response, _read_all(response))
             return ApiWatch(response, self._forget)
 
-        watching = self._with_retries(open_it, is_repeatable=True)
+        watching = self._with_retries(open_watch, is_repeatable=True)
         with self._link_lock:
             self._watches.add(watching)
         if self._is_closed.is_set():

@@ -225,8 +225,8 @@ class PodCreator:
 
     def _undo(self, attempt_id: AttemptId, parts: Sequence[Bundle], namespace: str) -> None:
         self.forget(attempt_id)
-        gone = [("secrets", part.secret["metadata"]["name"]) for part in parts]
-        for resource, name in (*gone, ("services", names.attempt_name(attempt_id))):
+        created = [("secrets", part.secret["metadata"]["name"]) for part in parts]
+        for resource, name in (*created, ("services", names.attempt_name(attempt_id))):
             try:
                 self._cluster.delete(path(resource, namespace, name))
             except ObjectNotFound:

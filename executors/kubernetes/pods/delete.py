@@ -26,7 +26,7 @@ from executors.containers import labels, names
 from executors.containers.exits import stop_mark
 from executors.kubernetes.api_server.client import Json, ObjectConflict, ObjectExists, ObjectNotFound, path
 from executors.kubernetes.pods import render
-from executors.kubernetes.pods.observe import has_begun, has_stopped, is_beginning, is_over, is_stuck, stop_annotation
+from executors.kubernetes.pods.observe import has_started, has_stopped, is_beginning, is_over, is_stuck, stop_annotation
 from executors.kubernetes.pods.phrases import unkillable
 from executors.kubernetes.pods.pod_writer import PodWriter
 
@@ -130,8 +130,8 @@ class PodDeleter(PodWriter):
 
     def _ask(self, pod: Json, grace: timedelta) -> None:
         # Only if it still is as we judge it here.
-        if not has_begun(pod) and not is_beginning(pod, self._clock()):
-            self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
+        if not has_started(pod) and not is_beginning(pod, self._clock()):
+            self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_preconditions(pod))
         elif _uses_image_command(pod):
             seconds = math.ceil(grace.total_seconds())
             current_grace_s = pod["metadata"].get("deletionGracePeriodSeconds")
@@ -195,7 +195,7 @@ class PodDeleter(PodWriter):
             elif pod in live and not node:
                 # On no node it goes at once, unless that has just changed: then the next look finds it there.
                 with suppress(ObjectConflict):
-                    self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
+                    self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_preconditions(pod))
             elif pod in live and node in reporting and not self._is_unkillable(pod):
                 # kubelet must end it; asked once.
                 if pod["metadata"].get("deletionTimestamp") is None or _grace_s(pod) > _KILL_GRACE_S:
@@ -272,7 +272,7 @@ def _late(pod: Json, now: datetime) -> timedelta:
     return timedelta() if deleted is None else now - datetime.fromisoformat(deleted)
 
 
-def _as_seen(pod: Json) -> Json:
+def _preconditions(pod: Json) -> Json:
     return {"resourceVersion": pod["metadata"]["resourceVersion"], "uid": pod["metadata"]["uid"]}
 
 

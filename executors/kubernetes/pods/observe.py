@@ -71,10 +71,10 @@ def has_stopped(pod: Json) -> bool:
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     is_deleted = pod["metadata"].get("deletionTimestamp") is not None
-    return is_deleted and bool(statuses) and all("terminated" in (one.get("state") or {}) for one in statuses)
+    return is_deleted and bool(statuses) and all("terminated" in (item.get("state") or {}) for item in statuses)
 
 
-def has_begun(pod: Json) -> bool:
+def has_started(pod: Json) -> bool:
     """Whether the main container was started, as far as is known."""
     state = _state(pod, "containerStatuses", MAIN)
     return "running" in state or "terminated" in state
@@ -93,7 +93,7 @@ def is_stuck(pod: Json) -> bool:
     """Whether it has not begun because an image or a container cannot be had: kubelet only waits to try again."""
     states = (_state(pod, "initContainerStatuses", INSTALLER), _state(pod, "containerStatuses", MAIN))
     reasons = {str((state.get("waiting") or {}).get("reason") or "") for state in states}
-    return not has_begun(pod) and bool(reasons & (phrases.PULL_ERRORS | phrases.CONFIG_ERRORS))
+    return not has_started(pod) and bool(reasons & (phrases.PULL_ERRORS | phrases.CONFIG_ERRORS))
 
 
 def stop_annotation(pod: Json) -> str:
@@ -110,7 +110,7 @@ def world_of(pod: Json) -> int | None:
 def waits_since(pod: Json) -> datetime | None:
     """Since when the pod has been on a node without running; ``None`` when it is not so."""
     status = pod.get("status") or {}
-    if status.get("phase", "Pending") != "Pending" or not pod["spec"].get("nodeName") or has_begun(pod):
+    if status.get("phase", "Pending") != "Pending" or not pod["spec"].get("nodeName") or has_started(pod):
         return None
     times = (
         _time(status.get("startTime")),

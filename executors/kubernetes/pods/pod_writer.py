@@ -22,7 +22,7 @@ from executors.kubernetes.api_server.client import KubernetesClient, ObjectNotFo
 from executors.kubernetes.cache import WORLD_UPDATE, PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.options import KubernetesOptions
-from executors.kubernetes.pods.observe import has_begun, is_over, world_of
+from executors.kubernetes.pods.observe import has_started, is_over, world_of
 from executors.kubernetes.pods.render import WORLD
 
 # For all annotations of an object together, ours and others.
@@ -49,7 +49,7 @@ class PodWriter:
 def change_world(cluster: KubernetesClient, pods: PodCache, order: ReplicaOrder) -> None:
     """See :class:`executors.base.ChangesWorlds`."""
     pod = pods.find(order.key)
-    if pod is None or is_over(pod) or not has_begun(pod):
+    if pod is None or is_over(pod) or not has_started(pod):
         return
     known = world_of(pod)
     world = order.world or 0

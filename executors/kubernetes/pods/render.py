@@ -189,7 +189,7 @@ def on_node(node: str) -> Json:
 def tolerations(options: KubernetesOptions) -> list[Json]:
     """Tolerations of all our Pods."""
     tolerated = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _NODE_TROUBLE]
-    return [*tolerated, *(dict(one) for one in options.rules.tolerations)]
+    return [*tolerated, *(dict(toleration) for toleration in options.rules.tolerations)]
 
 
 def pod_security(options: KubernetesOptions) -> Json:
@@ -327,11 +327,11 @@ def _volumes(
             mounts.append({"name": f"scratch-{number}", "mountPath": folder})
     mounted: dict[str, Json] = {}
     for mount in sorted(order.mounts, key=lambda mount: mount.target):
-        volume, one = _mount(mount, f"mount-{len(mounted)}", options, namespace)
+        volume, volume_mount = _mount(mount, f"mount-{len(mounted)}", options, namespace)
         # A volume that is used twice is one volume of the Pod: a claim must not be there twice.
         key = repr(sorted((name, repr(value)) for name, value in volume.items() if name != "name"))
         known = mounted.setdefault(key, volume)
-        mounts.append({**one, "name": known["name"]})
+        mounts.append({**volume_mount, "name": known["name"]})
     return volumes + list(mounted.values()), mounts
 
 

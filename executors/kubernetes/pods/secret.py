@@ -134,8 +134,8 @@ def _render(group: Sequence[_Part], options: KubernetesOptions, namespace: str) 
 
 def _shared_name(orders: Sequence[ReplicaOrder]) -> str:
     """Named by its replicas: a creation of a gang's missing replicas must not find the Secret of the whole gang."""
-    whose = ",".join(names.replica_name(order.key) for order in orders)
-    digest = hashlib.sha256(whose.encode()).hexdigest()[:16]
+    replica_names = ",".join(names.replica_name(order.key) for order in orders)
+    digest = hashlib.sha256(replica_names.encode()).hexdigest()[:16]
     return names.fit(f"{orders[0].key.attempt_id}-orders-{digest}")
 
 

@@ -91,7 +91,7 @@ class PlanLogWriter:
             chain = None  # this record is a whole one
         before: Mapping[str, Mapping[str, Any]] = {} if chain is None else chain.parts
         numbers = {} if chain is None else chain.numbers
-        put, gone = _difference(before, parts)
+        put, removed = _difference(before, parts)
         for job_id in put.get("queued", ()):
             numbers.setdefault(job_id, len(numbers))
         data = {
@@ -99,7 +99,7 @@ class PlanLogWriter:
             "now": snapshot.now.isoformat(),
             "policy": to_json(snapshot.policy),
             "put": put,
-            "gone": gone,
+            "gone": removed,
             "plan": _compact(plan_to_json(new_plan), numbers),
         }
         packed = zlib.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), _LEVEL)
@@ -217,7 +217,7 @@ def _difference(
     before: Mapping[str, Mapping[str, Any]], parts: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
     put: dict[str, dict[str, Any]] = {}
-    gone: dict[str, list[str]] = {}
+    removed: dict[str, list[str]] = {}
     for name, now in parts.items():
         old = before.get(name, {})
         fresh = {
@@ -227,8 +227,8 @@ def _difference(
             put[name] = fresh
         left = [key for key in old if key not in now]
         if left:
-            gone[name] = left
-    return put, gone
+            removed[name] = left
+    return put, removed
 
 
 def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:

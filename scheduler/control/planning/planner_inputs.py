@@ -119,10 +119,10 @@ def changed_usage(
     """
     shares = Shares(snapshot)
     now: dict[UsageKey, float] = {}
-    for project, amounts in shares.held_by_project.items():
+    for project, amounts in shares.occupied_by_project.items():
         if project in settings.project_ids:
             now[settings.project_ids[project], ""] = shares.dominant_share(amounts)[0]
-    for (project, user), amounts in shares.held_by_user.items():
+    for (project, user), amounts in shares.occupied_by_user.items():
         if project in settings.project_ids and user in user_ids:
             now[settings.project_ids[project], user_ids[user]] = shares.dominant_share(amounts)[0]
     news: dict[UsageKey, DecayedUsage] = {}

@@ -149,14 +149,14 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
     cache.estimates.refresh(session, now)
     own_reasons = _refresh(session, cache, now)
     settings = load_settings(session, now)
-    held = cache.node_cache.holders(session)
+    holdings = cache.node_cache.holders(session)
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
-    live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
+    live, leaving = load_running(session, rows, gangs, holdings, cache.estimates, now)
     # An engine that cannot send new worlds to replicas cannot shrink a gang.
     policy = settings.policy if can_grow else replace(settings.policy, shrinks=False)
     snapshot = Snapshot(
         now=now,
-        nodes=cache.node_cache.nodes(session, usage_of(held.values())),
+        nodes=cache.node_cache.nodes(session, usage_of(holdings.values())),
         queued=tuple(job.queued for job in cache.jobs.values()),
         running=(*(attempt.view for attempt in live), *leaving),
         growing=growing,

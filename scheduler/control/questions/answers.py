@@ -323,7 +323,7 @@ def _places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
 def _verdict(job_id: JobId, made: Plan, snapshot: Snapshot) -> tuple[str, str, tuple[Placement, ...]]:
     for start in made.starts:
         if start.job_id == job_id:
-            on = phrases.some_of(sorted({placement.node for placement in start.placements}))
+            on = phrases.shortlist(sorted({placement.node for placement in start.placements}))
             return "starts", f"is started on {on}", start.placements
     if job_id in made.waits:
         return "waits", "", ()
@@ -332,7 +332,7 @@ def _verdict(job_id: JobId, made: Plan, snapshot: Snapshot) -> tuple[str, str, t
             return "stops", preempt.sentence, ()
     running = next((view for view in snapshot.running if view.job_id == job_id), None)
     if running is not None:
-        on = phrases.some_of(sorted({node for _, node in running.nodes}))
+        on = phrases.shortlist(sorted({node for _, node in running.nodes}))
         return "runs", f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
     return "absent", "neither waits for a place nor runs at that time", ()
 

@@ -126,4 +126,6 @@ def _without_gpus(demand: Demand, group: MemberGroup, free: Capacity, holders: G
     ]
     free_amounts = _amounts(scarce, free.cpu[number], free.memory[number])
     name = free.cluster.nodes[number].id
-    return f"; of the nodes without GPUs {name} comes nearest with {free_amounts} free{holders.beside_phrase(number)}"
+    return (
+        f"; of the nodes without GPUs {name} comes nearest with {free_amounts} free{holders.occupants_phrase(number)}"
+    )

@@ -32,7 +32,9 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         labels_present = sorted({f"{key}={n.labels[key]}" for key, _ in selector for n in nodes if key in n.labels})
         noun = "label" if len(selector) == 1 else "labels"
         labels_phrase = (
-            f"nodes have {phrases.some_of(labels_present, 5)}" if labels_present else "no node has such a label at all"
+            f"nodes have {phrases.shortlist(labels_present, 5)}"
+            if labels_present
+            else "no node has such a label at all"
         )
         return Reason(
             WaitReasonCode.NO_MATCHING_NODE,

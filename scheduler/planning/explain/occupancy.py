@@ -157,7 +157,7 @@ class GpuOccupancy:
                     return BlockingHolders(tuple(needed), freed)
         return None
 
-    def beside_phrase(self, number: int) -> str:
+    def occupants_phrase(self, number: int) -> str:
         """The other jobs on the node, for the end of a sentence: `` next to job a until about 14:20 UTC``."""
         holders = self.holders_on(number)
         if not holders:

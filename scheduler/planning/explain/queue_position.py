@@ -103,7 +103,7 @@ def _own_figures(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
     policy = snapshot.policy
     figures = []
     if policy.is_fair and snapshot.accounts:
-        part, _ = shares.dominant_share(shares.held_by_project.get(job.project, {}))
+        part, _ = shares.dominant_share(shares.occupied_by_project.get(job.project, {}))
         account = shares.accounts.get(job.project)
         lately = f", lately {account.usage:.0%}" if account is not None and policy.usage_weight else ""
         figures.append(
@@ -128,15 +128,15 @@ def _own_figures(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
 
 def _service(job: QueuedGang) -> str:
     """Its attained service: GPU time; for a gang without GPUs the run time, which counts for it."""
-    had_s, has_gpus = job.attained_gpu_s, job.gang.gpu_milli > 0
-    if not had_s:
+    attained_s, has_gpus = job.attained_gpu_s, job.gang.gpu_milli > 0
+    if not attained_s:
         return "having had no GPU time yet" if has_gpus else "not having run yet"
     verb = "having had" if has_gpus else "having run for"
     unit = "GPU " if has_gpus else ""
-    if had_s < 60:
+    if attained_s < 60:
         return f"{verb} less than a {unit}minute"
-    if had_s >= 3600:
-        hours = f"{had_s / 3600:.1f}".removesuffix(".0")
+    if attained_s >= 3600:
+        hours = f"{attained_s / 3600:.1f}".removesuffix(".0")
         return f"{verb} {hours} {unit}{'hour' if hours == '1' else 'hours'}"
-    minutes = round(had_s / 60)
+    minutes = round(attained_s / 60)
     return f"{verb} {minutes} {unit}{phrases.plural('minute', minutes)}"

@@ -132,7 +132,7 @@ class WaitReasons:
             holder, other_holder, amounts = (
                 f"project {job.project}",
                 f"project {reserving_job.project}",
-                shares.held_by_project.get(job.project, {}),
+                shares.occupied_by_project.get(job.project, {}),
             )
             entitled = self._weights.get(job.project, 0.0)
             numbers = {"project": job.project}
@@ -140,7 +140,7 @@ class WaitReasons:
             if shares.user_share(job.project, job.user) <= shares.user_share(reserving_job.project, reserving_job.user):
                 return reason
             holder, other_holder = f"user {job.user}", f"user {reserving_job.user}"
-            amounts = shares.held_by_user.get((job.project, job.user), {})
+            amounts = shares.occupied_by_user.get((job.project, job.user), {})
             entitled = None
             numbers = {"project": job.project, "user": job.user}
         else:
@@ -165,7 +165,7 @@ class WaitReasons:
 def _weights(snapshot: Snapshot, shares: Shares) -> dict[str, float]:
     """The entitled fraction of the cluster by weight, among projects that hold or want anything."""
     projects = {job.project for job in snapshot.queued} | {
-        name for name, amounts in shares.held_by_project.items() if any(amounts.values())
+        name for name, amounts in shares.occupied_by_project.items() if any(amounts.values())
     }
     weights = {name: shares.accounts[name].weight if name in shares.accounts else 1.0 for name in projects}
     total = sum(weights[name] for name in sorted(weights)) or 1.0

@@ -182,7 +182,7 @@ class AlternativeSearch:
         value: float | str | None,
         draft: PartialPlacement,
     ) -> Alternative:
-        on = phrases.some_of([self.cluster.nodes[number].id for number in sorted(draft.left)])
+        on = phrases.shortlist([self.cluster.nodes[number].id for number in sorted(draft.left)])
         names = tuple(role.role for role in roles)
         return Alternative(code, f"With {change} it would start now, on {on}.", names, field, value)
 

@@ -251,7 +251,7 @@ def endless_sentence(endless: Sequence[RunningGang]) -> str:
     """``jobs a and b on gpu-01 state no max_run_time, and no job like them has ended yet``."""
     views = sorted(endless, key=lambda view: (-len(view.nodes), view.name, view.job_id))
     names = phrases.jobs([view.name for view in views])
-    on = phrases.some_of(sorted({node for view in views[:2] for _, node in view.nodes}))
+    on = phrases.shortlist(sorted({node for view in views[:2] for _, node in view.nodes}))
     is_single = len(views) == 1
     if all(view.is_endless for view in views):
         verbs = "serves an endpoint and has" if is_single else "serve endpoints and have"

@@ -77,7 +77,7 @@ def forecast(
 
 def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
     """The forecast on a cluster without nodes, because all were removed."""
-    removed = phrases.some_of(left_out)
+    removed = phrases.shortlist(left_out)
     sentence = f"without {removed} there is no node at all, so no job could ever run"
     reason = Reason(WaitReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
     return Forecast(
@@ -112,11 +112,11 @@ def changed_cluster(
         model = nodes_by_id.get(like) if like is not None else None
         if model is None:
             raise ValueError(f"like: there is no node {like}; name one whose kind there shall be more of")
-        nodes += [_another(model, number, nodes_by_id) for number in range(1, more_nodes + 1)]
+        nodes += [_copy_of(model, number, nodes_by_id) for number in range(1, more_nodes + 1)]
     return replace(snapshot, nodes=tuple(nodes))
 
 
-def _another(model: NodeSnapshot, number: int, existing: Collection[NodeId]) -> NodeSnapshot:
+def _copy_of(model: NodeSnapshot, number: int, existing: Collection[NodeId]) -> NodeSnapshot:
     """An empty node like ``model``, on a rack of its own unless the label is copied."""
     name = f"{model.id}-more-{number}"
     while name in existing:

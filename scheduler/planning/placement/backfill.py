@@ -149,9 +149,9 @@ class Timeline:
                 freed_gpus = np.bincount(returned.number[of_model], weights=returned.gpus[of_model], minlength=size)
                 gpus.whole[model] += freed_gpus.astype(np.int64)
         for (number, model), parts in self._parts.items():
-            ending = [part for its_end_s, part in parts if its_end_s <= end_s and its_end_s < NEVER]
+            ending = [part for part_end_s, part in parts if part_end_s <= end_s and part_end_s < NEVER]
             if ending:
-                staying = [part for its_end_s, part in parts if its_end_s > end_s or its_end_s == NEVER]
+                staying = [part for part_end_s, part in parts if part_end_s > end_s or part_end_s == NEVER]
                 free_parts, freed = give_back(shares[number].get(model, ()), staying, ending)
                 shares[number] = {**shares[number], model: free_parts}
                 gpus.whole[model][number] += freed

@@ -31,8 +31,8 @@ def fill(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pi
 
 def _fill_gpus(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
     request, count = group.request, group.count
-    may_be_one = not draft.left and group.may_share_a_node and (count == 1 or not request.gpu_milli)
-    if may_be_one and not group.is_picky:
+    may_use_single_node = not draft.left and group.may_share_a_node and (count == 1 or not request.gpu_milli)
+    if may_use_single_node and not group.is_picky:
         number = draft.capacity.tightest(request.times(count), group.models, pool)
         if number is not None:
             return [_on_scarcest(draft, group, number)]
@@ -41,7 +41,7 @@ def _fill_gpus(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> l
     # A single model for all members first, since mixed speeds slow all members down.
     best: tuple[tuple[object, ...], list[Pick]] | None = None
     for model in group.models:
-        picks = _fill_model(draft, group, model, pool, may_be_one=may_be_one)
+        picks = _fill_model(draft, group, model, pool, may_use_single_node=may_use_single_node)
         if picks is None:
             continue
         if group.is_picky:
@@ -52,21 +52,21 @@ def _fill_gpus(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> l
             best = (score, picks)
     if best is not None:
         return best[1]
-    rooms = draft.rooms(request, group.models, pool, group.most_on_one)
+    rooms = draft.rooms(request, group.models, pool, group.max_per_node)
     if len(group.models) == 1 or rooms.total < count:
         return None
     return _as_picks(draft, group, group.models, few(draft, rooms, count, group))
 
 
 def _fill_model(
-    draft: PartialPlacement, group: MemberGroup, model: str, pool: NodePool, *, may_be_one: bool
+    draft: PartialPlacement, group: MemberGroup, model: str, pool: NodePool, *, may_use_single_node: bool
 ) -> list[Pick] | None:
     request, count = group.request, group.count
-    if may_be_one:
+    if may_use_single_node:
         number = draft.capacity.tightest(request.times(count), (model,), pool)
         if number is not None:
             return [Pick(number, model, count)]
-    rooms = draft.rooms(request, (model,), pool, group.most_on_one)
+    rooms = draft.rooms(request, (model,), pool, group.max_per_node)
     if rooms.total < count:
         return None
     return _as_picks(draft, group, (model,), few(draft, rooms, count, group))
@@ -106,7 +106,7 @@ def _fill_bare(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> l
             return [Pick(number, None, count)]
     if not capacity.can_hold(request, (), pool, count):
         return None
-    rooms = draft.rooms(request, (), pool, group.most_on_one)
+    rooms = draft.rooms(request, (), pool, group.max_per_node)
     if rooms.total < count:
         return None
     is_rich = capacity.cluster.has_gpus[rooms.numbers]

@@ -300,7 +300,7 @@ class Capacity:
         return rooms
 
     def _of(self, column: Ints, pool: NodePool) -> Ints:
-        return column if pool is self.cluster.everything else column[pool.numbers]
+        return column if pool is self.cluster.all_nodes else column[pool.numbers]
 
     def _devices_for(self, request: ResourceRequest, models: Sequence[str], pool: NodePool) -> Ints | None:
         """For how many members each node of ``pool`` has devices; ``None`` where they need none."""

@@ -97,9 +97,9 @@ class ClusterIndex:
         "_domain_numbers",
         "_domains",
         "_with_models",
+        "all_nodes",
         "cpu_share",
         "cpu_shares",
-        "everything",
         "gpu_models",
         "has_gpus",
         "is_mixed",
@@ -157,9 +157,9 @@ class ClusterIndex:
         self.model_number = {model: number for number, model in enumerate(self.gpu_models)}
         self.totals = NodeTotals(self.nodes, self.gpu_models)
         self.rack_of, self.zone_of = _ranks(self.racks), _ranks(self.zones)
-        self.everything = NodePool(range(len(self.nodes)), len(self.nodes))
-        self._by_members: dict[tuple[int, ...], NodePool] = {self.everything.members: self.everything}
-        self._by_selector: dict[tuple[tuple[str, str], ...], NodePool] = {(): self.everything}
+        self.all_nodes = NodePool(range(len(self.nodes)), len(self.nodes))
+        self._by_members: dict[tuple[int, ...], NodePool] = {self.all_nodes.members: self.all_nodes}
+        self._by_selector: dict[tuple[tuple[str, str], ...], NodePool] = {(): self.all_nodes}
         self._by_label: dict[tuple[str, str], frozenset[int]] | None = None
         self._domains: dict[tuple[int, str, str], NodePool] = {}
         self._domain_numbers: dict[str, tuple[tuple[str, ...], Ints]] = {}

@@ -31,7 +31,7 @@ class MemberGroup:
         return not self.is_spread or self.count == 1
 
     @property
-    def most_on_one(self) -> int:
+    def max_per_node(self) -> int:
         """The most members that one node may hold."""
         return 1 if self.is_spread else self.count
 
@@ -89,7 +89,7 @@ class Demand:
         return is_apart or any(not group.may_share_a_node for group in servers)
 
     @property
-    def as_one(self) -> tuple[ResourceRequest, tuple[str, ...]] | None:
+    def single_member(self) -> tuple[ResourceRequest, tuple[str, ...]] | None:
         """The request of the whole gang on a single node, and the GPU models that all groups accept.
 
         ``None`` where groups accept different models or parts of a GPU, so that a sum is not sufficient.

@@ -83,7 +83,7 @@ class Bookings:
         when = f"until {until}" if is_on else f"from {phrases.about(first.begins_at, self._now)} until {until}"
         be = "is" if len(nodes) == 1 else "are"
         fits = "would fit now, but" if is_free else "does not fit without nodes that are not for it:"
-        sentence = f"{fits} {phrases.some_of(nodes)} {be} reserved for project {first.project} ({first.name}) {when}"
+        sentence = f"{fits} {phrases.shortlist(nodes)} {be} reserved for project {first.project} ({first.name}) {when}"
         if not is_on:
             sentence += "; with a max_run_time that surely ends before that it could run first"
         numbers = {

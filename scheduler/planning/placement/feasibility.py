@@ -129,7 +129,7 @@ def _size(allocatable: Amounts) -> tuple[object, ...]:
 
 def _surely_fits(groups: tuple[MemberGroup, ...], kinds: tuple[_Kind, ...]) -> bool:
     """A quick sufficient test: all on one empty node, or each group on whole nodes of its own."""
-    if any(_fit_on_one(groups, allocatable) for allocatable, _ in kinds):
+    if any(_fit_single_node(groups, allocatable) for allocatable, _ in kinds):
         return True
     unused_nodes = [nodes for _, nodes in kinds]
     for group in groups:
@@ -146,7 +146,7 @@ def _surely_fits(groups: tuple[MemberGroup, ...], kinds: tuple[_Kind, ...]) -> b
     return True
 
 
-def _fit_on_one(groups: tuple[MemberGroup, ...], allocatable: Amounts) -> bool:
+def _fit_single_node(groups: tuple[MemberGroup, ...], allocatable: Amounts) -> bool:
     cpu = memory = gpus = parts = 0
     for group in groups:
         cpu += group.count * group.request.cpu_milli

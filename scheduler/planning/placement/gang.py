@@ -36,7 +36,7 @@ def _place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialP
         return None
     level, required = demand.gang.topology, demand.gang.topology_required
     if level == "node":
-        draft = _on_one_node(demand, capacity, demand.pool, budget)
+        draft = _on_single_node(demand, capacity, demand.pool, budget)
         if draft is not None or required:
             return draft
     elif level in {"rack", "zone"}:
@@ -56,11 +56,13 @@ def _may_fit(demand: Demand, capacity: Capacity) -> bool:
     return all(capacity.can_hold(group.request, group.models, demand.pool, group.count) for group in demand.merged)
 
 
-def _on_one_node(demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget) -> PartialPlacement | None:
+def _on_single_node(
+    demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget
+) -> PartialPlacement | None:
     """The whole gang on the node with the best fit."""
     if demand.is_scattered:
         return None
-    single_request = demand.as_one
+    single_request = demand.single_member
     if single_request is not None:
         request, models = single_request
         number = capacity.tightest(request, models, pool) if models else capacity.tightest_bare(request, pool)
@@ -117,7 +119,7 @@ def _place_in(demand: Demand, capacity: Capacity, pool: NodePool, budget: Search
             return None
         draft.add(demand.merged[0], picks)
         return draft
-    draft_or_none = _on_one_node(demand, capacity, pool, budget)
+    draft_or_none = _on_single_node(demand, capacity, pool, budget)
     if draft_or_none is not None:
         return draft_or_none
     if demand.servers is not None:
@@ -127,7 +129,7 @@ def _place_in(demand: Demand, capacity: Capacity, pool: NodePool, budget: Search
         if best is not None:
             return best
     for groups in (demand.merged, demand.merged[::-1]):
-        draft_or_none = _one_by_one(groups, capacity, pool)
+        draft_or_none = _in_sequence(groups, capacity, pool)
         if draft_or_none is not None:
             return draft_or_none
     if len(demand.merged) == 1:
@@ -135,7 +137,7 @@ def _place_in(demand: Demand, capacity: Capacity, pool: NodePool, budget: Search
     return search(PartialPlacement(capacity), demand.merged, pool, budget)
 
 
-def _one_by_one(groups: tuple[MemberGroup, ...], capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
+def _in_sequence(groups: tuple[MemberGroup, ...], capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
     draft = PartialPlacement(capacity)
     for group in groups:
         picks = fill(draft, group, pool)
@@ -172,7 +174,7 @@ def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> Partia
     """Place the workers as if there were no servers; then servers next to them where there is room, the
     rest anywhere.
     """
-    draft = _one_by_one(demand.trainers, capacity, pool)
+    draft = _in_sequence(demand.trainers, capacity, pool)
     servers = demand.servers
     if draft is None or servers is None:
         return None

@@ -46,12 +46,12 @@ def headroom_per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
         for request, weight in typical.requests[: typical.known]
         if not request.gpu_models or accepted_models(request.gpu_models, (model,))
     ]
-    return _enough([_of_one(r, w, r.cpu_milli) for r, w in requested]), _enough(
-        [_of_one(r, w, r.memory_bytes) for r, w in requested]
+    return _enough([_per_member(r, w, r.cpu_milli) for r, w in requested]), _enough(
+        [_per_member(r, w, r.memory_bytes) for r, w in requested]
     )
 
 
-def _of_one(request: ResourceRequest, members: float, amount: int) -> tuple[int, float]:
+def _per_member(request: ResourceRequest, members: float, amount: int) -> tuple[int, float]:
     """The amount per GPU of the request, and the thousandths of GPUs that are requested like that."""
     milli = WHOLE_GPU * request.gpu_count + request.gpu_milli
     return -(-amount * WHOLE_GPU // milli), members * milli

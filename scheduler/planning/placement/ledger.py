@@ -92,7 +92,7 @@ class Ledger:
             self.views.insert(at + 1, self.views[at].copy(parent=self.free))
         for view in self.views[at + 1 :]:
             for number in reservation.backfillable:
-                self._show(view, number, is_held=True)
+                self._show(view, number, is_reserved=True)
 
     def start(self, draft: PartialPlacement, run_time_s: float) -> None:
         """Subtract a gang's amounts from all views. Where an amount is not free yet, the free part is subtracted."""
@@ -104,11 +104,11 @@ class Ledger:
             if holder is not None and run_time_s > holder.opens_s:
                 self._backfillable[number] = subtract(self._backfillable[number], request, model, members)
             for opens_s, view in zip(self.opens_s, self.views[1:], strict=True):
-                self._show(view, number, is_held=holder is not None and holder.opens_s <= opens_s)
+                self._show(view, number, is_reserved=holder is not None and holder.opens_s <= opens_s)
 
-    def _show(self, view: Capacity, number: int, *, is_held: bool) -> None:
+    def _show(self, view: Capacity, number: int, *, is_reserved: bool) -> None:
         free = self.free
-        if not is_held:
+        if not is_reserved:
             view.put(number, free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
             return
         cpu, memory, gpus, shares = self._backfillable[number]

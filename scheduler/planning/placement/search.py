@@ -152,7 +152,7 @@ def _packs(
 def _splits(position: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Assignment, FreeAmounts]]:
     """Every number of the group's members on this node, in every division between its GPU models."""
     request: ResourceRequest = group.request
-    most = group.most_on_one
+    most = group.max_per_node
     if request.cpu_milli:
         most = min(most, left[0] // request.cpu_milli)
     if request.memory_bytes:

@@ -10,7 +10,7 @@ from scheduler.planning.model import Migration, Preempt, PreemptCode, QueuedGang
 from scheduler.planning.preemption.eviction import Evictable
 from scheduler.planning.preemption.messages import PreemptionMessages
 from scheduler.planning.preemption.policy import PreemptionPolicy
-from scheduler.planning.preemption.shrink_candidates import held_amounts, replicas_by_gang, without_redundant
+from scheduler.planning.preemption.shrink_candidates import freed_amounts, replicas_by_gang, without_redundant
 from scheduler.planning.preemption.victims import VictimSet
 
 
@@ -57,7 +57,7 @@ class DecisionBuilder:
 
     def _release(self, evictable: Evictable) -> None:
         policy, gang = self.preemption_policy, evictable.gang
-        policy.shares.add(gang.project, gang.user, held_amounts(evictable, policy), -1)
+        policy.shares.add(gang.project, gang.user, freed_amounts(evictable, policy), -1)
 
     def _preempt(self, preemptor: QueuedGang, victim: RunningGang, code: PreemptCode | None) -> Preempt:
         policy = self.preemption_policy

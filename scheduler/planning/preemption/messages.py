@@ -80,13 +80,13 @@ class PreemptionMessages:
     def booked(self, booking: Booking, nodes: Sequence[str]) -> str:
         noun = "is" if len(nodes) == 1 else "are"
         return (
-            f"stopped since {phrases.some_of(nodes)} {noun} reserved for project {booking.project} until "
+            f"stopped since {phrases.shortlist(nodes)} {noun} reserved for project {booking.project} until "
             f"{phrases.about(booking.ends_at, self.now)} ({booking.name}); {_GOES_ON}"
         )
 
     def drained(self, nodes: Sequence[str]) -> str:
         noun = "is" if len(nodes) == 1 else "are"
-        return f"stopped since {phrases.some_of(nodes)} {noun} being drained; {_GOES_ON}"
+        return f"stopped since {phrases.shortlist(nodes)} {noun} being drained; {_GOES_ON}"
 
     def shrunk(self, gang: RunningGang, replicas: int, job: QueuedGang) -> str:
         role = gang.gang.elastic
@@ -138,7 +138,7 @@ class PreemptionMessages:
         first = sorted(gangs, key=lambda gang: gang.job_id)
         descriptions = [f"{gang.name} ({_what(gang)})" for gang in first[:_NAMED_JOBS]]
         noun = "job" if len(gangs) == 1 else "jobs"
-        return f"{noun} {phrases.some_of([*descriptions, *(gang.name for gang in first[_NAMED_JOBS:])], _NAMED_JOBS)}"
+        return f"{noun} {phrases.shortlist([*descriptions, *(gang.name for gang in first[_NAMED_JOBS:])], _NAMED_JOBS)}"
 
 
 def _what(gang: RunningGang) -> str:
@@ -148,7 +148,7 @@ def _what(gang: RunningGang) -> str:
         1000 * requests[role].gpu_count + requests[role].gpu_milli for role, _ in gang.nodes if role in requests
     )
     nodes = sorted({node for _, node in gang.nodes})
-    where = phrases.some_of(nodes, 2)
+    where = phrases.shortlist(nodes, 2)
     if not milli:
         return f"on {where}"
     return f"{milli / 1000:g} {'GPU' if milli == 1000 else 'GPUs'} on {where}"

@@ -14,7 +14,7 @@ from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.node_ranking import NodeRanking
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.preemption.shrink_candidates import (
-    held_amounts,
+    freed_amounts,
     replicas_by_gang,
     replicas_that_may_leave,
     shrinks_too_far,
@@ -126,7 +126,7 @@ class VictimSelection:
             if evictable.index is None and policy.reason_to_preempt(preemptor, evictable.gang) is None:
                 unjustified = evictable.gang.job_id
                 break
-            amounts = held_amounts(evictable, policy)
+            amounts = freed_amounts(evictable, policy)
             policy.shares.add(evictable.gang.project, evictable.gang.user, amounts, -1)
             released.append((evictable, amounts))
         for evictable, amounts in released:

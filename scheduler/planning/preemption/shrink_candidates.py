@@ -63,7 +63,7 @@ def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evicta
     return replicas
 
 
-def held_amounts(evictable: Evictable, preemption_policy: PreemptionPolicy) -> Mapping[str, int]:
+def freed_amounts(evictable: Evictable, preemption_policy: PreemptionPolicy) -> Mapping[str, int]:
     """What the unit holds, by quota keys; of a whole gang on nodes that are not schedulable, too."""
     if evictable.index is None:
         return preemption_policy.exchange.usage_of(evictable.gang)

@@ -35,7 +35,7 @@ class ShareExchange:
         self._usage: dict[str, Mapping[str, int]] = {}
         self._needs: dict[tuple[str, tuple[str, ...]], Mapping[str, int]] = {}
         projects = {job.project for job in snapshot.queued} | {gang.project for gang in snapshot.running}
-        self._is_one_project = len(projects) < 2
+        self._has_single_project = len(projects) < 2
 
     def usage_of(self, gang: RunningGang) -> Mapping[str, int]:
         amounts = self._usage.get(gang.job_id)
@@ -55,8 +55,10 @@ class ShareExchange:
         if account is not None:
             guaranteed = account.quota.guaranteed if user is None else account.quota.user_guaranteed.get(user, {})
         shares, project = self.shares, gang.project
-        all_held = (
-            shares.held_by_project.get(project, {}) if user is None else shares.held_by_user.get((project, user), {})
+        occupied = (
+            shares.occupied_by_project.get(project, {})
+            if user is None
+            else shares.occupied_by_user.get((project, user), {})
         )
         usage = self.usage_of(gang)
         keys = [
@@ -65,7 +67,7 @@ class ShareExchange:
             if amount and usage.get(key) and key != JOBS and (not need[GPUS] or key.startswith(GPUS))
         ]
         named = [key for key in keys if key in guaranteed]
-        return bool(keys) and (not named or any(all_held.get(key, 0) > guaranteed[key] for key in named))
+        return bool(keys) and (not named or any(occupied.get(key, 0) > guaranteed[key] for key in named))
 
     def evens_out(self, job: QueuedGang, gang: RunningGang, *, strictly: bool) -> bool:
         """Whether the preemptor's project, with the job, has a smaller share than the victim's project with the gang.
@@ -74,9 +76,9 @@ class ShareExchange:
         fairness).
         """
         need = self._need_there(job, gang)
-        held_now = self.shares.held_by_project.setdefault(job.project, {})
+        occupied = self.shares.occupied_by_project.setdefault(job.project, {})
         for key in need:
-            held_now.setdefault(key, 0)
+            occupied.setdefault(key, 0)
         preemptor_share = self.shares.project_share(job.project, {key: -amount for key, amount in need.items()})
         victim_share = self.shares.project_share(gang.project)
         return preemptor_share < victim_share if strictly else preemptor_share <= victim_share
@@ -105,15 +107,15 @@ class ShareExchange:
     def evens_out_in_project(self, job: QueuedGang, gang: RunningGang) -> bool:
         """The same between two users of one project."""
         need, holder = self._need_there(job, gang), (job.project, job.user)
-        held_now = self.shares.held_by_user.setdefault(holder, {})
+        occupied = self.shares.occupied_by_user.setdefault(holder, {})
         for key in need:
-            held_now.setdefault(key, 0)
+            occupied.setdefault(key, 0)
         preemptor_share = self.shares.user_share(*holder, {key: -amount for key, amount in need.items()})
         return preemptor_share < self.shares.user_share(gang.project, gang.user)
 
     def keeps_share(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether the exchange leaves their common project with no more of any resource."""
-        if self._is_one_project:
+        if self._has_single_project:
             return True
         usage = self.usage_of(gang)
         return all(amount <= usage.get(key, 0) for key, amount in self._need_there(job, gang).items() if key != JOBS)
@@ -261,8 +263,8 @@ class TimeSlicing:
 
     def eviction_cost_gpu_s(self, gang: RunningGang) -> float:
         """GPU-seconds that stopping it loses: work since its last checkpoint plus restart time."""
-        held_now = self._exchange.usage_of(gang)[GPUS] / 1000 or 1.0
-        return gang.lost_gpu_s + self.policy.restart_cost_s * held_now
+        gpus = self._exchange.usage_of(gang)[GPUS] / 1000 or 1.0
+        return gang.lost_gpu_s + self.policy.restart_cost_s * gpus
 
     def ran_s(self, gang: RunningGang) -> float:
         """Seconds that the present attempt has run."""

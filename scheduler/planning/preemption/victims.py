@@ -63,17 +63,17 @@ class VictimSearch:
     def choose(self) -> VictimSet | None:
         """The cheapest set found; ``None`` if the gang would not fit even with all units evicted."""
         on_several_nodes = self._on_several()
-        on_one_node = self._on_one_node()
+        on_single_node = self._on_single_node()
         return min(
-            (choice for choice in (on_several_nodes, on_one_node) if choice is not None),
+            (choice for choice in (on_several_nodes, on_single_node) if choice is not None),
             key=lambda c: c.cost,
             default=None,
         )
 
     # ---- one node ----
 
-    def _on_one_node(self) -> VictimSet | None:
-        single_request = self.demand.as_one
+    def _on_single_node(self) -> VictimSet | None:
+        single_request = self.demand.single_member
         if single_request is None:
             return None
         request, models = single_request

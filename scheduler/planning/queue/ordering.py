@@ -30,7 +30,7 @@ from scheduler.planning.queue.policy_key import long_job_s, policy_key, turns_ta
 from scheduler.planning.queue.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.queue.shares import Shares
 
-_EVERYBODY: Final = ("", "")
+_ALL_USERS: Final = ("", "")
 # Beyond this many jobs the exact position in the queue matters to no user.
 LOOKAHEAD: Final = 1000
 
@@ -92,7 +92,7 @@ class JobQueue:
             key = (job.project, job.user, job.shape, job.priority, is_aged)
             family_entry = job_families.get(key)
             if family_entry is None:
-                holder = (job.project, job.user) if self._is_fair else _EVERYBODY
+                holder = (job.project, job.user) if self._is_fair else _ALL_USERS
                 line = lines.setdefault(-job.priority, {}).setdefault(holder, [])
                 family_entry = job_families[key] = (JobFamily(), line, {})
                 firsts.setdefault(job.shape, job)

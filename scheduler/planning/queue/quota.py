@@ -27,7 +27,7 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, wait
     Args:
         waits: the gang, if it does not hold ``need`` yet.
     """
-    return _is_within(_of_project(project, shares), shares.held_by_project.get(project, {}), need, shares, waits)
+    return _is_within(_of_project(project, shares), shares.occupied_by_project.get(project, {}), need, shares, waits)
 
 
 def is_guaranteed_to_user(
@@ -35,18 +35,18 @@ def is_guaranteed_to_user(
 ) -> bool:
     """The same for the user's guarantee within the project."""
     return _is_within(
-        _of_user(project, user, shares), shares.held_by_user.get((project, user), {}), need, shares, waits
+        _of_user(project, user, shares), shares.occupied_by_user.get((project, user), {}), need, shares, waits
     )
 
 
 def is_part_guaranteed(project: str, part: Mapping[str, int], shares: Shares) -> bool:
     """Whether the project would fall below its guarantee without ``part`` of what it holds."""
-    return _is_needed(_of_project(project, shares), shares.held_by_project.get(project, {}), part)
+    return _is_needed(_of_project(project, shares), shares.occupied_by_project.get(project, {}), part)
 
 
 def is_part_guaranteed_to_user(project: str, user: str, part: Mapping[str, int], shares: Shares) -> bool:
     """The same for the user's guarantee within the project."""
-    return _is_needed(_of_user(project, user, shares), shares.held_by_user.get((project, user), {}), part)
+    return _is_needed(_of_user(project, user, shares), shares.occupied_by_user.get((project, user), {}), part)
 
 
 def _of_project(project: str, shares: Shares) -> Mapping[str, int]:
@@ -73,8 +73,8 @@ def _is_within(
             continue
         if key != GPUS or (waits is not None and not _is_sure(guarantee, waits, shares)):
             return False
-        with_it = usage if waits is None else _sum(usage, need, 1)
-        if _counted(guarantee, with_it, need) > guarantee[key]:
+        total = usage if waits is None else _sum(usage, need, 1)
+        if _counted(guarantee, total, need) > guarantee[key]:
             return False
     return is_covered
 
@@ -258,7 +258,7 @@ class Quotas:
         if job.project not in self._limited:
             return _ALLOWED
         need = self._shares.likely_amounts(job.gang, job.shape)
-        return self._check(job.project, job.user, job.gang.roles, need, held_of=lambda _: 0)
+        return self._check(job.project, job.user, job.gang.roles, need, usage_of=lambda _: 0)
 
     def check_replica(self, project: str, user: str, role: GangRole) -> Allowed | QuotaExcess:
         """The same for one more replica of a running job."""
@@ -289,9 +289,9 @@ class Quotas:
     def _used(self, limit: QuotaLimit) -> int:
         shares, project = self._shares, limit.project
         usage = (
-            shares.held_by_user.get((project, limit.user), {})
+            shares.occupied_by_user.get((project, limit.user), {})
             if limit.user
-            else shares.held_by_project.get(project, {})
+            else shares.occupied_by_project.get(project, {})
         )
         return amount_in(usage, limit.key)
 
@@ -301,13 +301,13 @@ class Quotas:
         user: str,
         roles: Sequence[GangRole],
         need: Mapping[str, int],
-        held_of: Callable[[QuotaLimit], int] | None = None,
+        usage_of: Callable[[QuotaLimit], int] | None = None,
     ) -> Allowed | QuotaExcess:
-        held_of = held_of or self._used
+        usage_of = usage_of or self._used
         exceeded: list[QuotaExcess] = []
         narrowing: list[tuple[QuotaExcess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
-            usage = held_of(limit)
+            usage = usage_of(limit)
             if "/" not in limit.key:
                 needed = need[limit.key]
                 if needed and usage + needed > limit.most:

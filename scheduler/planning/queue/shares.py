@@ -53,26 +53,26 @@ def gpus_of(gang: Gang) -> float:
 
 def total_amounts(parts: Iterable[tuple[ResourceRequest, str | None, int]]) -> dict[str, int]:
     """Amounts of one job from (request of one replica, its GPU model, replicas), by quota keys."""
-    amounts_held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
+    occupied = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
     for request, model, members in parts:
-        amounts_held[CPU] += members * request.cpu_milli
-        amounts_held[MEMORY] += members * request.memory_bytes
+        occupied[CPU] += members * request.cpu_milli
+        occupied[MEMORY] += members * request.memory_bytes
         devices = members * gpu_milli(request)
         if devices:
-            amounts_held[GPUS] += devices
+            occupied[GPUS] += devices
             if model is not None:
                 key = model_key(model)
-                amounts_held[key] = amounts_held.get(key, 0) + devices
-    return amounts_held
+                occupied[key] = occupied.get(key, 0) + devices
+    return occupied
 
 
 class Shares:
     """Held amounts and shares; updated by :meth:`add` while a plan is built.
 
     Attributes:
-        totals: by resource, the amounts of the whole cluster, unschedulable nodes included. held_by_project: project
-        -> amounts held; ``held_by_user``: (project, user) -> the same. changes: project -> how often its amounts have
-        changed.
+        totals: by resource, the amounts of the whole cluster, unschedulable nodes included.
+        occupied_by_project: project -> amounts held; ``occupied_by_user``: (project, user) -> the same.
+        changes: project -> how often its amounts have changed.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -90,8 +90,8 @@ class Shares:
             for model, left in node.allocatable.shares.items():
                 self.totals[model_key(model)] += 1000 * len(left)
         self.models = tuple(sorted(key.partition("/")[2] for key in self.totals if "/" in key))
-        self.held_by_project: dict[str, dict[str, int]] = {}
-        self.held_by_user: dict[tuple[str, str], dict[str, int]] = {}
+        self.occupied_by_project: dict[str, dict[str, int]] = {}
+        self.occupied_by_user: dict[tuple[str, str], dict[str, int]] = {}
         self.changes: dict[str, int] = {}
         self._likely: dict[str, dict[str, int]] = {}
         self._steps: dict[str, float] = {}
@@ -156,12 +156,12 @@ class Shares:
     ) -> None:
         """The same with different amounts for the project and the user."""
         self.changes[project] = self.changes.get(project, 0) + 1
-        for amounts_held, amounts in (
-            (self.held_by_project.setdefault(project, {}), of_project),
-            (self.held_by_user.setdefault((project, user), {}), of_user),
+        for occupied, amounts in (
+            (self.occupied_by_project.setdefault(project, {}), of_project),
+            (self.occupied_by_user.setdefault((project, user), {}), of_user),
         ):
             for key, amount in amounts.items():
-                amounts_held[key] = amounts_held.get(key, 0) + sign * amount
+                occupied[key] = occupied.get(key, 0) + sign * amount
 
     def count_reserved(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
         """Count reserved amounts in both shares until :meth:`forget_reserved`; quotas do not see them."""
@@ -174,12 +174,12 @@ class Shares:
     def forget_reserved(self) -> None:
         self._reserved = {}
 
-    def _with_reserved(self, amounts_held: Mapping[str, int], holder: str | tuple[str, str]) -> Mapping[str, int]:
+    def _with_reserved(self, occupied: Mapping[str, int], holder: str | tuple[str, str]) -> Mapping[str, int]:
         reserved = self._reserved.get(holder)
         return (
-            amounts_held
+            occupied
             if reserved is None
-            else {k: amounts_held.get(k, 0) + reserved.get(k, 0) for k in {**amounts_held, **reserved}}
+            else {k: occupied.get(k, 0) + reserved.get(k, 0) for k in {**occupied, **reserved}}
         )
 
     def weight_of(self, project: str) -> float:
@@ -194,7 +194,7 @@ class Shares:
         """The project's share by weight, past usage included. ``less``: as if it did not hold these amounts."""
         account = self.accounts.get(project)
         present_share, _ = self.dominant_share(
-            self._with_reserved(self.held_by_project.get(project, {}), project), less
+            self._with_reserved(self.occupied_by_project.get(project, {}), project), less
         )
         return self._mixed(present_share, account.usage if account is not None else 0.0) / self.weight_of(project)
 
@@ -202,7 +202,7 @@ class Shares:
         """The same for one user within the project."""
         account = self.accounts.get(project)
         holder = (project, user)
-        present_share, _ = self.dominant_share(self._with_reserved(self.held_by_user.get(holder, {}), holder), less)
+        present_share, _ = self.dominant_share(self._with_reserved(self.occupied_by_user.get(holder, {}), holder), less)
         past = account.user_usage.get(user, 0.0) if account is not None else 0.0
         return self._mixed(present_share, past) / self.weight_of_user(project, user)
 
@@ -217,13 +217,11 @@ class Shares:
             increment = self._steps[shape] = self._mixed(self.dominant_share(self.likely_amounts(gang, shape))[0], 0.0)
         return increment
 
-    def dominant_share(
-        self, amounts_held: Mapping[str, int], less: Mapping[str, int] | None = None
-    ) -> tuple[float, str]:
+    def dominant_share(self, occupied: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
         """The largest fraction held of any resource (0 to 1), and its key."""
         totals = self.totals
         largest, dominant_key = 0.0, CPU
-        for key, amount in amounts_held.items():
+        for key, amount in occupied.items():
             total = totals.get(key)
             if not total:
                 continue  # only counted, such as jobs
@@ -248,8 +246,8 @@ class Shares:
     def copy(self) -> Shares:
         """An independent copy."""
         clone = copy(self)
-        clone.held_by_project = {project: amounts_held.copy() for project, amounts_held in self.held_by_project.items()}
-        clone.held_by_user = {holder: amounts_held.copy() for holder, amounts_held in self.held_by_user.items()}
+        clone.occupied_by_project = {project: occupied.copy() for project, occupied in self.occupied_by_project.items()}
+        clone.occupied_by_user = {holder: occupied.copy() for holder, occupied in self.occupied_by_user.items()}
         clone.changes = self.changes.copy()
         clone.forget_reserved()
         return clone

@@ -84,17 +84,17 @@ def _links_of(kind: str) -> Callable[[ModuleType], None]:
 
     def after(module: ModuleType) -> None:
         found: Any = getattr(module, kind, None)
-        theirs = getattr(found, "_dashboard_uri", None)
-        if theirs is not None:
-            found._dashboard_uri = lambda job: _page_of(job.resource_name, lambda: theirs(job))
+        original = getattr(found, "_dashboard_uri", None)
+        if original is not None:
+            found._dashboard_uri = lambda job: _page_of(job.resource_name, lambda: original(job))
 
     return after
 
 
 def _links_of_jobs_behind(module: ModuleType) -> None:
-    theirs = getattr(module, "custom_job_console_uri", None)
-    if theirs is not None:
-        module.custom_job_console_uri = lambda name: _page_of(name, lambda: theirs(name))  # type: ignore[attr-defined]
+    original = getattr(module, "custom_job_console_uri", None)
+    if original is not None:
+        module.custom_job_console_uri = lambda name: _page_of(name, lambda: original(name))  # type: ignore[attr-defined]
 
 
 _AFTER: dict[str, Callable[[ModuleType], None]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from core.domain.jobs.exits import ExitCause
 from executors.base import Phase
-from executors.kubernetes.pods.observe import Patience, has_begun, has_stopped, is_beginning, read_pod, waits_since
+from executors.kubernetes.pods.observe import Patience, has_started, has_stopped, is_beginning, read_pod, waits_since
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 LABELS = {
@@ -334,5 +334,5 @@ def test_a_pod_is_beginning_while_nothing_went_wrong():
     assert not is_beginning(on_node(30, "PodInitializing"), NOW)
     assert not is_beginning(on_node(3, "ErrImagePull"), NOW)
     assert not is_beginning(pod(phase="Running", main={"running": {"startedAt": at(5)}}), NOW)
-    assert has_begun(pod(phase="Running", main={"running": {"startedAt": at(5)}}))
+    assert has_started(pod(phase="Running", main={"running": {"startedAt": at(5)}}))
     assert waits_since(pod(node="")) is None

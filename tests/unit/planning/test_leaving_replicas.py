@@ -44,7 +44,7 @@ def snapshot(jobs: int) -> Snapshot:
 
 
 def test_a_part_that_leaves_counts_as_no_job_and_still_holds_its_gpu() -> None:
-    held = Shares(snapshot(2)).held_by_project["vision"]
+    held = Shares(snapshot(2)).occupied_by_project["vision"]
     assert (held["jobs"], held["gpu_milli"]) == (1, 2000)
 
 

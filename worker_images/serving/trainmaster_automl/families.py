@@ -66,10 +66,10 @@ def _columns(reader: RowReader, *, is_boosting: bool, seed: int) -> ColumnTransf
         steps = [("numbers", _floats(), numbers), ("few", codes, few), ("many", target, many)]
     else:
         scaled = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
-        one_hot = OneHotEncoder(
+        indicators = OneHotEncoder(
             handle_unknown="infrequent_if_exist", max_categories=FEW_CATEGORIES, sparse_output=False
         )
-        steps = [("numbers", scaled, numbers), ("few", one_hot, few), ("many", target, many)]
+        steps = [("numbers", scaled, numbers), ("few", indicators, few), ("many", target, many)]
     parts = [(name, step, block) for name, step, block in steps if block.stop > block.start]
     return ColumnTransformer(parts, sparse_threshold=0.0)
 

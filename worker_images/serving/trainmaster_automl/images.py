@@ -119,18 +119,18 @@ def run(options: TrialOptions) -> None:
         log_message(note)
     trials, test = _split(np.arange(len(images.labels)), images.labels, options.test_fraction, options.seed)
     check_class_sizes(images.labels[trials], images.classes, options.test_fraction, "images")
-    fit, held_out = _split(trials, images.labels, _VALIDATED, options.seed + 1)
+    fit, validation = _split(trials, images.labels, _VALIDATED, options.seed + 1)
     log_message(
         "%d images for training and %d for validation; %d more are reserved for the final test."
-        % (len(fit), len(held_out), len(test))
+        % (len(fit), len(validation), len(test))
     )
     network = (
-        _baseline(images, fit, held_out, options)
+        _baseline(images, fit, validation, options)
         if options.family == "baseline"
-        else _train(images, fit, held_out, options)
+        else _train(images, fit, validation, options)
     )
     if options.is_final:
-        _final_run(options, images, network, fit, held_out, test)
+        _final_run(options, images, network, fit, validation, test)
 
 
 def _split(indices: Any, labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
@@ -151,15 +151,15 @@ class _Prior(torch.nn.Module):
         return self.logits.expand(images.shape[0], -1)  # type: ignore[operator]
 
 
-def _baseline(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) -> torch.nn.Module:
+def _baseline(images: ImageData, fit: Any, validation: Any, options: TrialOptions) -> torch.nn.Module:
     started = time.monotonic()
     network = _Prior(np.bincount(images.labels[fit], minlength=len(images.classes)) / len(fit))
-    value = _score(network, images, held_out, options)
+    value = _score(network, images, validation, options)
     log_metrics({options.metric: value, "seconds": time.monotonic() - started}, 1)
     return network
 
 
-def _train(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) -> torch.nn.Module:
+def _train(images: ImageData, fit: Any, validation: Any, options: TrialOptions) -> torch.nn.Module:
     """Train; returns the network after its best epoch."""
     torch.manual_seed(options.seed)
     generator = np.random.default_rng(options.seed)
@@ -194,7 +194,7 @@ def _train(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) ->
             optimizer.step()
             total += float(loss.detach()) * len(batch)
         schedule.step()
-        value = _score(network, images, held_out, options)
+        value = _score(network, images, validation, options)
         metrics = {options.metric: value, "train_loss": total / len(order), "seconds": time.monotonic() - started}
         log_metrics(metrics, epoch)
         if sign * value > best:
@@ -251,10 +251,10 @@ def _score(network: torch.nn.Module, images: ImageData, indices: Any, options: T
 
 
 def _final_run(
-    options: TrialOptions, images: ImageData, network: torch.nn.Module, fit: Any, held_out: Any, test: Any
+    options: TrialOptions, images: ImageData, network: torch.nn.Module, fit: Any, validation: Any, test: Any
 ) -> None:
-    counts = {"fit": len(fit), "validation": len(held_out), "test": len(test)}
-    validated = {options.metric: _score(network, images, held_out, options)}
+    counts = {"fit": len(fit), "validation": len(validation), "test": len(test)}
+    validated = {options.metric: _score(network, images, validation, options)}
     probabilities = _probabilities(network, images, test)
     classes = np.arange(len(images.classes))
     baseline = baseline_of(options.task, images.labels[fit], len(test), classes)

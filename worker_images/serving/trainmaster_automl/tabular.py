@@ -35,7 +35,7 @@ LEAST_OF_A_CLASS = 3
 _MOST_CLASSES = 1_000
 # From this number of rows a single held-out part is as informative as several folds.
 _MANY_ROWS = 50_000
-_SOME_ROWS = 5_000
+_MEDIUM_ROWS = 5_000
 # Share of rows with a non-numeric target of a regression that are left out.
 _STRAY = 0.02
 # The API recognises such a note by these words.
@@ -210,7 +210,7 @@ def folds_of(options: TrialOptions, target: Any) -> Iterator[tuple[Any, Any]]:
     """Indices for fitting and for validation: several folds, or with many rows one held-out part."""
     is_classes = options.task == "classification"
     count = len(target)
-    folds = options.folds or (1 if count >= _MANY_ROWS else 3 if count >= _SOME_ROWS else 5)
+    folds = options.folds or (1 if count >= _MANY_ROWS else 3 if count >= _MEDIUM_ROWS else 5)
     if is_classes:
         folds = min(folds, max(2, int(np.unique(target, return_counts=True)[1].min()))) if folds > 1 else 1
     if folds == 1:
@@ -230,7 +230,7 @@ def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> No
     started = time.monotonic()
     found: list[float] = []
     longest = 0.0
-    for number, (fit, held_out) in enumerate(folds_of(options, target), start=1):
+    for number, (fit, validation) in enumerate(folds_of(options, target), start=1):
         if options.is_out_of_time(longest) and found:
             log_message("The time limit ends validation after %d folds; their mean is used." % len(found))
             break
@@ -238,8 +238,8 @@ def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> No
         fresh: Any = clone(reader)
         model = make_model(fresh, options.task, options.parameters, target[fit], options.seed)
         model.fit(rows[fit], target[fit])
-        predicted, probabilities = predictions(model, rows[held_out], classes)
-        value = score(options.metric, target[held_out], predicted, probabilities, classes)
+        predicted, probabilities = predictions(model, rows[validation], classes)
+        value = score(options.metric, target[validation], predicted, probabilities, classes)
         if not math.isfinite(value):
             raise DataProblem("%s is not defined on fold %d; choose another metric." % (options.metric, number))
         found.append(value)

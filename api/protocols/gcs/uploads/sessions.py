@@ -222,13 +222,13 @@ class ResumedUpload:
         self._skips = self.size_bytes - self._chunk.start
         os.lseek(self._fd, 0, os.SEEK_END)
         try:
-            self._demand_one_total()
+            self._demand_equal_total()
         except BaseException:
             self._file.__exit__(None, None, None)
             raise
         return self
 
-    def _demand_one_total(self) -> None:
+    def _demand_equal_total(self) -> None:
         """Raises ``InvalidRequest`` if an earlier chunk, or the session's start, declared another total size."""
         total = self._chunk.total
         if total is None:
@@ -238,9 +238,9 @@ class ResumedUpload:
                 f"Invalid Content-Range: {self.size_bytes} bytes were received, and the whole has {total}.",
                 field="content-range",
             )
-        begun = total if self._target.total_bytes is None else self._target.total_bytes
+        announced = total if self._target.total_bytes is None else self._target.total_bytes
         with self._bucket.tree().draft(f"{self._path}{_TOTAL}") as fd:
-            recorded = os.pread(fd, 32, 0) or b"%d" % begun
+            recorded = os.pread(fd, 32, 0) or b"%d" % announced
             if int(recorded) != total:
                 raise InvalidRequest(
                     f"Invalid Content-Range: the whole has {total} bytes, and earlier had {int(recorded)}.",

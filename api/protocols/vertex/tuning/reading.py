@@ -19,7 +19,7 @@ from core.domain.errors import InvalidRequest
 
 PATH: Final = "hyperparameter_tuning_job"
 ALGORITHMS: Final = {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"}
-_OURS: Final = {"ALGORITHM_UNSPECIFIED": "auto", "GRID_SEARCH": "grid", "RANDOM_SEARCH": "random"}
+_ALGORITHMS: Final = {"ALGORITHM_UNSPECIFIED": "auto", "GRID_SEARCH": "grid", "RANDOM_SEARCH": "random"}
 _GOALS: Final = {0: "GOAL_TYPE_UNSPECIFIED", 1: "MAXIMIZE", 2: "MINIMIZE"}
 _SELECTIONS: Final = {0: "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED", 1: "LAST_MEASUREMENT", 2: "BEST_MEASUREMENT"}
 _SCALES: Final = {
@@ -28,7 +28,7 @@ _SCALES: Final = {
     2: "UNIT_LOG_SCALE",
     3: "UNIT_REVERSE_LOG_SCALE",
 }
-_OUR_SCALES: Final = {"UNIT_LOG_SCALE": "log", "UNIT_REVERSE_LOG_SCALE": "reverse-log"}
+_PLATFORM_SCALES: Final = {"UNIT_LOG_SCALE": "log", "UNIT_REVERSE_LOG_SCALE": "reverse-log"}
 _KINDS: Final = ("doubleValueSpec", "integerValueSpec", "categoricalValueSpec", "discreteValueSpec")
 _RULES: Final = ("decayCurveStoppingSpec", "medianAutomatedStoppingSpec", "convexAutomatedStoppingSpec")
 _CONDITIONS: Final = {
@@ -134,7 +134,7 @@ def _read_study(message: Message, tuning: TuningRequest) -> None:
         raise message.fault("observationNoise", f"{_VIZIER}.")
     algorithm = message.enum("algorithm", ALGORITHMS)
     study = tuning.study
-    study["algorithm"] = _OURS[algorithm]
+    study["algorithm"] = _ALGORITHMS[algorithm]
     # The default is the last measurement in Vertex AI, and the best one in our own API.
     study["measurement"] = (
         "best" if message.enum("measurementSelectionType", _SELECTIONS) == "BEST_MEASUREMENT" else "last"
@@ -216,10 +216,10 @@ def _read_parameter(message: Message, tuning: TuningRequest, when: Mapping[str, 
     scale = message.enum("scaleType", _SCALES)
     if own["type"] == "categorical" and scale != _SCALES[0]:
         raise message.fault("scaleType", f"leave it unset for the CATEGORICAL parameter {name}.")
-    if own["type"] == "discrete" and scale in _OUR_SCALES and any(value <= 0 for value in own["values"]):
+    if own["type"] == "discrete" and scale in _PLATFORM_SCALES and any(value <= 0 for value in own["values"]):
         raise message.fault("scaleType", f"{scale} needs values above 0, and {name} has {min(own['values'])}.")
-    if own["type"] in ("float", "integer") and scale in _OUR_SCALES:
-        own["scale"] = _OUR_SCALES[scale]
+    if own["type"] in ("float", "integer") and scale in _PLATFORM_SCALES:
+        own["scale"] = _PLATFORM_SCALES[scale]
     if when:
         own["when"] = {parent: list(values) for parent, values in when.items()}
     _add(tuning, name, own, message.path)

@@ -55,7 +55,7 @@ def build(
     user: Annotated[str, typer.Option("--user", help="User that owns the code and runs the command.")] = "1000:1000",
     network: Annotated[str | None, typer.Option("--network", help="Network of the build steps, such as host.")] = None,
     pull: Annotated[bool, typer.Option("--pull", help="Pull a newer base image.")] = False,
-    push_it: Annotated[bool, typer.Option("--push", help="Push the image after the build.")] = False,
+    is_pushed: Annotated[bool, typer.Option("--push", help="Push the image after the build.")] = False,
     quiet: Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -87,9 +87,9 @@ def build(
         done = _run([*words, "-"], quiet=quiet or json, stdin=context)
     if done.returncode != 0:
         raise TrainmasterError(f"The build failed; {_why(done)}")
-    if push_it:
+    if is_pushed:
         _push(engine, tag, quiet=quiet or json)
-    _show(engine, tag, as_json=json, done="Pushed" if push_it else "Built")
+    _show(engine, tag, as_json=json, done="Pushed" if is_pushed else "Built")
 
 
 @app.command()

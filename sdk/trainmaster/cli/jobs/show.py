@@ -140,8 +140,8 @@ def _attempts(detail: JobDetail) -> str | None:
         return f"{detail.attempt_count}{restarts}"
     # Within an attempt a single replica, or the processes of a new world, may restart from a newer checkpoint.
     is_partial = attempt.world > 1 or any(replica.generation > 1 for replica in attempt.replicas)
-    who = "the processes started last" if is_partial else "the newest"
-    return f"{detail.attempt_count}{restarts}; {who} resumed from {attempt.resume_from}"
+    resumed = "the processes started last" if is_partial else "the newest"
+    return f"{detail.attempt_count}{restarts}; {resumed} resumed from {attempt.resume_from}"
 
 
 def _world(detail: JobDetail) -> str | None:

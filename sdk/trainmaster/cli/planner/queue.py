@@ -132,8 +132,8 @@ def picture(
     others = [job for job in running if not job.job_id]
     if others:
         holds = amounts(sum(job.gpus for job in others), sum(job.cpus for job in others))
-        whose = f"{'and ' if known else ''}{len(others)} of other projects"
-        parts.append(Text(f"  {whose}, using {holds}", "dim"))
+        foreign = f"{'and ' if known else ''}{len(others)} of other projects"
+        parts.append(Text(f"  {foreign}, using {holds}", "dim"))
     never = sum(map(_is_never, waiting.items)) if shown == waiting.waiting else 0  # otherwise not all are known
     headline = output.count(waiting.waiting - never, "waiting job")
     if never:

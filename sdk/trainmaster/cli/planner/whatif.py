@@ -39,7 +39,7 @@ def register(root: typer.Typer) -> None:
     root.command("simulate", rich_help_panel="Administration")(simulate)
 
 
-MoreNodes = Annotated[int, typer.Option("--more-nodes", help="With N more nodes like --like.", min=0)]
+AddedNodes = Annotated[int, typer.Option("--more-nodes", help="With N more nodes like --like.", min=0)]
 Like = Annotated[str | None, typer.Option("--like", metavar="NODE", help="The node that --more-nodes copies.")]
 Without = Annotated[list[str] | None, typer.Option("--without", metavar="NODE", help="Without this node. Repeatable.")]
 
@@ -60,7 +60,7 @@ def whatif(
     compare: Annotated[
         bool, typer.Option("--compare", help="Show the forecasts with and without the changes.")
     ] = False,
-    more_nodes: MoreNodes = 0,
+    more_nodes: AddedNodes = 0,
     like: Like = None,
     without: Without = None,
     project: options.Project = None,
@@ -101,7 +101,7 @@ def whatif(
 def _print_both(key: str, now: str, then: str) -> None:
     """Print two sentences below each other; side by side they would be too wide."""
     rows = [("as it is", now), ("what if", then)] if now != then else [("both", now)]
-    output.print_pairs([(f"{key if not row else '':<18} {which:<8}", text) for row, (which, text) in enumerate(rows)])
+    output.print_pairs([(f"{key if not row else '':<18} {label:<8}", text) for row, (label, text) in enumerate(rows)])
 
 
 def _is_file(what: str) -> bool:
@@ -215,7 +215,7 @@ def simulate(
     changes: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="SETTING=VALUE", help="Changed setting. Repeatable.")
     ] = None,
-    more_nodes: MoreNodes = 0,
+    more_nodes: AddedNodes = 0,
     like: Like = None,
     without: Without = None,
     days: Annotated[

@@ -66,12 +66,12 @@ def login(
     home = local.home if local is not None and local.url == base else None
     server = ServerAccess(base, text, project=project, name=name, home=home)
     with session.client_of(server) as client:
-        me = client.get_me()
+        caller = client.get_me()
     path = save_contexts(with_server(load_contexts(), server))
     if json:
-        output.print_json({"context": name, "url": base, "user": me.user, "is_admin": me.is_admin})
+        output.print_json({"context": name, "url": base, "user": caller.user, "is_admin": caller.is_admin})
         return
-    output.say(f"Logged in to {base} as {me.user}{_rank(me)}; context {name} is current.")
+    output.say(f"Logged in to {base} as {caller.user}{_rank(caller)}; context {name} is current.")
     output.note(f"Saved in {path}.", "dim")
 
 
@@ -168,8 +168,8 @@ def _name_of(base: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-") or "server"
 
 
-def _rank(me: CallerIdentity) -> str:
-    return " (platform admin)" if me.is_admin else ""
+def _rank(caller: CallerIdentity) -> str:
+    return " (platform admin)" if caller.is_admin else ""
 
 
 def logout(

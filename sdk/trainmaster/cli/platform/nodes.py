@@ -181,14 +181,14 @@ def label(
 ) -> None:
     """Label a node for node selectors (platform admins)."""
     removals = [change for change in changes if change.endswith("-") and "=" not in change]
-    gone = [change[:-1] for change in removals]
+    removed = [change[:-1] for change in removals]
     given = options.pairs([change for change in changes if change not in removals], "KEY=VALUE")
-    if both := sorted(given.keys() & set(gone)):
+    if both := sorted(given.keys() & set(removed)):
         raise typer.BadParameter(f"{both[0]!r} is both set and removed", param_hint="KEY-")
     with session.client() as client:
         before = client.get_node(node)
-        labels = {key: value for key, value in before.admin_labels.items() if key not in gone} | given
-        for key in gone:
+        labels = {key: value for key, value in before.admin_labels.items() if key not in removed} | given
+        for key in removed:
             if key not in before.admin_labels:
                 why = "is set by the executor, not by admins" if key in before.labels else "is not a label of the node"
                 raise typer.BadParameter(f"{key!r} {why}", param_hint="KEY-")

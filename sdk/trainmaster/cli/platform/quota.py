@@ -158,10 +158,9 @@ def _unset_before(before: QuotaView, changes: dict[str, Any]) -> list[str]:
         ("users", "limit", "no limits of {} were set"),
         ("user_guaranteed", "guaranteed", "nothing was guaranteed to {}"),
     ):
-        found += [message.format(who) for who in changes[part] if who not in users or not getattr(users[who], field)]
-    found += [
-        f"no weight of {who} was set" for who in changes["user_weights"] if who not in users or users[who].weight == 1
-    ]
+        found += [message.format(user) for user in changes[part] if not getattr(users.get(user), field, None)]
+    weighted = {user for user, quota in users.items() if quota.weight != 1}
+    found += [f"no weight of {user} was set" for user in changes["user_weights"] if user not in weighted]
     return [f"{before.project}: {sentence} before." for sentence in found]
 
 
@@ -175,15 +174,15 @@ def _weight(text: str) -> float:
 def _by_user(given: list[str], option: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for assignment in given:
-        who, colon, rest = assignment.partition(":")
+        user, colon, rest = assignment.partition(":")
         what, equals, amount = rest.partition("=")
-        if not (colon and equals and who and what):
+        if not (colon and equals and user and what):
             raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint=option)
-        if found.setdefault(who, {}).get(what, amount) != amount:
+        if found.setdefault(user, {}).get(what, amount) != amount:
             raise typer.BadParameter(
-                f"{who}:{what} is given twice, as {found[who][what]} and as {amount}", param_hint=option
+                f"{user}:{what} is given twice, as {found[user][what]} and as {amount}", param_hint=option
             )
-        found[who][what] = amount
+        found[user][what] = amount
     return found
 
 

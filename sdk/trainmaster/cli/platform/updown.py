@@ -139,12 +139,12 @@ def down(
     cancelled, live = summary.get("cancelled", []), summary.get("live", [])
     if cancelled:
         output.say(
-            f"Stopped, after {output.count(len(cancelled), 'job')} {_were(cancelled)} cancelled: {_some(cancelled)}."
+            f"Stopped, after {output.count(len(cancelled), 'job')} {_were(cancelled)} cancelled: {_brief(cancelled)}."
         )
     elif live:
         output.say(
-            f"Stopped. {output.count(len(live), 'live job')} ({_some(live)}): running jobs continue, waiting jobs keep "
-            "their queue positions; `trainmaster up` adopts them."
+            f"Stopped. {output.count(len(live), 'live job')} ({_brief(live)}): running jobs continue, waiting jobs "
+            "keep their queue positions; `trainmaster up` adopts them."
         )
     else:
         output.say("Stopped. There were no live jobs.")
@@ -154,7 +154,7 @@ def _were(names: list[str]) -> str:
     return "was" if len(names) == 1 else "were"
 
 
-def _some(names: list[str]) -> str:
+def _brief(names: list[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
 
@@ -219,9 +219,9 @@ class PlatformProcess:
                     sentence
                 )
             if time.monotonic() > deadline_s:
-                raise self._gave_up()
+                raise self._timed_out()
 
-    def _gave_up(self) -> PlatformNotStarted:
+    def _timed_out(self) -> PlatformNotStarted:
         """Stop a platform that was not ready in time, so that it does not block the next start; returns the error."""
         stage = _stage(self._output()) or "starting its first process"
         self.process.terminate()
@@ -265,7 +265,7 @@ class PlatformProcess:
         output.note("\nStopping the platform …")
         if running:
             output.note(
-                f"{output.count(len(running), 'live job')} ({_some(running)}): running jobs continue, waiting jobs "
+                f"{output.count(len(running), 'live job')} ({_brief(running)}): running jobs continue, waiting jobs "
                 "keep their queue positions; `trainmaster up` adopts them. To cancel jobs, use `trainmaster down "
                 "--cancel-jobs`."
             )
@@ -319,7 +319,7 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
         output.note(warning, "yellow")
     adopted = facts.get("adopted") or []
     if adopted:
-        output.note(f"Adopted {output.count(len(adopted), 'running job')}: {_some(adopted)}.")
+        output.note(f"Adopted {output.count(len(adopted), 'running job')}: {_brief(adopted)}.")
     _tell_other_context(home)
     stop = "trainmaster down" + (
         "" if "TRAINMASTER_HOME" in os.environ or home == Path("~/.trainmaster").expanduser() else f" --home {home}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Platform"
 _LISTEN: Final = "127.0.0.1:8443"
-_ITS_PACKAGES: Final = ("grpc", "grpc_health", "google", "requests", "cryptography")
+_REQUIRED_PACKAGES: Final = ("grpc", "grpc_health", "google", "requests", "cryptography")
 _NOT_INSTALLED: Final = (
     "The bridge needs Google's package: `pip install 'trainmaster[vertex-bridge]'`. REST needs no bridge: "
     'aiplatform.init(api_transport="rest", …), as `trainmaster vertex-env` sets it.'
@@ -75,7 +75,7 @@ def vertex_bridge(
     try:
         from trainmaster.vertex_bridge.server import CannotListen, serve
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _ITS_PACKAGES:
+        if (error.name or "").partition(".")[0] not in _REQUIRED_PACKAGES:
             raise
         raise NotConfigured(_NOT_INSTALLED) from error
     if self_signed:

@@ -68,7 +68,7 @@ def batch_predict(
                 **{field: value for field, value in fields.items() if value not in (None, {}, [])},
             )  # fmt: skip
         if not wait:
-            _begun(job, json)
+            _print_started(job, json)
             return
         ended = client.wait_for_job(job.id)
         outcome = client.get_batch_outcome(ended.id) if ended.state == "succeeded" else None
@@ -80,7 +80,7 @@ def batch_predict(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _begun(job: JobDetail, as_json: bool) -> None:
+def _print_started(job: JobDetail, as_json: bool) -> None:
     if as_json:
         output.print_json(job)
         return

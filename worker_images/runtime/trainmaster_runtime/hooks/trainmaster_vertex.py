@@ -57,13 +57,13 @@ def _settings_of_the_sdk(module):
 def _default_credentials(module):
     default = module.default
 
-    def own_or_ours(*args, **kwargs):
+    def own_or_platform_credentials(*args, **kwargs):
         # Never credentials of the machine, such as the node's own: a job has an identity of its own.
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
             return default(*args, **kwargs)
         return _credentials(), os.environ.get("CLOUD_ML_PROJECT_ID")
 
-    module.default = own_or_ours
+    module.default = own_or_platform_credentials
 
 
 def _addresses_of(name):
@@ -75,16 +75,16 @@ def _addresses_of(name):
     def after(module):
         kind = getattr(module, name)
         for method in ("from_uri", "from_string"):
-            theirs = getattr(kind, method, None)
-            if theirs is not None:
-                setattr(kind, method, classmethod(_with_address(theirs.__func__)))
+            original = getattr(kind, method, None)
+            if original is not None:
+                setattr(kind, method, classmethod(_with_address(original.__func__)))
 
     return after
 
 
-def _with_address(theirs):
+def _with_address(original):
     def with_address(cls, uri, *args, **kwargs):
-        return theirs(cls, _address(uri), *args, **kwargs)
+        return original(cls, _address(uri), *args, **kwargs)
 
     return with_address
 
@@ -105,18 +105,18 @@ def _clients_of_storage(module):
     The variable that points clients here applies to all of them, so such a client gets Google's server, unless the
     program names one itself.
     """
-    theirs = module.Client.__init__
+    original = module.Client.__init__
 
-    @functools.wraps(theirs)
+    @functools.wraps(original)
     def init(self, *args, **kwargs):
         try:
-            bound = inspect.signature(theirs).bind_partial(self, *args, **kwargs)
+            bound = inspect.signature(original).bind_partial(self, *args, **kwargs)
         except TypeError:
-            theirs(self, *args, **kwargs)  # says what is wrong
+            original(self, *args, **kwargs)  # says what is wrong
             return
         if _is_led_here() and _is_of_google(bound.arguments.get("credentials")):
             bound.arguments["client_options"] = _at_google(bound.arguments.get("client_options"))
-        theirs(*bound.args, **bound.kwargs)
+        original(*bound.args, **bound.kwargs)
 
     module.Client.__init__ = init
 
@@ -148,7 +148,7 @@ def _at_google(options):
 
 def _headers_of_gcsfs(module):
     """It asks its credentials for a header without saying what for, but knows its one server."""
-    theirs = module.GCSFileSystem._get_headers
+    original = module.GCSFileSystem._get_headers
 
     def _get_headers(self, headers):
         own = getattr(self.credentials, "credentials", None)
@@ -156,7 +156,7 @@ def _headers_of_gcsfs(module):
             own.trust(self._location)
         elif own is not None and _is_of_google(own) and _is_here(self._location):
             raise _refusal()(_ELSEWHERE)
-        return theirs(self, headers)
+        return original(self, headers)
 
     module.GCSFileSystem._get_headers = _get_headers
 
@@ -202,8 +202,8 @@ def _refusal():
 
 def _is_here(url):
     try:
-        ours, theirs = urlsplit(os.environ["TRAINMASTER_API_URL"]), urlsplit(url)
-        return _place(ours) == _place(theirs)
+        platform, target = urlsplit(os.environ["TRAINMASTER_API_URL"]), urlsplit(url)
+        return _place(platform) == _place(target)
     except (TypeError, ValueError):
         return False
 

@@ -123,7 +123,7 @@ class HypertuneFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._seen_as: Tuple[int, int] = (0, 0)
+        self._fingerprint: Tuple[int, int] = (0, 0)
         self._known: Dict[Tuple[str, str, str], None] = {}
 
     def collect(self) -> List[Tuple[str, int, float, float]]:
@@ -131,15 +131,15 @@ class HypertuneFile:
         try:
             with open(self._path, "rb") as stream:
                 status = os.fstat(stream.fileno())
-                seen_as = (status.st_mtime_ns, status.st_size)
-                if seen_as == self._seen_as:
+                fingerprint = (status.st_mtime_ns, status.st_size)
+                if fingerprint == self._fingerprint:
                     return []
                 # The newest count: of a file that is larger than a hundred reports should be, the end.
                 stream.seek(max(0, status.st_size - _HYPERTUNE_BYTES))
                 data = stream.read(_HYPERTUNE_BYTES)
         except OSError:
             return []
-        self._seen_as = seen_as
+        self._fingerprint = fingerprint
         found = []
         for line in data.splitlines():
             found += self._take(line)

@@ -110,7 +110,7 @@ class _File:
         self.offset = 0
         self.claim: Optional[FileClaim] = None
         self.decoder = Decoder()
-        self.is_ours = False
+        self.is_tensorboard = False
         self.is_done = False
 
 
@@ -158,7 +158,7 @@ class EventFileReader:
             self._find_owners(grown, now, is_last=is_last)
         found: List[Tuple[str, Value]] = []
         for known in self._files.values():
-            if known.is_ours and not known.is_done:
+            if known.is_tensorboard and not known.is_done:
                 found += self._read(known)
         return found
 
@@ -175,7 +175,7 @@ class EventFileReader:
 
     def _is_waiting(self, known: _File) -> bool:
         """Whether the file has unread data and no owner yet."""
-        if known.is_ours or known.is_done:
+        if known.is_tensorboard or known.is_done:
             return False
         try:
             return os.stat(known.path).st_size > known.offset
@@ -185,13 +185,13 @@ class EventFileReader:
     def _take(self, known: _File) -> None:
         root = next((root for root, is_shared in self._roots if is_shared and known.path.startswith(root + "/")), None)
         if root is None:
-            known.is_ours = True
+            known.is_tensorboard = True
             return
         known.claim = self._claims.claim(known.path[len(root) + 1 :], known.offset)
         if known.claim is None:
             known.is_done = True
         else:
-            known.is_ours = True
+            known.is_tensorboard = True
             known.offset = known.claim.offset
 
     def _read(self, known: _File) -> List[Tuple[str, Value]]:

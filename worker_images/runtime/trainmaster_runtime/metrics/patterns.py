@@ -62,7 +62,7 @@ _TOTAL = re.compile(r"(?: ?/ ?| of )([0-9]{1,15})(?![\w.])")  # `step=160/200`
 _STEPS = frozenset(("step", "global_step", "iteration", "iter"))
 _COUNTED = _STEPS | {"epoch", "batch", "steps", "epochs", "iterations", "batches"}
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
-_ONE_NUMBER = re.compile(_NUMBER)
+_ANY_NUMBER = re.compile(_NUMBER)
 _FIELD = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
 
 PROGRESS = ("step", "steps", "epoch", "epochs")
@@ -255,7 +255,7 @@ class _Template:
 
     def find(self, text: str) -> Optional[Dict[str, float]]:
         """The numbers where it stands first in ``text``; ``None``: nowhere."""
-        first = self._texts[0] or _ONE_NUMBER
+        first = self._texts[0] or _ANY_NUMBER
         begin = first.search(text)
         while begin is not None:
             found = self._numbers(text, begin.end() if self._texts[0] else begin.start())
@@ -267,7 +267,7 @@ class _Template:
     def _numbers(self, text: str, at: int) -> Optional[List[float]]:
         found = []
         for behind in self._texts[1:]:
-            number = _ONE_NUMBER.match(text, at)
+            number = _ANY_NUMBER.match(text, at)
             if number is None:
                 return None
             end = at = number.end()

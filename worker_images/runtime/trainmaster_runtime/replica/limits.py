@@ -96,8 +96,8 @@ class Limits:
 
     def ran_out_of_memory(self, code: int | None) -> bool:
         """Whether a process that ended with ``code`` was killed for memory."""
-        count, is_ours = self._oom_kills()
-        return count > self._oom_base and (is_ours or code == 137)
+        count, is_own_cgroup = self._oom_kills()
+        return count > self._oom_base and (is_own_cgroup or code == 137)
 
     def _oom_kills(self) -> tuple[int, bool]:
         """How many the kernel has killed for memory so far, and whether all of those were ours."""

@@ -126,13 +126,13 @@ class WarmFork:
         return ready
 
     def _other_variable(self, env: dict[str, str]) -> str | None:
-        mine = self._parent.env
-        guessed = (name for name in {*env, *mine} if name.startswith(self._parent.names))
+        parent_env = self._parent.env
+        guessed = (name for name in {*env, *parent_env} if name.startswith(self._parent.names))
         for name in sorted({*self._parent.read, *guessed}):
             value = env.get(name)
             if name == "PATH" and value is not None:
                 value = _without_launchers(value)
-            if value != mine.get(name):
+            if value != parent_env.get(name):
                 return name
         return None
 

@@ -244,12 +244,12 @@ class _Service:
     def _is_over(self) -> bool:
         """Whether the environment has changed, or the socket was removed or replaced."""
         try:
-            is_mine = os.stat(self._address).st_ino == self._inode
+            is_own_socket = os.stat(self._address).st_ino == self._inode
         except OSError:
-            is_mine = False
-        if is_mine and self._environment.is_unchanged():
+            is_own_socket = False
+        if is_own_socket and self._environment.is_unchanged():
             return False
-        if is_mine:
+        if is_own_socket:
             os.unlink(self._address)
         return True
 

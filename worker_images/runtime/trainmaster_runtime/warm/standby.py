@@ -56,18 +56,18 @@ def _watch_replica(state: str, settle_s: float) -> str | None:
 
     ``None``: it ended without one, or has loaded none for long.
     """
-    framework_seen = None
+    framework = None
     found_at = 0.0
     end = clock.monotonic() + _GIVE_UP_S
-    while framework_seen is not None or clock.monotonic() < end:
+    while framework is not None or clock.monotonic() < end:
         runtime = read_json(state + "/runtime.json")
         has_ended = runtime is None or procfs.start_ticks(runtime["pid"]) != runtime["start_ticks"]
         has_ended = has_ended or os.path.exists(state + "/exit.json")
-        if framework_seen is None and runtime is not None and not has_ended:
-            framework_seen = _loaded_below(runtime["pid"])
+        if framework is None and runtime is not None and not has_ended:
+            framework = _loaded_below(runtime["pid"])
             found_at = clock.monotonic()
-        if has_ended or (framework_seen is not None and clock.monotonic() > found_at + settle_s):
-            return framework_seen
+        if has_ended or (framework is not None and clock.monotonic() > found_at + settle_s):
+            return framework
         clock.pause(_LOOK_S)
     return None
 

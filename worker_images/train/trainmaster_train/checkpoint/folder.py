@@ -89,13 +89,13 @@ def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
     return successor
 
 
-def newer_than(gone: Path) -> Optional[Path]:
-    """The newest complete checkpoint next to ``gone`` if its step is larger: then ``gone`` may have been pruned for
+def newer_than(pruned: Path) -> Optional[Path]:
+    """The newest complete checkpoint next to ``pruned`` if its step is larger: then ``pruned`` may have been pruned for
     it.
     """
-    match = _NAME.match(gone.name)
-    complete = complete_checkpoints(gone.parent)
-    if not match or not complete or complete[-1].name <= gone.name:
+    match = _NAME.match(pruned.name)
+    complete = complete_checkpoints(pruned.parent)
+    if not match or not complete or complete[-1].name <= pruned.name:
         return None
     return complete[-1]
 

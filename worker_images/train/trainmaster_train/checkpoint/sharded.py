@@ -146,8 +146,8 @@ def _on_each_rank(call: Callable[[], T], group: Any) -> List[T]:
 
 def _on_first_rank(call: Callable[[], T], group: Any) -> T:
     """The result of ``call`` in the first process, in every process."""
-    mine: Tuple[bool, Any] = _outcome(call) if _rank(group) == 0 else (True, None)
-    found: List[T] = _exchange(mine, group)
+    outcome: Tuple[bool, Any] = _outcome(call) if _rank(group) == 0 else (True, None)
+    found: List[T] = _exchange(outcome, group)
     return found[0]
 
 
@@ -158,14 +158,14 @@ def _outcome(call: Callable[[], T]) -> Tuple[bool, Any]:
         return False, error if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
-def _exchange(mine: Tuple[bool, Any], group: Any) -> List[Any]:
-    outcomes: List[Any] = [mine]
+def _exchange(outcome: Tuple[bool, Any], group: Any) -> List[Any]:
+    outcomes: List[Any] = [outcome]
     if _is_distributed():
         import torch.distributed as dist
 
         outcomes = [None] * dist.get_world_size(group)
         try:
-            dist.all_gather_object(outcomes, mine, group=group)
+            dist.all_gather_object(outcomes, outcome, group=group)
         except RuntimeError as error:
             raise CheckpointError(
                 f"the processes could not agree on the checkpoint: {_describe_lost_peer(error)}"

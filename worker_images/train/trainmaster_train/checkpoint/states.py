@@ -107,13 +107,13 @@ def load_checkpoint(path: Union[str, Path], map_location: Any = "cpu", *, verify
         state = torch.load(file, map_location=map_location, weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{file}: cannot be read as a torch state; choose another checkpoint") from error
-    is_ours = path.is_dir()
+    is_folder = path.is_dir()
     return Checkpoint(
         path=path,
         step=int(meta.get("step") or 0),
         metrics=meta.get("metrics", {}),
         state=state,
-        format="trainmaster" if is_ours else "torch",
+        format="trainmaster" if is_folder else "torch",
     )
 
 
@@ -160,11 +160,11 @@ def _misfits_of_model(own: Mapping[str, Any], state: Mapping[str, Any]) -> List[
     ]
     found = []
     if missing:
-        found.append(f"missing {_some(missing)}")
+        found.append(f"missing {_shortened(missing)}")
     if unexpected:
-        found.append(f"unexpected {_some(unexpected)}")
+        found.append(f"unexpected {_shortened(unexpected)}")
     if shapes:
-        found.append(_some(shapes))
+        found.append(_shortened(shapes))
     found += _without_prefix(missing, unexpected)
     return found
 
@@ -206,6 +206,6 @@ def _shape(value: Any) -> str:
     return "×".join(str(size) for size in shape) or "a single number"
 
 
-def _some(names: List[str]) -> str:
+def _shortened(names: List[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -153,7 +153,7 @@ class PeerMonitor:
         self._verdict_sequence = -1
         self._stall = ""  # the current stall, according to rank 0
         self._silent: List[int] = []  # ranks that are silent for too long, according to rank 0
-        self._is_store_gone = False
+        self._is_store_lost = False
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=loop, name="trainmaster peers", daemon=True)
@@ -192,7 +192,7 @@ class PeerMonitor:
                     self._gather(sequence)
                 elif self._store.check([_VERDICT]):
                     self._apply_verdict(json.loads(self._store.get(_VERDICT)))
-        self._is_store_gone = True
+        self._is_store_lost = True
 
     def _gather(self, sequence: int) -> None:
         for rank in range(self._size):
@@ -220,7 +220,7 @@ class PeerMonitor:
             sampled_at = now
             self._activity.sample(now)
             stalled_s = self._activity.stalled_s(now)
-            silent_s = 0.0 if self._is_store_gone else now - self._verdict_at
+            silent_s = 0.0 if self._is_store_lost else now - self._verdict_at
             if silent_s >= self._warn_after_s:
                 self._stall = (
                     f"{self._name_of(0)} {describe_silence(silent_s)}" if stalled_s >= self._warn_after_s else ""

@@ -165,11 +165,11 @@ class Group:
         return store
 
     @staticmethod
-    def _check(world: ElasticWorld, end: float, who: str, why: str) -> None:
+    def _check(world: ElasticWorld, end: float, peers: str, why: str) -> None:
         if newest_number() > world.number:
             raise WorldChanged
         if time.monotonic() >= end:
-            raise PeerLost(f"world {world.number}: waited for {who} for too long: {why}")
+            raise PeerLost(f"world {world.number}: waited for {peers} for too long: {why}")
 
 
 def _sockets() -> Dict[int, str]:

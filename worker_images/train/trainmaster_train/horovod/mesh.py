@@ -77,10 +77,10 @@ class Mesh:
         next_rank, previous_rank = members[(position + 1) % size], members[position - 1]
         scratch = np.empty_like(parts[0])
         for step in range(size - 1):
-            mine, theirs = parts[(position - step) % size], parts[(position - step - 1) % size]
-            into = scratch[: theirs.size]
-            self._exchange(next_rank, mine, previous_rank, into)
-            add(theirs, into, out=theirs)
+            sent, summed = parts[(position - step) % size], parts[(position - step - 1) % size]
+            into = scratch[: summed.size]
+            self._exchange(next_rank, sent, previous_rank, into)
+            add(summed, into, out=summed)
         for step in range(size - 1):
             self._exchange(
                 next_rank, parts[(position + 1 - step) % size], previous_rank, parts[(position - step) % size]

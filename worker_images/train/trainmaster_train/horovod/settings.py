@@ -111,14 +111,14 @@ def ranks_of(rank: int, announcements: List[Dict[str, Any]]) -> HorovodRanks:
         local_ranks = [announcements[other]["local_rank"] for other in members]
         is_complete = sorted(t for t in local_ranks if t is not None) == list(range(len(members)))
         local.update({other: local_ranks[i] if is_complete else i for i, other in enumerate(members)})
-    mine = hosts[str(announcements[rank]["host"])]
+    host_ranks = hosts[str(announcements[rank]["host"])]
     across = [members for members in hosts.values() if len(members) > local[rank]]
     return HorovodRanks(
         rank=rank,
         size=len(announcements),
         local_rank=local[rank],
-        local_size=len(mine),
-        cross_rank=across.index(mine),
+        local_size=len(host_ranks),
+        cross_rank=across.index(host_ranks),
         cross_size=len(across),
         is_homogeneous=len({len(members) for members in hosts.values()}) == 1,
     )

@@ -170,14 +170,14 @@ def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Shard
     )
 
 
-def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, settings: bool = True) -> Optional[str]:
+def difference(layout: Mapping[str, Any], other_layout: Mapping[str, Any], *, settings: bool = True) -> Optional[str]:
     """The first difference of two signatures in words ("`fc.weight` is 10×64 here and 10×32 there"), or ``None``.
 
     Args:
         settings: also compare the optimizer's settings.
     """
-    there = {tensor[0]: tensor for tensor in theirs.get("tensors", [])}
-    for tensor in mine["tensors"]:
+    there = {tensor[0]: tensor for tensor in other_layout.get("tensors", [])}
+    for tensor in layout["tensors"]:
         other = there.pop(tensor[0], None)
         if other is None:
             return f"`{tensor[0]}` is not there"
@@ -186,10 +186,10 @@ def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, settings: 
                 return f"`{tensor[0]}` is {what}{_phrase(tensor[at])} here and {what}{_phrase(other[at])} there"
     if there:
         return f"`{next(iter(there))}` is not here"
-    if mine["optimizer"] != theirs.get("optimizer"):
-        return f"the optimizer is {mine['optimizer']} here and {theirs.get('optimizer')} there"
+    if layout["optimizer"] != other_layout.get("optimizer"):
+        return f"the optimizer is {layout['optimizer']} here and {other_layout.get('optimizer')} there"
     if settings:
-        for number, (own, other) in enumerate(zip(mine["groups"], theirs.get("groups", []))):
+        for number, (own, other) in enumerate(zip(layout["groups"], other_layout.get("groups", []))):
             for name in sorted({*own, *other}):
                 if own.get(name) != other.get(name):
                     return (

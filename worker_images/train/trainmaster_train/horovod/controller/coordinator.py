@@ -357,16 +357,16 @@ def _disagreement(first: CollectiveRequest, other: CollectiveRequest) -> Optiona
         return first.kind, other.kind
     ragged = first.kind in (ALLGATHER, ALLTOALL)
     for what in ("dtype", "device", "op", "root", "prescale", "postscale", "group_size"):
-        mine, theirs = getattr(first, what), getattr(other, what)
-        if mine != theirs:
+        expected, actual = getattr(first, what), getattr(other, what)
+        if expected != actual:
             word = "root rank" if what == "root" else what
-            return f"{word} {mine}", f"{word} {theirs}"
-    mine_shape, their_shape = first.shape, other.shape
-    if mine_shape == their_shape:
+            return f"{word} {expected}", f"{word} {actual}"
+    shape, other_shape = first.shape, other.shape
+    if shape == other_shape:
         return None
-    if ragged and len(mine_shape) == len(their_shape) and mine_shape[1:] == their_shape[1:]:
+    if ragged and len(shape) == len(other_shape) and shape[1:] == other_shape[1:]:
         return None
     if first.kind == BROADCAST and not first.shape and not other.shape:
         return None
     word = "ranks" if first.kind == ADD_SET else "shape"
-    return f"{word} {list(mine_shape)}", f"{word} {list(their_shape)}"
+    return f"{word} {list(shape)}", f"{word} {list(other_shape)}"

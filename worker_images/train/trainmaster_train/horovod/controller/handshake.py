@@ -67,14 +67,14 @@ def greet(connection: socket.socket, key: bytes, purpose: bytes, rank: int, to: 
         OSError: it closed the connection, or sent nothing for ``timeout_s``.
     """
     connection.settimeout(timeout_s)
-    mine = os.urandom(KEY_BYTES)
-    connection.sendall(_HELLO.pack(mine, rank))
-    theirs, theirs_proof = _ANSWER.unpack(_read_exactly(connection, _ANSWER.size))
-    if not hmac.compare_digest(theirs_proof, _proof(key, b"listening", purpose, rank, to, mine + theirs)):
+    nonce = os.urandom(KEY_BYTES)
+    connection.sendall(_HELLO.pack(nonce, rank))
+    peer_nonce, peer_proof = _ANSWER.unpack(_read_exactly(connection, _ANSWER.size))
+    if not hmac.compare_digest(peer_proof, _proof(key, b"listening", purpose, rank, to, nonce + peer_nonce)):
         raise PermissionError(
             f"the process that answered is not rank {to} of this gang: it does not know the gang's key"
         )
-    connection.sendall(_proof(key, b"connecting", purpose, rank, to, mine + theirs))
+    connection.sendall(_proof(key, b"connecting", purpose, rank, to, nonce + peer_nonce))
     connection.settimeout(None)
 
 
@@ -165,14 +165,14 @@ class HandshakeListener:
             if not hmac.compare_digest(peer.data, proof):
                 raise PermissionError("another key")
             return True
-        theirs, peer.rank = _HELLO.unpack(peer.data)
+        peer_nonce, peer.rank = _HELLO.unpack(peer.data)
         if peer.rank >= self._size or peer.rank == self._rank:
             raise ConnectionRefusedError("no such rank")
-        mine = os.urandom(KEY_BYTES)
-        peer.nonces = theirs + mine
+        nonce = os.urandom(KEY_BYTES)
+        peer.nonces = peer_nonce + nonce
         peer.data, peer.expected_bytes = b"", _PROOF_BYTES
         proof = _proof(self._key, b"listening", self._purpose, peer.rank, self._rank, peer.nonces)
-        peer.socket.sendall(_ANSWER.pack(mine, proof))
+        peer.socket.sendall(_ANSWER.pack(nonce, proof))
         return False
 
     def _report_wrong_key(self, peer: _PendingPeer) -> None:

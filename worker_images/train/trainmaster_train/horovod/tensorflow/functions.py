@@ -53,8 +53,8 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
     data = np.frombuffer(pickle.dumps(obj), np.uint8)
     label = name or gang().next_name("objects", number)
     (lengths,) = run([np.array([data.size])], [f"{label}.lengths"], ALLGATHER, process_set=number)
-    (everything,) = run([data], [f"{label}.data"], ALLGATHER, process_set=number)
-    return [_unpickled(part) for part in np.split(everything, np.cumsum(lengths)[:-1])]
+    (gathered,) = run([data], [f"{label}.data"], ALLGATHER, process_set=number)
+    return [_unpickled(part) for part in np.split(gathered, np.cumsum(lengths)[:-1])]
 
 
 def variables_of(optimizer: Any) -> List[Any]:

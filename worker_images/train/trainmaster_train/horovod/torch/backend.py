@@ -272,19 +272,19 @@ class TorchBackend:
         dtype = entry.tensor.dtype if entry is not None else _dtype(request)
         device = entry.tensor.device if entry is not None else torch.device(request.device)
         output = torch.empty((sum(rows), *request.shape[1:]), dtype=dtype, device=device)
-        mine = output.new_empty((0, *request.shape[1:])) if entry is None else entry.tensor.contiguous()
+        local = output.new_empty((0, *request.shape[1:])) if entry is None else entry.tensor.contiguous()
         works: Works = []
         group = self._groups[response.process_set]
         if group is None:
-            output.copy_(mine)
+            output.copy_(local)
         elif output.numel():
             if len(set(rows)) == 1:
-                works.append(_ALL_GATHER(_as_bytes(output), _as_bytes(mine), group, async_op=True))
+                works.append(_ALL_GATHER(_as_bytes(output), _as_bytes(local), group, async_op=True))
             else:
                 # Ragged: each rank's rows go straight to their place.
                 for member, part in zip(members, output.split(rows)):
                     if member == self._rank:
-                        part.copy_(mine)
+                        part.copy_(local)
                     if part.numel():
                         works.append(dist.broadcast(_as_bytes(part), member, group, async_op=True))
         return works, lambda: None if entry is None else _deliver(entry, output)

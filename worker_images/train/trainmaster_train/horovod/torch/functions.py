@@ -92,8 +92,8 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
     """The objects of all ranks, in rank order."""
     data = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
     lengths = allgather(torch.tensor([data.numel()]), _suffixed(name, "lengths"), process_set)
-    everything = allgather(data, _suffixed(name, "data"), process_set)
-    return [_unpickled(part) for part in everything.split(lengths.tolist())]
+    gathered = allgather(data, _suffixed(name, "data"), process_set)
+    return [_unpickled(part) for part in gathered.split(lengths.tolist())]
 
 
 def _suffixed(name: Optional[str], what: str) -> Optional[str]:

@@ -92,20 +92,20 @@ class CheckpointCoordinator:
         A ps that came back with older values counts from there, and never reaches the others: then each shard is
         written at its own version.
         """
-        held_versions = []
+        versions = []
         for connection in self._connections:
             header, _ = connection.ask({"op": "hold"}, timeout_s=HOLD_S, what="to be held for a checkpoint")
-            held_versions.append(int(header["version"]))
-        self._is_aligned = len(set(held_versions)) == 1
-        if max(held_versions) - min(held_versions) > _DIVERGED:
+            versions.append(int(header["version"]))
+        self._is_aligned = len(set(versions)) == 1
+        if max(versions) - min(versions) > _DIVERGED:
             self._is_aligned = True
             _release(self._connections)
             print(
-                f"the ps are at updates {held_versions}, since one came back; the checkpoint has each shard as it is.",
+                f"the ps are at updates {versions}, since one came back; the checkpoint has each shard as it is.",
                 flush=True,
             )
-            return [None] * len(held_versions)
-        return [max(held_versions)] * len(held_versions)
+            return [None] * len(versions)
+        return [max(versions)] * len(versions)
 
     @contextmanager
     def _released_on_failure(self) -> Iterator[None]:

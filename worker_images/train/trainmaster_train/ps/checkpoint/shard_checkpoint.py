@@ -220,13 +220,13 @@ def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> T
     part = torch.empty(len(rows), values.shape[1], dtype=values.dtype)
     states = {key: torch.empty_like(part) if value.dim() else value for key, value in state.items()}
     for ps, file in enumerate(files):
-        mine = (rows % count == ps).nonzero().flatten()
-        places = rows[mine] // count
+        is_local = (rows % count == ps).nonzero().flatten()
+        places = rows[is_local] // count
         values, state = file["tables"][name]
-        part[mine] = values[places]
+        part[is_local] = values[places]
         for key, value in states.items():
             if value.dim() and key in state:
-                value[mine] = state[key][places]
+                value[is_local] = state[key][places]
     return part, states
 
 

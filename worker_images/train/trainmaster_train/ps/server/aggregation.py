@@ -163,7 +163,7 @@ class WorkerMembership:
         self._left: Set[int] = set()
         self._ever_joined: Set[int] = set()
         self._absent_since: Dict[int, float] = dict.fromkeys(range(count), now)
-        self._last_seen = now
+        self._last_contact = now
 
     def describe_arrival(self, worker: int, now: float) -> str:
         """How ``worker`` arrives, in words, before :meth:`mark_joined`: for the first time, again, or back."""
@@ -196,7 +196,7 @@ class WorkerMembership:
             return False
         del self._identities[worker]
         self._absent_since[worker] = now
-        self._last_seen = now
+        self._last_contact = now
         return True
 
     def identity_of(self, worker: int) -> Optional[bytes]:
@@ -217,8 +217,8 @@ class WorkerMembership:
     def idle_s(self, now: float) -> float:
         """For how long no worker has been connected."""
         if self._identities:
-            self._last_seen = now
-        return now - self._last_seen
+            self._last_contact = now
+        return now - self._last_contact
 
     def describe(self, workers: Sequence[int], now: float) -> str:
         """``worker 1 (lost 12 s ago), worker 2 (never came)``."""

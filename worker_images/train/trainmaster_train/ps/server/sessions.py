@@ -215,23 +215,23 @@ class WorkerListener:
         Raises:
             WireError: the peer does not know it.
         """
-        mine = self._handshakes.pop(identity, None)
-        if mine is None:
+        nonces = self._handshakes.pop(identity, None)
+        if nonces is None:
             hello = read_hello(header)
-            mine = hello["nonce"] + os.urandom(NONCE_BYTES)
+            nonces = hello["nonce"] + os.urandom(NONCE_BYTES)
             if len(self._handshakes) > 10_000:  # unfinished handshakes: the peers may start again
                 self._handshakes.clear()
-            self._handshakes[identity] = mine
+            self._handshakes[identity] = nonces
             answer = {
                 "protocol": PROTOCOL,
-                "nonce": mine[NONCE_BYTES:].hex(),
-                "proof": proof(self._key, b"server", mine),
+                "nonce": nonces[NONCE_BYTES:].hex(),
+                "proof": proof(self._key, b"server", nonces),
             }
             self.socket.send_multipart([identity, plain(answer)])
             return None
-        if not hmac.compare_digest(header, proof(self._key, b"worker", mine).encode()):
+        if not hmac.compare_digest(header, proof(self._key, b"worker", nonces).encode()):
             raise WireError("it does not know this attempt's token")
-        return WorkerSession(identity, Seal(self._key, mine, is_server=True), peer_name="an unknown process")
+        return WorkerSession(identity, Seal(self._key, nonces, is_server=True), peer_name="an unknown process")
 
     def send(
         self, session: WorkerSession, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False

@@ -66,8 +66,8 @@ class Embeddings:
         for name, (indices, rows) in self._gradients.items():
             places, own = indices, rows
             if self._count > 1:
-                mine = indices % self._count == ps
-                places, own = indices[mine].div(self._count, rounding_mode="floor"), rows[mine]
+                is_on_server = indices % self._count == ps
+                places, own = indices[is_on_server].div(self._count, rounding_mode="floor"), rows[is_on_server]
             if len(places):
                 names.append(name)
                 frames += [raw(places.contiguous()), raw(own.contiguous().flatten())]
@@ -120,16 +120,16 @@ class Embeddings:
     def _receive(self, name: str, rows: torch.Tensor, numbers: List[Any]) -> None:
         table, weight = self._tables[name]
         for ps in range(self._count):
-            mine = self._rows_on(rows, ps)
-            if not len(mine):
+            own_rows = self._rows_on(rows, ps)
+            if not len(own_rows):
                 continue
             answer = self._wait(ps, numbers[ps])
             while answer is None:  # that ps was lost, and is back: request again
-                places = mine.div(self._count, rounding_mode="floor")
+                places = own_rows.div(self._count, rounding_mode="floor")
                 answer = self._wait(ps, self._ask(ps, {"op": "rows", "table": name}, [raw(places)]))
-            values = read(answer[1][0], table.dtype, len(mine) * table.columns).view(-1, table.columns)
+            values = read(answer[1][0], table.dtype, len(own_rows) * table.columns).view(-1, table.columns)
             with torch.no_grad():
-                weight.data.index_copy_(0, mine.to(weight.device), values.to(weight.device))
+                weight.data.index_copy_(0, own_rows.to(weight.device), values.to(weight.device))
 
     def _rows_on(self, rows: torch.Tensor, ps: int) -> torch.Tensor:
         return rows if self._count == 1 else rows[rows % self._count == ps]

@@ -115,7 +115,7 @@ class FlatGradients:
         self._pending: Dict[int, Tuple[List[int], List[Any], List[int], int]] = {}
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         return bool(self._taken)
 
     def begin(self) -> None:

@@ -123,7 +123,7 @@ class Servers:
 
     def zero_grad(self) -> None:
         """Clear all gradients of the model."""
-        if self._gradients.is_begun:  # of a push that was never finished
+        if self._gradients.is_started:  # of a push that was never finished
             self._abandon_push()
         self.model.zero_grad(set_to_none=True)
 
@@ -250,7 +250,7 @@ class Servers:
         )
 
     def _begin(self) -> None:
-        if not self._gradients.is_begun:
+        if not self._gradients.is_started:
             self._gradients.begin()
             self._shards.begin_push()
 
