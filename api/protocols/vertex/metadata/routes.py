@@ -182,7 +182,7 @@ def _all_above(tx: RecordTransaction, context: VertexRecord) -> set[str]:
     ids, level = {context.id}, [context]
     for _ in range(_NESTED):
         parents = vertex_records.above(tx.session, level, "child")
-        level = [record for some in parents.values() for record in some if record.id not in ids]
+        level = [record for records in parents.values() for record in records if record.id not in ids]
         ids.update(record.id for record in level)
         if not level:
             return ids

@@ -47,7 +47,7 @@ from core.domain.serving.rollout import DeploymentState
 
 DEPLOY: Final = "deploy"
 UNDEPLOY: Final = "undeploy"
-ITSELF: Final = "0"  # in a traffic split: the model that is being deployed
+NEW_MODEL: Final = "0"  # in a traffic split: the model that is being deployed
 _SERVED: Final = {
     "id",
     "model",
@@ -113,8 +113,10 @@ def deploy(call: VertexCall, resource_id: str, raw: Any) -> dict[str, Any]:
             if failed.state == DeploymentState.FAILED:  # in Vertex AI it is gone once its operation has failed
                 service.undeploy(work, access, failed.name)
         others = any(deployment.traffic for deployment in serving.live_deployments(work.session, [row.id]))
-        begun = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
-        deployed = service.deploy(work, access, begun, draft, split_when_ready=split if others and split else None)
+        first_request = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
+        deployed = service.deploy(
+            work, access, first_request, draft, split_when_ready=split if others and split else None
+        )
         about = work.session.get(VertexEndpoint, row.id) or endpoints.add_metadata(work, call.parent, row)
         shown = {"displayName": display_name, "dedicatedResources": model_message.raw("dedicatedResources")}
         about.deployed = {**about.deployed, name: {key: value for key, value in shown.items() if value}}
@@ -207,13 +209,13 @@ def _free_id(session: Session, endpoint: Endpoint, model_message: Message, prefe
     """The client's id, or one derived from the display name, numbered if that is taken."""
     taken = {deployment.name for deployment in serving.live_deployments(session, [endpoint.id])}
     own = model_message.text("id", _ID)
-    if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == ITSELF):
+    if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == NEW_MODEL):
         raise model_message.fault("id", f"'{own}' is none: lower-case letters, digits and dashes, and not 0.")
     if own in taken:
         raise Conflict(f"Endpoint {endpoint.name!r} has a deployed model {own!r} already; undeploy it first.")
     if own:
         return own
-    first = f"model-{preferred}"[:_ID] if preferred == ITSELF else preferred
+    first = f"model-{preferred}"[:_ID] if preferred == NEW_MODEL else preferred
     numbered = (f"{first[: _ID - 3].rstrip('-')}-{number}" for number in range(2, _TRIES + 3))
     return next(name for name in (first, *numbered) if name not in taken)
 
@@ -273,5 +275,5 @@ def _split(session: Session, message: Message, endpoint: Endpoint, name: str) ->
     if not message.has("trafficSplit"):
         return {}
     deployed = {deployment.name for deployment in endpoints.active_deployments(session, endpoint)}
-    split = read_split(message, {*deployed, ITSELF})
-    return {name if key == ITSELF else key: part for key, part in split.items()}
+    split = read_split(message, {*deployed, NEW_MODEL})
+    return {name if key == NEW_MODEL else key: part for key, part in split.items()}

@@ -187,8 +187,8 @@ class Endpoints:
         with call.context.write() as work:
             row, _ = find(work.session, call, resource_id, "member", verb="endpoints.delete")
             name = call.parent.name_of(COLLECTION, row.id)
-            if serving_ones := active_deployments(work.session, row):
-                names = ", ".join(deployment.name for deployment in serving_ones)
+            if serving_deployments := active_deployments(work.session, row):
+                names = ", ".join(deployment.name for deployment in serving_deployments)
                 raise Conflict(
                     f"Endpoint {name} has deployed models ({names}): undeploy them first, or delete it with force."
                 )

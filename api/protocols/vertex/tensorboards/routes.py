@@ -172,8 +172,8 @@ def _batch_read(tx: RecordTransaction, path: str, names: Sequence[str]) -> dict[
     data: dict[str, dict[str, Any]] = {}
     for run, series in by_run.items():
         for is_scalar, limit in ((True, share), (False, _OTHERS)):
-            some = {record.id: record for record in series if (record.body.get("valueType") == SCALAR) == is_scalar}
-            read = points.read(tx.session, runs[run], list(some.values()), limit, budget)
+            chosen = {record.id: record for record in series if (record.body.get("valueType") == SCALAR) == is_scalar}
+            read = points.read(tx.session, runs[run], list(chosen.values()), limit, budget)
             data.update({f"{run}/{SERIES.noun}/{name}": record for name, record in read.items()})
     return {"timeSeriesData": [data[place] for place in dict.fromkeys(paths)]} if data else {}
 
