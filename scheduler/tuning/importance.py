@@ -17,7 +17,7 @@ from trainmaster.studies import Goal, Space
 from scheduler.tuning.engine import distributions_of, frozen
 from scheduler.tuning.request import ObservedTrial
 
-FEWEST: Final = 10
+MIN_RESULTS: Final = 10
 # Larger studies are sampled evenly: the answer changes little and takes a fraction of a second.
 _MOST: Final = 2_000
 # The evaluator needs at least five trials among the best.
@@ -50,8 +50,8 @@ class Importance:
 def importance(space: Space, goals: Sequence[Goal], results: Sequence[ObservedTrial], metric: int | None) -> Importance:
     """Importance for one metric, by its position; ``None``: for the only metric, or for the trade-off of several."""
     count = len(results)
-    if count < FEWEST:
-        return Importance(count, reason=f"Not known: {count} trials have a result, and {FEWEST} are needed.")
+    if count < MIN_RESULTS:
+        return Importance(count, reason=f"Not known: {count} trials have a result, and {MIN_RESULTS} are needed.")
     places = range(len(goals)) if metric is None else [metric]
     if all(len({trial.values[place] for trial in results}) == 1 for place in places):
         return Importance(count, reason=f"Not known: all {count} results are the same.")
@@ -74,13 +74,13 @@ def _weighed(space: Space, count: int, sample: Sequence[ObservedTrial], scores: 
     trials = {name: sum(name in trial.parameters for trial in sample) for name in space.parameters}
     # A parameter with few trials says as little as few trials do.
     reliable = {
-        name: max(0.0, value) for name, value in scores.items() if trials[name] >= FEWEST and math.isfinite(value)
+        name: max(0.0, value) for name, value in scores.items() if trials[name] >= MIN_RESULTS and math.isfinite(value)
     }
     total = sum(reliable.values())
     if total <= 0:
         return Importance(count, reason="Not known: the best trials lie like all others along every parameter.")
     weights = [
-        ImportanceScore(name, reliable.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
+        ImportanceScore(name, reliable.get(name, 0.0) / total if trials[name] >= MIN_RESULTS else None, trials[name])
         for name in space.parameters
     ]
     return Importance(

@@ -114,7 +114,7 @@ def key_of(point: Mapping[str, Any]) -> str:
 
 
 def _tried_keys(request: ProposalRequest) -> set[str]:
-    return {key_of(trial.parameters) for trial in request.finished} | {key_of(point) for point in request.spoilt}
+    return {key_of(trial.parameters) for trial in request.finished} | {key_of(point) for point in request.failed_points}
 
 
 def _of_grid(request: ProposalRequest, limit: int, excluded: set[str]) -> list[Proposal]:
@@ -208,7 +208,7 @@ class _TriedPoints:
         self._keys.add(key_of(point))
 
     def _points(self) -> Iterator[Mapping[str, Any]]:
-        return chain((trial.parameters for trial in self._request.finished), self._request.spoilt)
+        return chain((trial.parameters for trial in self._request.finished), self._request.failed_points)
 
 
 def _fresh(request: ProposalRequest, draws: Iterator[Proposal], already_tried: _TriedPoints) -> Proposal | None:

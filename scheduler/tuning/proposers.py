@@ -32,7 +32,7 @@ _LOADED: Final[Mapping[Algorithm, tuple[str, ...]]] = {
 }
 _IN_A_PROCESS: Final = (Algorithm.GP, Algorithm.AUTO)
 # Memo key of a proposal: the algorithm that could not draw it.
-INSTEAD_OF: Final = "instead_of"
+REPLACED_PROPOSER: Final = "instead_of"
 
 
 class Proposers:
@@ -77,7 +77,7 @@ class Proposers:
 
         If the worker process dies (out of memory, say), takes too long or finds no point (a matrix that cannot be
         factored, say), and if GP is requested for several metrics without torch, the points come from TPE, with
-        ``INSTEAD_OF`` in each memo. If TPE fails as well, they are random.
+        ``REPLACED_PROPOSER`` in each memo. If TPE fails as well, they are random.
         """
         if request.algorithm is Algorithm.GP and len(request.goals) > 1 and not gp_may_draw(request.space):
             return propose(request) if is_quick(request) else _fallback_points(request)
@@ -143,7 +143,8 @@ def _fallback_points(request: ProposalRequest) -> list[Proposal]:
         _log.warning("TPE found no point; chance draws them", exc_info=True)
         proposals = propose(replace(request, algorithm=Algorithm.RANDOM))
     return [
-        Proposal(proposal.parameters, {**proposal.memo, INSTEAD_OF: request.algorithm.value}) for proposal in proposals
+        Proposal(proposal.parameters, {**proposal.memo, REPLACED_PROPOSER: request.algorithm.value})
+        for proposal in proposals
     ]
 
 

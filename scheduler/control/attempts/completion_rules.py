@@ -27,7 +27,7 @@ DEADLINE_SLACK: Final = timedelta(seconds=15)
 # A gang whose replicas could not be started for this long gives its place back.
 START_PATIENCE: Final = timedelta(minutes=10)
 # The place is gone, so the replica cannot start there again: the whole gang is placed again.
-_NODE_GONE: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
+_NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
 
 def apply_rules(draft: DecisionDraft) -> None:
@@ -151,7 +151,7 @@ def _decide_restart(draft: DecisionDraft, member: GangMember, exit_: ExitFacts) 
     verdict = classify(exit_)
     is_counted = verdict.kind is not ExitKind.PLATFORM
     restarts = draft.snapshot.job.restart_count + draft.counted_restarts
-    is_node_lost = exit_.cause in _NODE_GONE
+    is_node_lost = exit_.cause in _NODE_LOST
     if verdict.is_hopeless or (is_counted and restarts >= draft.snapshot.job.spec.max_restarts) or is_node_lost:
         if member.role != EVALUATOR:
             draft.request_stop(StopCause.FAILURE, verdict.sentence, is_final=not is_node_lost)

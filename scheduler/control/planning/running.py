@@ -23,7 +23,7 @@ from scheduler.control.attempts.attempt_snapshot import Stop
 from scheduler.control.attempts.backoff import restart_delay
 from scheduler.control.attempts.completion_rules import DEADLINE_SLACK
 from scheduler.control.attempts.decide import KILL_SLACK
-from scheduler.control.planning.estimates import IS_ENDLESS, OUT_OF_SIGHT_S, Estimates
+from scheduler.control.planning.estimates import ENDLESS_S, IS_ENDLESS, Estimates
 from scheduler.control.planning.node_cache import ReplicaHolding
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import GrowingGang, RunningGang
@@ -39,7 +39,7 @@ STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
 # The leaving part of an elastic gang is a gang of its own for the planner, which is stopping.
 _LEAVING: Final = "~leaving"
 _GROWS: Final = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
-_GONE: Final = (ReplicaState.FAILED.value, ReplicaState.LOST.value, ReplicaState.STOPPED.value)
+_DEPARTED: Final = (ReplicaState.FAILED.value, ReplicaState.LOST.value, ReplicaState.STOPPED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def load_running(
     session: Session,
     rows: Sequence[Any],
     gangs: Mapping[str, Gang],
-    held: Mapping[str, tuple[ReplicaHolding, ...]],
+    holdings: Mapping[str, tuple[ReplicaHolding, ...]],
     estimates: Estimates,
     now: datetime,
 ) -> tuple[list[LiveAttempt], list[RunningGang]]:
@@ -83,11 +83,11 @@ def load_running(
     live, leaving = [], []
     for row in rows:
         gang = gangs[row.shape]
-        holders = list(held.get(row.attempt_id, ()))
+        holders = list(holdings.get(row.attempt_id, ()))
         view = _view(row, gang, holders, saved_at.get(row.attempt_id), estimates, now)
-        gone = leavers.get(row.attempt_id)
-        if gone and not view.is_stopping:
-            view, parts = _split(view, holders, gone, now)
+        leaving_replicas = leavers.get(row.attempt_id)
+        if leaving_replicas and not view.is_stopping:
+            view, parts = _split(view, holders, leaving_replicas, now)
             leaving += parts
         live.append(LiveAttempt(view.job_id, AttemptId(row.attempt_id), row.user_id, view))
     return live, leaving
@@ -138,7 +138,7 @@ def _view(
 
 def plannable_limit_s(max_run_time_s: float | None) -> float | None:
     """``None`` for a limit that no calendar reaches."""
-    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < OUT_OF_SIGHT_S else None
+    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < ENDLESS_S else None
 
 
 def ends_at_last(
@@ -183,7 +183,10 @@ def _gpus(gang: Gang, holders: Iterable[ReplicaHolding]) -> float:
 
 
 def _split(
-    view: RunningGang, holders: Sequence[ReplicaHolding], gone: Mapping[tuple[str, int], str | None], now: datetime
+    view: RunningGang,
+    holders: Sequence[ReplicaHolding],
+    leaving_replicas: Mapping[tuple[str, int], str | None],
+    now: datetime,
 ) -> tuple[RunningGang, list[RunningGang]]:
     """The remaining part of the gang, and a leaving part for each job that gets its place."""
 
@@ -207,12 +210,15 @@ def _split(
             **part(
                 holding
                 for holding in holders
-                if (holding.role, holding.index) in gone and gone[holding.role, holding.index] == for_job
+                if (holding.role, holding.index) in leaving_replicas
+                and leaving_replicas[holding.role, holding.index] == for_job
             ),
         )
-        for number, for_job in enumerate(sorted(set(gone.values()), key=str))
+        for number, for_job in enumerate(sorted(set(leaving_replicas.values()), key=str))
     ]
-    return replace(view, **part(holding for holding in holders if (holding.role, holding.index) not in gone)), leaving
+    return replace(
+        view, **part(holding for holding in holders if (holding.role, holding.index) not in leaving_replicas)
+    ), leaving
 
 
 def _last_checkpoints(session: Session) -> dict[str, datetime]:
@@ -277,11 +283,11 @@ def load_growing(
         role = gang.elastic
         if role is None:
             continue
-        mine = [row for row in replicas if row.role == role.role]
-        if any(row.state == ReplicaState.SUCCEEDED.value for row in mine):
+        role_rows = [row for row in replicas if row.role == role.role]
+        if any(row.state == ReplicaState.SUCCEEDED.value for row in role_rows):
             continue  # it is about to end
-        given_up = {row.number: row for row in mine if row.state in _GONE and row.memory_bytes == 0}
-        present = [row for row in mine if row.number not in given_up]
+        given_up = {row.number: row for row in role_rows if row.state in _DEPARTED and row.memory_bytes == 0}
+        present = [row for row in role_rows if row.number not in given_up]
         lacking = sorted(set(range(role.most or 0)) - {row.number for row in present})
         due = {
             index: row.ended_at + restart_delay(row.generation)

@@ -45,7 +45,7 @@ class QuarantinedNodes:
         usable = [self._cluster.nodes[n] for n, _ in self._free.rooms(group.request, group.models, demand.pool, 1)]
         if not usable:
             return reason
-        nodes = phrases.some_of([f"{node.id} {node.why_not}" for node in usable])
+        nodes = phrases.shortlist([f"{node.id} {node.why_not}" for node in usable])
         numbers: dict[str, Any] = {**reason.numbers, "quarantined": [node.id for node in usable]}
         return replace(reason, sentence=f"{reason.sentence}. Besides, {nodes}", numbers=numbers)
 
@@ -73,7 +73,7 @@ class Explainer:
         if refusal is not None:
             return self._never(demand, refusal)
         if place(demand, self.free, self.budget) is not None:
-            return self._held_back(demand)
+            return self._reserved_resources(demand)
         return self.quarantined.add_to(self._no_room(demand), demand.gang)
 
     def _no_room(self, demand: Demand) -> Reason:
@@ -100,13 +100,13 @@ class Explainer:
 
     # ---- would fit, but would delay a job ahead ----
 
-    def _held_back(self, demand: Demand) -> Reason:
+    def _reserved_resources(self, demand: Demand) -> Reason:
         binding = self._binding(demand)
         if binding is None:  # only if an earlier search gave up and this one did not
             return Reason(WaitReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
         numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
         blocking_job = f"job {binding.job.name}, which is before it in the queue"
-        on = phrases.some_of(self._node_names(binding))
+        on = phrases.shortlist(self._node_names(binding))
         if binding.start_s is None:
             sentence = (
                 f"would fit now, but it would delay {blocking_job}: what is free on {on} is kept for that job, and "
@@ -203,7 +203,7 @@ class Explainer:
         if reservation is None:
             return reason
         numbers = {**reason.numbers, RESERVED_FOR: reservation.job.job_id, "on": self._node_names(reservation)}
-        on = phrases.some_of(self._node_names(reservation))
+        on = phrases.shortlist(self._node_names(reservation))
         if reservation.start_s is None:
             start = f"what becomes free on {on} {reserved_for(reservation.job.name)}"
             return Reason(reason.code, f"{reason.sentence}; {start}", numbers)
@@ -223,6 +223,6 @@ def _nodes_away(demand: Demand, cluster: ClusterIndex, full_demand: Demand) -> R
     return Reason(
         WaitReasonCode.NO_NODES,
         f"needs {phrases.request(demand.merged[0].request)} {each_member(demand.merged[0])}, and the nodes that "
-        f"could give that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",
+        f"could give that take no new work: {phrases.shortlist(descriptions)}; it starts by itself when they come back",
         {"nodes": [node.id for node in unschedulable]},
     )

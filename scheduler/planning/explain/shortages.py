@@ -55,7 +55,7 @@ class ShortageReasons:
         if fits_now >= group.count:
             return None
         if not fits_now:
-            return self._short_beside_gpus(demand.pool, group, request_numbers)
+            return self._short_for_gpus(demand.pool, group, request_numbers)
         binding = phrases.binding(request, members)
         return Reason(
             WaitReasonCode.NO_ROOM,
@@ -104,7 +104,7 @@ class ShortageReasons:
             else "nothing is left of any"
         )
         sentence = f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}; {phrase}"
-        on = self.holders.beside_phrase(-first) if largest_part else ""
+        on = self.holders.occupants_phrase(-first) if largest_part else ""
         return sentence + on, {"largest_part_milli": largest_part, "node": name}
 
     def _most_left(self, number: int, models: tuple[str, ...]) -> int:
@@ -126,7 +126,7 @@ class ShortageReasons:
             most_free = phrases.cpus(free.cpu[number])
             needs = f"needs {phrases.wanted_cpus(request.cpu_milli)} on one node {each_member(group)}"
             sentence = f"{needs}; the most that is free is {most_free}, on {name}"
-            return sentence + self.holders.beside_phrase(number), {
+            return sentence + self.holders.occupants_phrase(number), {
                 "most_free_cpu_milli": free.cpu[number],
                 "node": name,
             }
@@ -136,13 +136,13 @@ class ShortageReasons:
             most_free = phrases.memory(free.memory[number])
             needs = f"needs {phrases.wanted_memory(request.memory_bytes)} on one node {each_member(group)}"
             sentence = f"{needs}; the most that is free is {most_free}, on {name}"
-            return sentence + self.holders.beside_phrase(number), {
+            return sentence + self.holders.occupants_phrase(number), {
                 "most_free_memory_bytes": free.memory[number],
                 "node": name,
             }
         return None
 
-    def _short_beside_gpus(self, pool: NodePool, group: MemberGroup, request_numbers: dict[str, Any]) -> Reason:
+    def _short_for_gpus(self, pool: NodePool, group: MemberGroup, request_numbers: dict[str, Any]) -> Reason:
         """Each resource is free somewhere, but not all on one node: name the nearest node."""
         request, free = group.request, self.free
 
@@ -170,7 +170,7 @@ class ShortageReasons:
         ]
         sentence = (
             f"needs {phrases.request(request, scarce)} together on one node {each_member(group)}; "
-            f"{name} comes nearest with {phrases.all_of(amounts)} free{self.holders.beside_phrase(number)}"
+            f"{name} comes nearest with {phrases.all_of(amounts)} free{self.holders.occupants_phrase(number)}"
         )
         numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
         return Reason(WaitReasonCode.NO_ROOM, sentence, {**request_numbers, **numbers})
