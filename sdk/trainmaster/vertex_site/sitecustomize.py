@@ -92,9 +92,9 @@ def _links_of(kind: str) -> Callable[[ModuleType], None]:
 
 
 def _links_of_jobs_behind(module: ModuleType) -> None:
-    original = getattr(module, "custom_job_console_uri", None)
-    if original is not None:
-        module.custom_job_console_uri = lambda name: _page_of(name, lambda: original(name))  # type: ignore[attr-defined]
+    google = getattr(module, "custom_job_console_uri", None)
+    if google is not None:
+        module.custom_job_console_uri = lambda name: _page_of(name, lambda: google(name))  # type: ignore[attr-defined]
 
 
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
