@@ -328,10 +328,9 @@ def test_a_job_that_starts_tells_what_its_replicas_wait_for(
 ) -> None:
     job = submit()
     reported = {"code": "starting", "sentence": "worker-0: Image nosuch:1 cannot be pulled.", "numbers": {}}
-    reason = {**reported, "is_infeasible": False}
     for state, reason, shown in (
         ("starting", None, None),
-        ("starting", reported, reason),
+        ("starting", reported, {**reported, "is_infeasible": False}),
         ("running", reported, None),
     ):
         with unit_of_work(sessions) as session:
