@@ -19,29 +19,33 @@ class Ranks(list):
 
 
 @pytest.fixture(scope="session")
-def run_ranks(tmp_path_factory):
-    """``run_ranks(scenario, size, **environment) -> Ranks``; a rank that failed fails the test, with its traceback."""
+def harness():
+    """The process that forks the ranks of all scenarios; it ends when its input is closed."""
     pytest.importorskip("torch")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "TRAINMASTER_"))}
+    env |= {"PYTHONPATH": f"{TRAIN}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / "harness.py")]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def run_ranks(harness, tmp_path_factory):
+    """``run_ranks(scenario, size, **environment) -> Ranks``; a rank that failed fails the test, with its traceback."""
 
     def run(scenario, size, **environment):
         folder = tmp_path_factory.mktemp(scenario)
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "TRAINMASTER_"))}
-        env |= {"PYTHONPATH": f"{TRAIN}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **environment}
-        done = subprocess.run(
-            [sys.executable, str(HERE / "harness.py"), scenario, str(size), str(folder)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        call = {"scenario": scenario, "size": size, "folder": str(folder), "environment": environment}
+        print(json.dumps(call), file=harness.stdin, flush=True)
+        end = harness.stdout.readline().strip()
         ranks = Ranks()
+        ranks.log = (folder / "log").read_text()
+        assert end == "ended", f"{scenario} {end or 'ended the harness'}\n{ranks.log}"
         for rank in range(size):
             file = folder / f"{rank}.json"
             results = json.loads(file.read_text()) if file.exists() else {"result": None}
-            assert "error" not in results, f"rank {rank}: {results['traceback']}\n{done.stderr}"
+            assert "error" not in results, f"rank {rank}: {results['traceback']}\n{ranks.log}"
             ranks.append(results["result"])
-        ranks.log = done.stdout + done.stderr
         return ranks
 
     return run
