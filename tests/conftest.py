@@ -8,10 +8,10 @@ for each test.
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -27,7 +27,7 @@ from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 from core.wakeups import NoWakeup
 from migrations import upgrade
-from tests.databases import empty
+from tests.databases import copied_database, empty
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # starlette wants another client library; httpx is what the SDK uses too
@@ -39,6 +39,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
+# An engine keeps the SQL that it compiled, and to compile a test's statements takes longer than to run them.
+engine_of = cache(make_engine)
 POSTGRES = os.environ.get("TRAINMASTER_TEST_DATABASE_URL", "")
 
 
@@ -120,12 +122,10 @@ def postgres_database() -> Iterator[str]:
 
 
 @pytest.fixture
-def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty, migrated database."""
+def database_url(database_kind: str, request: pytest.FixtureRequest) -> str:
+    """An empty, migrated database, at the same address for all tests of this process."""
     if database_kind == "sqlite":
-        path = tmp_path / "trainmaster.sqlite3"
-        shutil.copy(request.getfixturevalue("sqlite_template"), path)
-        return f"sqlite:///{path}"
+        return copied_database(request.getfixturevalue("sqlite_template"))
     url: str = request.getfixturevalue("postgres_database")
     engine = create_engine(url)
     empty(engine)
@@ -142,9 +142,9 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def sessions(settings: Settings) -> Iterator[SessionFactory]:
-    engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
+    engine = engine_of(settings.resolved_database_url, pool_size=settings.database_pool_size)
     yield make_sessions(engine)
-    engine.dispose()
+    engine.dispose()  # its connections
 
 
 @pytest.fixture

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, event, text
 
 from core.db.tables import Base
 
 # Those that refer to others come last.
 _TABLES = [table.name for table in Base.metadata.sorted_tables]
+
+
+def copied_database(template: Path) -> str:
+    """The address of a new copy, the same for all. What an earlier test still writes goes into a removed file."""
+    path = template.with_name("trainmaster.sqlite3")
+    for file in (path, *path.parent.glob(f"{path.name}-*")):
+        file.unlink(missing_ok=True)
+    shutil.copy(template, path)
+    return f"sqlite:///{path}"
 
 
 def empty(engine: Engine) -> None:
@@ -56,6 +69,21 @@ def remember(engine: Engine) -> Callable[[], None]:
             connection.exec_driver_sql(script)
 
     return restore
+
+
+@contextmanager
+def recorded_statements(engine: Engine | Connection) -> Iterator[list[str]]:
+    """What is sent to the database meanwhile."""
+    statements: list[str] = []
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(engine, "before_cursor_execute", record)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", record)
 
 
 def _emptying() -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.databases import copied_database
+
 
 @pytest.fixture
-def database_url(sqlite_template: Path, tmp_path: Path) -> str:
+def database_url(sqlite_template: Path) -> str:
     """An empty, migrated database."""
-    path = tmp_path / "trainmaster.sqlite3"
-    shutil.copy(sqlite_template, path)
-    return f"sqlite:///{path}"
+    return copied_database(sqlite_template)

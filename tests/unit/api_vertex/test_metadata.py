@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 from starlette.testclient import TestClient
 
 from api.protocols.vertex.metadata import routes, runs
@@ -15,6 +14,7 @@ from api.protocols.vertex.records import lists
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.vertex_records import delete_records
 from core.db.tables import VertexLink, VertexRecord
+from tests.databases import recorded_statements
 from tests.unit.api_vertex.test_jobs import PARENT, error_of
 
 HOME = PARENT.removeprefix("/v1/")
@@ -431,15 +431,8 @@ def test_a_large_context_is_read_in_few_statements_and_one_that_is_too_large_ref
     names = [name_of("executions", f"x{number}") for number in range(12)]
     client.post(f"{store}/contexts/c:addContextArtifactsAndExecutions", json={"executions": names}).raise_for_status()
 
-    statements: list[str] = []
-    engine = sessions.kw["bind"]
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        statements.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    graph = client.get(f"{store}/contexts/c:queryContextLineageSubgraph").json()
-    event.remove(engine, "before_cursor_execute", note)
+    with recorded_statements(sessions.kw["bind"]) as statements:
+        graph = client.get(f"{store}/contexts/c:queryContextLineageSubgraph").json()
     assert [len(graph[part]) for part in ("artifacts", "executions", "events")] == [12, 12, 78]
     assert sum("vertex_links" in statement for statement in statements) == 2
     assert sum("vertex_records" in statement for statement in statements) <= 5

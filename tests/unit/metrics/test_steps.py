@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from sqlalchemy import event
-
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.metrics.steps import values_at
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.metrics.points import Points
+from tests.databases import recorded_statements
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
@@ -49,11 +48,9 @@ def test_every_checkpoint_of_a_page_has_all_its_metrics_by_a_few_statements(sess
             reported = range(start, start + 500)
             points = Points(reported, reported, map(float, reported))
             add_metrics(session, StreamKey("job", 1, "worker", 0), dict.fromkeys(names, points), now=NOW)
-    statements: list[str] = []
     with unit_of_work(sessions, read_only=True) as session:
-        engine = session.get_bind()
-        event.listen(engine, "before_cursor_execute", lambda *what: statements.append(what[2]))
-        found = values_at(session, "job", steps, names)
+        with recorded_statements(session.get_bind()) as statements:
+            found = values_at(session, "job", steps, names)
         assert len(statements) < 10
         assert found == {step: dict.fromkeys(names, float(step)) for step in steps}
         # Where it were too much to read, all steps show the same fewer names.

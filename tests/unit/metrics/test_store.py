@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import func, select
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.metrics.reads import (
@@ -27,6 +27,7 @@ from core.db.repositories.metrics.writes import IngestResult, NewMetricObject, S
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound
 from core.domain.metrics.points import STEP_LIMIT, TIME_LIMIT_MS, Points
+from tests.databases import recorded_statements
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 KEY = StreamKey("job-a", 1, "worker", 0)
@@ -286,12 +287,11 @@ def test_the_newest_values_of_many_series_take_a_few_statements(sessions: Sessio
     for start in range(0, 700, 10):  # some are in chunks by then, and some wait
         add(dict.fromkeys(names, points(start, 10)))
     add({names[0]: Points([700], [699_000], [math.nan])})
-    statements: list[str] = []
     with unit_of_work(sessions, read_only=True) as session:
         found = find_series(session, ["job-a"], limit=100)
         assert 0 < found[0].chunked < 700
-        event.listen(session.get_bind(), "before_cursor_execute", lambda *what: statements.append(what[2]))
-        values = values_since(session, found, {item.id: 500_000 for item in found[1:]} | {found[0].id: 699_000})
+        with recorded_statements(session.get_bind()) as statements:
+            values = values_since(session, found, {item.id: 500_000 for item in found[1:]} | {found[0].id: 699_000})
     assert len(statements) == 1
     assert values[found[0].id] == [349.5]
     assert [values[item.id] for item in found[1:]] == [[step / 2 for step in range(500, 700)]] * 39

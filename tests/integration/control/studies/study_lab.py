@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import event, select
+from sqlalchemy import select
 from trainmaster.studies import parse_study
 
 from core.db.engine import unit_of_work
@@ -88,20 +87,6 @@ class Lab:
         with unit_of_work(self.plane.sessions) as session:
             reported = dict.fromkeys(self.metrics, Points(steps, [0] * len(steps), values))
             add_metrics(session, StreamKey(job_id, 1, "worker", 0), reported, now=self.plane.engine.now)
-
-    @contextmanager
-    def statements(self, into: list[str]) -> Iterator[None]:
-        """Keep what is sent to the database."""
-
-        def keep(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-            into.append(statement)
-
-        engine = self.plane.sessions.kw["bind"]
-        event.listen(engine, "before_cursor_execute", keep)
-        try:
-            yield
-        finally:
-            event.remove(engine, "before_cursor_execute", keep)
 
     def turn(self, seconds: float = 2.0) -> None:
         self.study_loop.reconcile("study-1")

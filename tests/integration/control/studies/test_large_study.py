@@ -74,15 +74,21 @@ class _Work:
 
     def __init__(self, engine: Any) -> None:
         self.done = 0
+        self._engine = engine
         self._is_counting = False
-        if engine.dialect.name == "sqlite":
-            event.listen(engine, "checkout", self._follow)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
+        if self._engine.dialect.name != "sqlite":
+            yield
+            return
+        event.listen(self._engine, "checkout", self._follow)
         self._is_counting = True
-        yield
-        self._is_counting = False
+        try:
+            yield
+        finally:
+            self._is_counting = False
+            event.remove(self._engine, "checkout", self._follow)
 
     def _follow(self, connection: Any, *_: Any) -> None:
         connection.set_progress_handler(self._count, 100)

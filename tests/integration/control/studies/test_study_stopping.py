@@ -16,6 +16,7 @@ from executors.fake import Script
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.studies.facts import load_study
 from scheduler.control.studies.study_loop import StudyLoop
+from tests.databases import recorded_statements
 from tests.integration.control.studies.study_lab import Lab
 
 
@@ -109,8 +110,7 @@ def test_a_passed_rung_is_not_judged_again_by_another_process(lab: Lab, other: s
     lab.turn()
     jobs = {trial.number: str(trial.job_id) for trial in lab.trials}
     lab.tell(jobs[1], (1, values[0]))
-    sent: list[str] = []
-    with lab.statements(sent):
+    with recorded_statements(lab.plane.sessions.kw["bind"]) as sent:
         for _ in range(3):
             lab.turn()  # it is alone at this rung
     for number, value in enumerate(values[1:], start=2):

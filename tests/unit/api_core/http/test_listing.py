@@ -4,12 +4,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, update
+from sqlalchemy import insert, update
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
 from core.db.tables import Job, Replica, Trial, WaitReason
+from tests.databases import recorded_statements
 
 
 def names(client: TestClient, **query: Any) -> list[str]:
@@ -185,9 +186,8 @@ def test_a_page_costs_the_same_few_statements_however_many_jobs(
     for number in range(12):
         start(submit(name=f"job-{number}"))
     client.get("/api/v1/jobs")
-    statements: list[str] = []
-    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *call: statements.append(call[2]))
-    assert len(names(client)) == 12
+    with recorded_statements(sessions.kw["bind"]) as statements:
+        assert len(names(client)) == 12
     assert len([text for text in statements if text.startswith("SELECT")]) == 2
 
 
