@@ -142,7 +142,7 @@ def strongly_connected(imports: Mapping[str, set[str]]) -> list[list[str]]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[module])
                 if low[module] == index[module]:
-                    component = []
+                    component: list[str] = []
                     while not component or component[-1] != module:
                         component.append(stack.pop())
                         on_stack.discard(component[-1])

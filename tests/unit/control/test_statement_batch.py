@@ -4,7 +4,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from core.db.tables import Replica
-from scheduler.control.attempts.storage.attempt_writer import _RANK_AFTER_WORLD
+from scheduler.control.attempts.storage.replica_writer import _RANK_AFTER_WORLD
 from scheduler.control.attempts.storage.statement_batch import StatementBatch, flush
 
 

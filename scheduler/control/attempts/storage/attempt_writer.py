@@ -2,58 +2,38 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, insert, update
+from sqlalchemy import Table, bindparam, update
 
 from core.db.repositories.events import event_row
-from core.db.tables import Attempt, Job, NodeFailure, Replica
-from core.domain.jobs.exits import classify
+from core.db.tables import Attempt, Job
 from core.domain.jobs.layout import Layout
 from core.domain.jobs.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
-from core.domain.jobs.machine_faults import MachineFault
-from core.domain.jobs.states import JobState, ReplicaState
+from core.domain.jobs.states import JobState
 from core.wakeups import TOPIC_STUDY, TOPIC_TICK
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts, Stop, StopCause
-from scheduler.control.attempts.decision import Decision, ReplicaMove, ReplicaNote, short_names
+from scheduler.control.attempts.decision import Decision
 from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.launching.environment import EnvironmentNote
-from scheduler.control.attempts.storage.attempt_loader import AttemptRows, exit_to_json
+from scheduler.control.attempts.storage.attempt_loader import AttemptRows
+from scheduler.control.attempts.storage.replica_writer import ReplicaWriter
 from scheduler.control.attempts.storage.statement_batch import StatementBatch
 from scheduler.control.attempts.worlds import WorldChange
 from scheduler.control.journal import EXECUTOR, SCHEDULER
 from scheduler.planning.model import WaitReasonCode
 
-_DETAIL_CHARS: Final = 2000
-
 # Built once; columns to change are given as parameters.
-_attempts, _jobs, _replicas = (cast("Table", table.__table__) for table in (Attempt, Job, Replica))
-_ADD_FAILURE: Final = insert(cast("Table", NodeFailure.__table__)).inline()
+_attempts, _jobs = (cast("Table", table.__table__) for table in (Attempt, Job))
 _CHANGE_ATTEMPT: Final = (
     update(_attempts)
     .where(_attempts.c.id == bindparam("row_id"), _attempts.c.generation == bindparam("expected_generation"))
     .values(generation=_attempts.c.generation + 1)
 )
-_CHANGE_REPLICA: Final = update(_replicas).where(
-    _replicas.c.id == bindparam("row_id"),
-    _replicas.c.generation == bindparam("expected_generation"),
-    _replicas.c.state == bindparam("expected_state"),
-)
-_NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("row_id"))
-_NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
 _TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("row_id"))
 _START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
-_RANK_AFTER_WORLD: Final = (
-    update(_replicas)
-    .where(
-        _replicas.c.attempt_id == bindparam("is_attempt"), _replicas.c.id.not_in(bindparam("members", expanding=True))
-    )
-    .values(rank=bindparam("count") + _replicas.c.replica_index)
-)
 _COUNT_RESTARTS: Final = _TOUCH_JOB.values(restart_count=_jobs.c.restart_count + bindparam("more"))
 _COUNT_SERVICE: Final = _TOUCH_JOB.values(
     attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("service"), run_s=_jobs.c.run_s + bindparam("ran")
@@ -76,6 +56,7 @@ class AttemptWriter:
         self.attempt: AttemptFacts = rows.attempt
         self.job_state = self.job.state
         self.is_touched = False
+        self.replicas = ReplicaWriter(self.writes, rows, self._add_event)
 
     # Public: one of these methods per writer
 
@@ -115,15 +96,13 @@ class AttemptWriter:
         if decision.is_running:
             changes |= self._run(decision)
         self._attempt(**changes)
-        self._moves(decision.moves)
-        self._notes(decision.notes)
+        self.replicas.move(decision.moves)
+        self.replicas.note(decision.notes)
         if decision.world is not None:
             self._world(decision.world)
         again = [item.member for item in decision.moves if item.event is ReplicaEvent.RESTART]
         self._count_service([*decision.releases, *again], is_whole=False)
-        for member in decision.releases:
-            # Its resources are free from here on; the row keeps its history.
-            self.writes.add(_NOTE_REPLICA, {"row_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
+        self.replicas.release(decision.releases)
         if decision.is_running:
             self._job(JobEvent.RUN, "All replicas run." if len(self.rows.members) > 1 else "The command runs.")
         if decision.stop is not None:
@@ -135,16 +114,7 @@ class AttemptWriter:
     def created(self, members: Sequence[GangMember], details: Mapping[str, str]) -> None:
         """``members`` were taken by the executor; ``details``: replica id -> why it was not."""
         self._attempt()
-        created = {m.id: advance(m.state, ReplicaEvent.CREATE).state.value for m in members}
-        self._replicas((member, {"state": created[member.id], "detail": ""}) for member in members)
-        for key, detail in details.items():
-            self.writes.add(_NOTE_PENDING, {"row_id": key, "detail": detail[:_DETAIL_CHARS]})
-        if members:
-            nodes = sorted({member.node for member in members})
-            where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-            self._add_replica_event(
-                "replica.starting", members, f"{short_names(members)} handed to {where}.", actor=EXECUTOR
-            )
+        self.replicas.hand_over(members, details)
         self._touch_job()
 
     def end(self, end: AttemptEnd, unkilled_replicas: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -180,12 +150,7 @@ class AttemptWriter:
         return {"state": move.state.value, "started_at": min(max(ran, default=self.now), self.now)}
 
     def _world(self, change: WorldChange) -> None:
-        for rank, member in enumerate(change.members):
-            self.writes.add(_NOTE_REPLICA, {"row_id": member.id, "rank": rank})
-        # Joining and lost replicas rank after the members of the world.
-        inside = [member.id for member in change.members]
-        after = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
-        self.writes.add(_RANK_AFTER_WORLD, after, is_unbatched=True)
+        self.replicas.rank(change.members)
         number = self.attempt.world + 1
         self._add_event(
             "attempt.world",
@@ -273,88 +238,6 @@ class AttemptWriter:
         key = {"row_id": self.attempt.id, "expected_generation": self.attempt.generation}
         self.writes.add(_CHANGE_ATTEMPT, key | values, stale_message="the attempt has moved since it was read")
 
-    def _moves(self, moves: Iterable[ReplicaMove]) -> None:
-        by_event: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
-        changes: dict[str, tuple[GangMember, dict[str, Any]]] = {}
-        for item in moves:
-            # A replica that ran and ended since the last pass moves twice: compared with what was read, written once.
-            _, values = changes.setdefault(item.member.id, (item.member, {}))
-            values |= self._new_values(item)
-            by_event[item.event].append(item)
-        self._replicas(changes.values())
-        for event, group in by_event.items():
-            kind = advance(group[0].member.state, event).kind
-            members = [item.member for item in group]
-            reasons = [_move_reason(item) for item in group]
-            if event in (ReplicaEvent.FAIL, ReplicaEvent.LOSE, ReplicaEvent.RESTART):
-                for member, reason in zip(members, reasons, strict=True):
-                    self._add_replica_event(kind, [member], reason, actor=EXECUTOR)
-            else:
-                self._add_replica_event(
-                    kind, members, f"{short_names(members)} {_EVENT_PHRASES[event]}.", actor=EXECUTOR
-                )
-
-    def _new_values(self, item: ReplicaMove) -> dict[str, Any]:
-        move = advance(item.member.state, item.event)
-        values: dict[str, Any] = {"state": move.state.value}
-        if Effect.STAMP_STARTED in move.effects:
-            values["started_at"] = item.at
-        if Effect.STAMP_FINISHED in move.effects:
-            values["ended_at"] = item.at
-        if item.exit is not None:
-            verdict = classify(item.exit)
-            values["exit"] = exit_to_json(item.exit, verdict.kind.value, verdict.sentence)
-            if verdict.fault is not None:
-                self._blame(item.member, item.exit.at, verdict.fault)
-        if item.event is ReplicaEvent.RESTART:
-            values |= {
-                "generation": item.member.generation + 1,
-                "exit": None,
-                "started_at": None,
-                "ended_at": None,
-                "detail": "",
-                "facts": {},
-                "report_seq": 0,
-            }
-        return values
-
-    def _blame(self, member: GangMember, at: datetime, fault: MachineFault) -> None:
-        """Blame its node: written with the end itself, so that no kill comes between the two."""
-        if fault.is_xid and not member.gpus:
-            # A replica without one of the driver's devices may have read this anywhere.
-            fault = replace(fault, is_certain=False)
-        row = {
-            "node": member.node,
-            "job_id": self.job.id,
-            "attempt_id": self.attempt.id,
-            "replica": member.name,
-            "at": at,
-        }
-        self.writes.add(_ADD_FAILURE, {**row, **asdict(fault)})
-
-    def _replicas(self, changes: Iterable[tuple[GangMember, Mapping[str, Any]]]) -> None:
-        """Write new values, compared with what was read; changes of the same columns are sent together."""
-        same_columns: defaultdict[tuple[str, ...], list[tuple[GangMember, Mapping[str, Any]]]] = defaultdict(list)
-        for member, values in changes:
-            same_columns[tuple(sorted(values))].append((member, values))
-        for group in same_columns.values():
-            moved = f"{short_names(m for m, _ in group)}: one has moved since it was read"
-            for m, values in group:
-                key = {"row_id": m.id, "expected_generation": m.generation, "expected_state": m.state.value}
-                self.writes.add(_CHANGE_REPLICA, {**key, **values}, stale_message=moved)
-
-    def _notes(self, notes: Iterable[ReplicaNote]) -> None:
-        plain: list[dict[str, Any]] = []
-        with_facts: list[dict[str, Any]] = []
-        for note in notes:
-            values = {"row_id": note.member.id, "detail": note.detail[:_DETAIL_CHARS]}
-            if note.facts:
-                with_facts.append(values | {"facts": note.facts})
-            else:
-                plain.append(values)
-        for row in (*plain, *with_facts):
-            self.writes.add(_NOTE_REPLICA, row)
-
     def _add_event(
         self, kind: str, reason: str, *, actor: str = SCHEDULER, data: Mapping[str, Any] | None = None
     ) -> None:
@@ -371,10 +254,6 @@ class AttemptWriter:
         )
         self.writes.events.append(row)
 
-    def _add_replica_event(self, kind: str, members: Sequence[GangMember], reason: str, *, actor: str) -> None:
-        listed = [member.name for member in members[:100]]
-        self._add_event(kind, reason, actor=actor, data={"replicas": listed, "count": len(members)})
-
     def _touch_job(self) -> None:
         """Clients that cache the job by its time of change must read it again."""
         if not self.is_touched:
@@ -382,22 +261,6 @@ class AttemptWriter:
 
     def _count_restarts(self, more: int) -> None:
         self.writes.add(_COUNT_RESTARTS, {"row_id": self.job.id, "more": more})
-
-
-_EVENT_PHRASES: Final = {
-    ReplicaEvent.CREATE: "handed over",
-    ReplicaEvent.RUN: "running",
-    ReplicaEvent.SUCCEED: "finished",
-    ReplicaEvent.STOP: "stopped",
-}
-
-
-def _move_reason(item: ReplicaMove) -> str:
-    if item.event is ReplicaEvent.RESTART:
-        return f"{item.member.name} starts again, the others go on. {item.reason}".strip()
-    if item.exit is not None:
-        return classify(item.exit).sentence
-    return item.reason or f"{item.member.name} {item.event.value}."
 
 
 def _stamps(move: Move[JobState], now: datetime) -> dict[str, Any]:
