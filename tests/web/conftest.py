@@ -68,13 +68,19 @@ def submit(platform: Any, name: str, command: str, **fields: Any) -> str:
     return str(job.id)
 
 
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="package")
+def requirements() -> None:
+    """Skips where the pages cannot be shown."""
     if not Path(CHROMIUM).exists():
         pytest.skip("there is no Chromium on this machine (apt-get install chromium)")
     if not (ROOT / "web/dist/index.html").exists():
         pytest.skip("the web pages are not built (python3 dev.py web)")
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+
+@pytest.fixture(scope="package")
+def platform(requirements: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """What it holds grows from module to module: tests name their own jobs, studies, models and endpoints."""
     e2e = importlib.import_module("tests.e2e.conftest")
     up = e2e.start_platform(tmp_path_factory.mktemp("web") / "home")
     try:
@@ -83,8 +89,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         up.end()
 
 
-@pytest.fixture(scope="module")
-def chromium(platform: Any) -> Iterator[Any]:  # the platform's reasons to skip are the browser's, too
+@pytest.fixture(scope="package")
+def chromium(requirements: None) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

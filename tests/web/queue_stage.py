@@ -119,6 +119,7 @@ def serve_stage(home: Path) -> Iterator[Stage]:
     app = create_app(settings, sessions=sessions, wakeup=NoWakeup(), clock=lambda: datetime.now(UTC))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()  # who comes before the server has started waits for it
         port = listener.getsockname()[1]
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

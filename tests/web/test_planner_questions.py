@@ -11,7 +11,7 @@ import pytest
 from tests.web.conftest import AXE, expect
 from tests.web.planner_stage import answering
 from tests.web.queue_stage import MEMBER_TOKEN
-from tests.web.test_queue_page import chromium, see, stage  # noqa: F401 (fixtures)
+from tests.web.test_queue_page import see, stage  # noqa: F401 (fixtures)
 
 pytestmark = [
     pytest.mark.e2e,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.web.conftest import AXE, CHROMIUM, ROOT, WITHIN_MS, expect
+from tests.web.conftest import AXE, WITHIN_MS, expect
 from tests.web.queue_stage import MEMBER_TOKEN, RUNNING, TOKEN, WAITING, serve_stage
 from tests.web.seen import OPEN, Seen
 
@@ -21,24 +20,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if not Path(CHROMIUM).exists():
-        pytest.skip("there is no Chromium on this machine (apt-get install chromium)")
-    if not (ROOT / "web/dist/index.html").exists():
-        pytest.skip("the web pages are not built (python3 dev.py web)")
-    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+def stage(requirements: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with serve_stage(tmp_path_factory.mktemp("stage")) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def chromium(stage: Any) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -331,6 +331,7 @@ def test_jobs_of_a_study_exclude_those_of_a_namesake(page: Any, platform: Any, c
     page.get_by_role("link", name="their jobs").click()
     expect(page.get_by_role("status").filter(has_text="jobs")).to_have_text(f"{COUNT} jobs")
     page.get_by_role("button", name="study: charted").click()
+    page.get_by_label("Search jobs").fill("charted-24")
     expect(page.get_by_role("link", name="charted-24", exact=True)).to_have_count(2)
 
 
