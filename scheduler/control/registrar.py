@@ -43,16 +43,16 @@ from scheduler.control.leased_loop import LeasedLoop, PollingWorker
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """``job``: ``None`` for an upload. ``checkpoint_paths``: reported by the job. ``planned``: all files; ``known``:
-    the copied ones, by path.
+    """``job``: ``None`` for an upload. ``checkpoint_paths``: reported by the job. ``planned_files``: all files;
+    ``copied_files``: by path.
     """
 
     version: ModelVersion
     model: Model
     job: Job | None
     checkpoint_paths: frozenset[str]
-    planned: list[PlannedFile]
-    known: dict[str, KnownFile]
+    planned_files: list[PlannedFile]
+    copied_files: dict[str, KnownFile]
 
 
 def load_facts(session: Session, version_id: str) -> VersionFacts | None:
@@ -68,9 +68,9 @@ def load_facts(session: Session, version_id: str) -> VersionFacts | None:
     version, model, job = row
     checkpoint_paths = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == version.job_id)).all()
     files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
-    planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
-    known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
-    return VersionFacts(version, model, job, frozenset(checkpoint_paths), planned, known)
+    planned_files = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
+    copied_files = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
+    return VersionFacts(version, model, job, frozenset(checkpoint_paths), planned_files, copied_files)
 
 
 def source_tree(session: Session, facts: VersionFacts) -> Tree:
@@ -371,8 +371,8 @@ class _Registration:
         self._control = control
         self._task = task
         self._lease, self._facts, self._version = task.lease, task.facts, task.version
-        self._copied = dict(task.facts.known)
-        self._unwritten: list[KnownFile] = []
+        self._copied_files = dict(task.facts.copied_files)
+        self._unwritten_files: list[KnownFile] = []
         self._copied_bytes = 0
         self._written_s = time.monotonic()
 
@@ -380,22 +380,22 @@ class _Registration:
         with unit_of_work(self._control.sessions, read_only=True) as session:
             output = source_tree(session, self._facts)
             volume = registry_volume(session, self._version.volume)
-        planned = self._facts.planned or self._plan(output)
+        planned_files = self._facts.planned_files or self._plan(output)
         draft = VersionDraft(volume, self._version.path, self._lease.token)
         self._registrar.step("take over")
         draft.take_over()
-        self._copied = {path: file for path, file in self._copied.items() if draft.has(file)}
-        self._copied_bytes = sum(file.size_bytes for file in self._copied.values())
-        left = [file for file in planned if file.path not in self._copied]
-        draft.demand_room(sum(file.size_bytes for file in left))
-        for file in left:
+        self._copied_files = {path: file for path, file in self._copied_files.items() if draft.has(file)}
+        self._copied_bytes = sum(file.size_bytes for file in self._copied_files.values())
+        files_to_copy = [file for file in planned_files if file.path not in self._copied_files]
+        draft.demand_room(sum(file.size_bytes for file in files_to_copy))
+        for file in files_to_copy:
             self._registrar.step("copy")
             sha256 = draft.copy(output, file, self._on_piece)
-            self._unwritten.append(KnownFile(file.path, file.size_bytes, sha256))
-            if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._written_s > NOTE_EVERY_S:
+            self._unwritten_files.append(KnownFile(file.path, file.size_bytes, sha256))
+            if len(self._unwritten_files) >= _NOTE_FILES or time.monotonic() - self._written_s > NOTE_EVERY_S:
                 self._write_down()
         self._write_down()
-        files = list(self._copied.values())
+        files = list(self._copied_files.values())
         self._registrar.step("publish")
         draft.publish(files)
         self._registrar.step("finish")
@@ -462,20 +462,20 @@ class _Registration:
         self._registrar.step("write down")
         with self._lease.fenced() as session:
             # Pieces of a file are no progress until the file is complete: only then are tries reset.
-            whole = {"copy_attempts": 0} if self._unwritten else {}
+            whole = {"copy_attempts": 0} if self._unwritten_files else {}
             self._set(session, self._control.clock(), done_bytes=self._copied_bytes, **whole)
-            if self._unwritten:
+            if self._unwritten_files:
                 session.execute(
                     update(ModelFile),
                     [
                         {"version_id": self._version.id, "path": file.path, "sha256": file.sha256}
-                        for file in self._unwritten
+                        for file in self._unwritten_files
                     ],
                 )
-        if self._unwritten:
+        if self._unwritten_files:
             self._registrar.note_progress(self._task)
-        self._copied |= {file.path: file for file in self._unwritten}
-        self._unwritten = []
+        self._copied_files |= {file.path: file for file in self._unwritten_files}
+        self._unwritten_files = []
         self._written_s = time.monotonic()
 
     def _finish(self, files: list[KnownFile]) -> None:

@@ -116,14 +116,14 @@ def expire_waiting(control: ControlContext) -> int:
                 Job.state == JobState.QUEUED.value, Job.started_at.is_(None), limit.is_not(None)
             )
         ).all()
-    late = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
-    if not late:
+    late_jobs = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
+    if not late_jobs:
         return 0
     expired = 0
     with fence.leased(control, leases.TICK) as lease:
         if lease is None:
             return 0
-        for row in late:
+        for row in late_jobs:
             sentence = f"It waited longer than max_wait ({row.max_wait:g} s) for its start; raise it, or ask for less."
             exit_ = {"kind": ExitKind.DEADLINE.value, "sentence": sentence}
             try:

@@ -50,12 +50,12 @@ class TrialEnd:
 
 @dataclass(frozen=True, slots=True)
 class PointChoice:
-    """Prefetched points: ``taken`` become trials now, ``rest`` stay. ``slots``: how many new points may start in
-    all.
+    """Prefetched points: ``starting`` become trials now, ``remaining`` stay. ``slots``: how many new points may start
+    in all.
     """
 
-    taken: Sequence[Mapping[str, Any]]
-    rest: Sequence[Mapping[str, Any]]
+    starting: Sequence[Mapping[str, Any]]
+    remaining: Sequence[Mapping[str, Any]]
     slots: int
 
 
@@ -150,13 +150,13 @@ def _best_prior_result(facts: StudyFacts) -> str:
 def choose_points(facts: StudyFacts, slots: int) -> PointChoice:
     """Which of the prefetched points start now, where ``slots`` new points may start."""
     prepared = facts.prepared
-    used = prefetched_to_start(len(prepared), slots, facts.ended_count - facts.prepared_at, facts.spec.budget.parallel)
-    if used >= min(len(prepared), slots):
-        return PointChoice(prepared[:used], prepared[used:], slots)
+    count = prefetched_to_start(len(prepared), slots, facts.ended_count - facts.prepared_at, facts.spec.budget.parallel)
+    if count >= min(len(prepared), slots):
+        return PointChoice(prepared[:count], prepared[count:], slots)
     # The user's own points are as good as ever; of the others one starts, and the next pass draws the rest again.
     initial = [point for point in prepared if is_initial(point)]
-    taken = initial[:slots] or prepared[:used]
-    return PointChoice(taken, initial[len(taken) :], len(taken))
+    starting = initial[:slots] or prepared[:count]
+    return PointChoice(starting, initial[len(starting) :], len(starting))
 
 
 def prefetched_to_start(ready: int, room: int, missed: int, parallel: int) -> int:

@@ -41,7 +41,7 @@ class TrialStarter:
         promoted = promotion.due_starts(context.control, facts, context.history, slots, context.lease.renew_if_due)
         slots = promotion.new_point_slots(facts, slots, len(promoted))
         choice = choose_points(facts, slots)
-        ready = [Proposal(dict(point["parameters"]), dict(point["memo"])) for point in choice.taken]
+        ready = [Proposal(dict(point["parameters"]), dict(point["memo"])) for point in choice.starting]
         drawn = self._draw(choice.slots - len(ready), ready) if len(ready) < choice.slots else []
         starts = [*promoted, *(TrialStart(promotion.at_first_rung(spec, point)) for point in (*ready, *drawn))]
         if not starts:
@@ -50,7 +50,7 @@ class TrialStarter:
         with context.lease.fenced() as session:
             studies.change_study(
                 session, facts.id, facts.generation, context.now, trial_count=facts.trial_count + len(starts),
-                proposed_count=facts.proposed + len(drawn), prefetched_points=list(choice.rest),
+                proposed_count=facts.proposed + len(drawn), prefetched_points=list(choice.remaining),
             )  # fmt: skip
             for order in orders:
                 job = new_job(order, now=context.now, actor=SCHEDULER, reason=f"Trial of study {facts.name}.")
