@@ -20,7 +20,7 @@ def gpus(count: int, models: Sequence[str]) -> str:
     return f"{count} {noun} of {any_of(models)}" if models else f"{count} {noun}"
 
 
-def wanted_gpus(wanted: ResourceRequest, models: Sequence[str] | None = None) -> str:
+def gpu_text(wanted: ResourceRequest, models: Sequence[str] | None = None) -> str:
     """``8 GPUs of H100 or A100``; for a part of one device ``0.5 GPU of H100``."""
     models = wanted.gpu_models if models is None else models
     if not wanted.gpu_milli:
@@ -45,12 +45,12 @@ def memory(count: int) -> str:
     return f"{count} bytes of memory"
 
 
-def wanted_cpus(milli: int) -> str:
+def cpu_text(milli: int) -> str:
     """``2 CPUs``; a default amount is marked as such."""
     return cpus(milli) + (DEFAULT if milli == UNSTATED_CPU_MILLI else "")
 
 
-def wanted_memory(count: int) -> str:
+def memory_text(count: int) -> str:
     """``4 GiB of memory``; a default amount is marked as such."""
     return memory(count) + (DEFAULT if count == UNSTATED_MEMORY_BYTES else "")
 
@@ -60,11 +60,11 @@ def request(wanted: ResourceRequest, binding: Collection[str] = ()) -> str:
 
     ``binding``: scarce resources among ``cpu`` and ``memory``; they are included in any case.
     """
-    parts = [wanted_gpus(wanted)] if wanted.uses_gpu else []
+    parts = [gpu_text(wanted)] if wanted.uses_gpu else []
     if wanted.cpu_milli != UNSTATED_CPU_MILLI or "cpu" in binding:
-        parts.append(wanted_cpus(wanted.cpu_milli))
+        parts.append(cpu_text(wanted.cpu_milli))
     if wanted.memory_bytes != UNSTATED_MEMORY_BYTES or "memory" in binding:
-        parts.append(wanted_memory(wanted.memory_bytes))
+        parts.append(memory_text(wanted.memory_bytes))
     return all_of(parts or [cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
 
 

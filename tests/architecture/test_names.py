@@ -28,12 +28,15 @@ STABLE_NAMES = frozenset({
     # Fields of JSON under /api/v1, of the SDK and of tables
     "acked", "began_at", "found_at", "found_count", "heard_at", "held", "more", "more_nodes", "moreNodes", "namesakes",
     "seen_at", "split_when_ready", "wanted", "when", "when_done",
+    # What the training library exports
+    "FoundCheckpoint",
     # Values in a job's spec
     "APART", "BESIDE",
     # GET /api/v1/me
     "get_me", "meQuery",
     # Statuses of HTTP and of the shell
-    "COMMAND_NOT_FOUND", "Gone", "NOT_FOUND", "NotFound", "ObjectNotFound", "object_not_found",
+    "COMMAND_NOT_FOUND", "Gone", "NOT_FOUND", "NotFound", "ObjectNotFound", "not_found_at",
+    "object_not_found", "operation_not_found",
 })  # fmt: skip
 
 

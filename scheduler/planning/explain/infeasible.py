@@ -67,7 +67,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         )
     return Reason(
         WaitReasonCode.NO_MATCHING_NODE,
-        f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}, and {lack}{advice}",
+        f"needs {phrases.gpu_text(group.request)} {each_member(group)}, and {lack}{advice}",
         {"gpu_models": list(group.request.gpu_models), "present": models_present, **numbers},
     )
 
@@ -119,12 +119,12 @@ def _other_shortages(group: MemberGroup, demand: Demand, empty: EmptyCluster) ->
     numbers: dict[str, int] = {}
     cpu, cpu_node = max((allocatable.cpu_milli, -n) for allocatable, _, n in kinds)
     if cpu < request.cpu_milli:
-        request_phrase = phrases.wanted_cpus(request.cpu_milli)
+        request_phrase = phrases.cpu_text(request.cpu_milli)
         shortages.append(_Shortage("cpu", request_phrase, phrases.cpus(cpu), "less cpu", nodes[-cpu_node].id))
         numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
     memory, memory_node = max((allocatable.memory_bytes, -n) for allocatable, _, n in kinds)
     if memory < request.memory_bytes:
-        request_phrase = phrases.wanted_memory(request.memory_bytes)
+        request_phrase = phrases.memory_text(request.memory_bytes)
         shortages.append(
             _Shortage("memory", request_phrase, phrases.memory(memory), "less memory", nodes[-memory_node].id)
         )

@@ -103,7 +103,7 @@ class ShortageReasons:
             if largest_part
             else "nothing is left of any"
         )
-        sentence = f"needs {phrases.wanted_gpus(group.request)} {each_member(group)}; {phrase}"
+        sentence = f"needs {phrases.gpu_text(group.request)} {each_member(group)}; {phrase}"
         on = self.holders.occupants_phrase(-first) if largest_part else ""
         return sentence + on, {"largest_part_milli": largest_part, "node": name}
 
@@ -124,7 +124,7 @@ class ShortageReasons:
         name = self.cluster.nodes[number].id
         if free.cpu[number] < request.cpu_milli:
             most_free = phrases.cpus(free.cpu[number])
-            needs = f"needs {phrases.wanted_cpus(request.cpu_milli)} on one node {each_member(group)}"
+            needs = f"needs {phrases.cpu_text(request.cpu_milli)} on one node {each_member(group)}"
             sentence = f"{needs}; the most that is free is {most_free}, on {name}"
             return sentence + self.holders.occupants_phrase(number), {
                 "most_free_cpu_milli": free.cpu[number],
@@ -134,7 +134,7 @@ class ShortageReasons:
         name = self.cluster.nodes[number].id
         if free.memory[number] < request.memory_bytes:
             most_free = phrases.memory(free.memory[number])
-            needs = f"needs {phrases.wanted_memory(request.memory_bytes)} on one node {each_member(group)}"
+            needs = f"needs {phrases.memory_text(request.memory_bytes)} on one node {each_member(group)}"
             sentence = f"{needs}; the most that is free is {most_free}, on {name}"
             return sentence + self.holders.occupants_phrase(number), {
                 "most_free_memory_bytes": free.memory[number],
