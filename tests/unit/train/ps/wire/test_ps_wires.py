@@ -115,7 +115,7 @@ def test_a_worker_and_its_ps_agree_on_what_the_worker_holds(cluster: Callable[..
     for number in range(5):
         step(model, servers, number)
 
-    (session,) = job.servers[0]._sessions.values()
+    (session,) = job.servers[0]._connections.sessions.values()
     assert torch.equal(torch.cat(session.replica._values_at_worker), values_of(model))
     servers.pull()  # in full
     assert torch.equal(torch.cat(job.servers[0]._shard.values), values_of(model))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Mapping
 
 import torch
 import zmq
@@ -20,6 +20,7 @@ from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.server.aggregation import WorkerMembership
+from trainmaster_train.ps.server.connections import WorkerConnections
 from trainmaster_train.ps.server.sessions import PartialPush, PullRequest, WorkerListener, WorkerRequest, WorkerSession
 from trainmaster_train.ps.server.shard import Shard, no_memory
 from trainmaster_train.ps.server.updates import UpdateScheduler
@@ -30,7 +31,6 @@ from trainmaster_train.ps.wire.shared_memory import FdReceiver, SharedShard, map
 TICK_S = 1.0
 MAX_WORKERS = 1 << 16
 MAX_SLOTS = 2  # pushes of a worker that are on their way
-_FAREWELL_S = 0.5
 
 
 class ParameterServer:
@@ -49,7 +49,6 @@ class ParameterServer:
         self._options = options
         self._membership = WorkerMembership(workers, options, now=time.monotonic())
         self._codec = Codec(options.wire, options.topk_ratio)
-        self._sessions: Dict[bytes, WorkerSession] = {}
         self.is_done = False  # set by the chief when the training is done
         largest = shard.layout.largest_frame(shard.ps, shard.count)
         self._listener = WorkerListener(key, zap_password(key), largest_frame=largest)
@@ -58,6 +57,7 @@ class ParameterServer:
         except zmq.ZMQError as error:
             self._listener.close()
             raise ParameterServerError(f"ps {shard.ps} cannot listen at {address}: {error.strerror}") from error
+        self._connections = WorkerConnections(self._listener, ps=shard.ps, on_lost=self._note_lost)
         self._wake_read, self._wake_write = os.pipe()
         self._is_stopped = False
         self._shard_writer = ShardWriter(shard, self._wake)
@@ -65,14 +65,13 @@ class ParameterServer:
             shard,
             options,
             membership=self._membership,
-            sessions=self._sessions,
+            sessions=self._connections.sessions,
             codec=self._codec,
             shard_writer=self._shard_writer,
-            send=self._send,
+            send=self._connections.send,
             is_initialised=is_initialised,
         )
         self._fd_receiver = FdReceiver()
-        self._logged: Set[str] = set()
 
     @property
     def summary(self) -> str:
@@ -107,8 +106,8 @@ class ParameterServer:
         try:
             while not self._is_stopped:
                 ready = dict(poller.poll(int(max(0.0, next_tick - time.monotonic()) * 1000)))
-                if self._listener.zap in ready and not self._listener.answer_zap():
-                    self._log_once("a connection with a wrong token was refused")
+                if self._listener.zap in ready:
+                    self._connections.answer_zap()
                 with no_memory("its answers"):
                     if self._wake_read in ready:
                         os.read(self._wake_read, 4096)
@@ -120,10 +119,10 @@ class ParameterServer:
                     self._send_save_answers()
         except MemoryError as error:
             sentence = f"ps {self._shard.ps} has no memory for {error}: give the ps more memory, or the job more ps"
-            self._announce_failure(sentence)
+            self._connections.announce_failure(sentence)
             raise ParameterServerError(sentence) from error
         except ParameterServerError as error:
-            self._announce_failure(str(error))
+            self._connections.announce_failure(str(error))
             raise
         finally:
             self._listener.close(linger_s=1.0)
@@ -131,65 +130,39 @@ class ParameterServer:
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _announce_failure(self, sentence: str) -> None:
-        """Send the workers the reason why this ps ends. Reads on for a moment: closing a socket with unread data
-        resets the connection, and the reason would never arrive.
-        """
-        for session in list(self._sessions.values()):
-            self._send(session, {"op": "fatal", "sentence": sentence})
-        deadline = time.monotonic() + _FAREWELL_S
-        while self._sessions and self._listener.socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
-            self._listener.socket.recv_multipart(copy=False)
-
     def _wake(self) -> None:
         with suppress(OSError):
             os.write(self._wake_write, b"x")
 
     def _receive(self) -> None:
         """Handle one message; an error in it ends only its connection."""
-        identity, *parts = self._listener.socket.recv_multipart(copy=False)
-        name = identity.bytes
-        session = self._sessions.get(name)
+        request = self._connections.receive()
+        if request is None:
+            return
         try:
-            if session is None:
-                session = self._listener.greet(name, parts[0].bytes if parts else b"")
-                if session is not None:
-                    self._sessions[name] = session
-                    self._send(session, {"op": "welcome"})
-                return
-            header = session.seal.open(parts[0].bytes, len(parts) - 1)
-            self._dispatch(WorkerRequest(session, header, parts[1:]))
+            self._dispatch(request)
         except WireError as error:
-            print(
-                f"ps {self._shard.ps}: {session.peer_name if session else 'an unknown process'} is disconnected: "
-                f"{error}.",
-                flush=True,
-            )
-            self._drop_connection(name)
+            self._connections.disconnect(request.session.identity, error)
         except zmq.ZMQError:
-            self._drop_connection(name)
+            self._connections.drop(request.session.identity)
 
     def _dispatch(self, request: WorkerRequest) -> None:
         name = request.header.get("op")
         operation = getattr(self, f"_op_{name}", None)
         try:
             if operation is None:
-                self._refuse(request, f"{name!r} is not an operation of a ps; use one version everywhere")
+                self._connections.refuse(request, f"{name!r} is not an operation of a ps; use one version everywhere")
             elif not request.session.has_joined and name not in ("join", "watch"):
-                self._refuse(request, "join first")
+                self._connections.refuse(request, "join first")
             else:
                 with no_memory(f"the {name} of {request.session.peer_name}"):
                     operation(request)
         except RefusedError as error:
-            self._refuse(request, str(error))
+            self._connections.refuse(request, str(error))
         except (MemoryError, ParameterServerError, zmq.ZMQError):
             raise
         except Exception as error:  # noqa: BLE001 (malformed requests raise anything)
-            self._refuse(request, f"a malformed request ({type(error).__name__}: {error})"[:500])
-
-    def _refuse(self, request: WorkerRequest, sentence: str) -> None:
-        print(f"ps {self._shard.ps}: {request.session.peer_name} is refused: {sentence}.", flush=True)
-        self._reply(request, {"refused": sentence})
+            self._connections.refuse(request, f"a malformed request ({type(error).__name__}: {error})"[:500])
 
     # Requests of the workers.
 
@@ -223,7 +196,7 @@ class ParameterServer:
         describe_arrival = self._membership.describe_arrival(worker, time.monotonic())
         before = self._membership.mark_joined(worker, request.session.identity)
         if before is not None:  # a lost connection that was not noticed yet
-            self._sessions.pop(before, None)
+            self._connections.sessions.pop(before, None)
         self._updates.drop_pushes(worker)
         print(
             f"ps {self._shard.ps}: {request.session.peer_name} {describe_arrival} at update {self._shard.version}.",
@@ -235,7 +208,7 @@ class ParameterServer:
             "is_initialised": self._updates.is_initialised,
             "fd_socket": socket_name,
         }
-        self._reply(request, about)
+        self._connections.reply(request, about)
 
     def _op_share(self, request: WorkerRequest) -> None:
         """A worker on this machine offers shared memory; it has sent the file descriptor before this request."""
@@ -245,12 +218,12 @@ class ParameterServer:
         descriptor = self._fd_receiver.take(request.session.seal.ticket)
         memory = map_shared_memory(descriptor, self._shard.layout, slots) if descriptor is not None else None
         request.session.memory = SharedShard(memory, self._shard.blocks) if memory is not None else None
-        self._reply(request, {"is_taken": memory is not None})
+        self._connections.reply(request, {"is_taken": memory is not None})
 
     def _op_watch(self, request: WorkerRequest) -> None:
         """An evaluator joins, which only asks for the status."""
         request.session.peer_name, request.session.has_joined = "an evaluator", True
-        self._reply(request, {"version": self._shard.version})
+        self._connections.reply(request, {"version": self._shard.version})
 
     def _op_initialise(self, request: WorkerRequest) -> None:
         """First values, in several messages; ignored if the shard has values already."""
@@ -266,7 +239,7 @@ class ParameterServer:
                 block.copy_(read(frame, block.dtype, block.numel()))
         if request.header.get("last"):
             self._set_rates(request.header)
-            self._reply(request, {})
+            self._connections.reply(request, {})
             self._updates.mark_initialised()
 
     def _op_pull(self, request: WorkerRequest) -> None:
@@ -277,7 +250,7 @@ class ParameterServer:
 
     def _op_rows(self, request: WorkerRequest) -> None:
         rows = self._shard.rows(request.header["table"], read(request.frames[0], torch.int64, None))
-        self._reply(request, {"version": self._shard.version}, [raw(rows)])
+        self._connections.reply(request, {"version": self._shard.version}, [raw(rows)])
 
     def _op_push(self, request: WorkerRequest) -> None:
         if not self._updates.is_initialised:
@@ -288,17 +261,7 @@ class ParameterServer:
                 int(request.header["id"]), int(request.header["version"]), [None] * len(self._shard.blocks)
             )
             request.session.partial = partial
-        rest = list(request.frames)
-        for number, exponent in zip(request.header["blocks"], request.header["exponents"]):
-            values = self._shard.values[number]
-            own, rest = self._split(rest, self._codec.frame_count(values.dtype))
-            partial.gradients[number] = self._codec.decode(own, values.numel(), values.dtype, exponent)
-        for name in request.header.get("tables", ()):
-            (indices, gradient), rest = self._split(rest, 2)
-            places = read(indices, torch.int64, None)
-            table = self._shard.check_rows(name, places)
-            rows = read(gradient, table.dtype, len(places) * table.columns).view(-1, table.columns)
-            partial.rows[name] = (places, rows)
+        partial.add(request.header, request.frames, self._shard, self._codec)
         if request.header.get("last"):
             session = request.session
             session.partial = None
@@ -307,11 +270,11 @@ class ParameterServer:
                 partial.gradients = [*session.memory.gradients[session.slot]]
             self._set_rates(request.header)
             session.pending_push = partial.push_id
-            self._updates.push(partial.whole(session.worker, self._shard.values))
+            self._updates.push(partial.to_push(session.worker, self._shard.values))
 
     def _op_hold(self, request: WorkerRequest) -> None:
         """Pause updates, so that a checkpoint is of the same step on every ps."""
-        self._reply(request, {"version": self._shard_writer.hold(time.monotonic())})
+        self._connections.reply(request, {"version": self._shard_writer.hold(time.monotonic())})
 
     def _op_save(self, request: WorkerRequest) -> None:
         """Write the shard into a staged checkpoint; answers when it is written."""
@@ -326,29 +289,29 @@ class ParameterServer:
 
     def _op_status(self, request: WorkerRequest) -> None:
         status = {"version": self._shard.version, "missing": self._updates.waiting_for(), "is_done": self.is_done}
-        self._reply(request, {**status, **self._updates.counts})
+        self._connections.reply(request, {**status, **self._updates.counts})
 
     def _op_bye(self, request: WorkerRequest) -> None:
         why = str(request.header.get("why") or "done")[:500]
         print(f"ps {self._shard.ps}: {request.session.peer_name} left: {why}.", flush=True)
         self.is_done = self.is_done or bool(request.header.get("is_done"))
         self._membership.mark_left(request.session.worker)
-        self._reply(request, {})
-        self._sessions.pop(request.session.identity, None)
+        self._connections.reply(request, {})
+        self._connections.sessions.pop(request.session.identity, None)
         self._updates.proceed()
 
     # Consequences.
 
     def _send_save_answers(self) -> None:
         for request, answer in self._shard_writer.answers():
-            self._reply(request, answer)
+            self._connections.reply(request, answer)
 
     def _tick(self) -> None:
         now = time.monotonic()
         missing = self._updates.waiting_for()
-        for session in list(self._sessions.values()):
+        for session in list(self._connections.sessions.values()):
             # Detects lost connections, and tells the others what they wait for, for their error messages.
-            self._send(session, {"op": "note", "missing": missing})
+            self._connections.send(session, {"op": "note", "missing": missing})
         self._shard_writer.release_after(now)
         if self._membership.idle_s(now) > self._options.idle_timeout_s:
             raise ParameterServerError(
@@ -358,38 +321,14 @@ class ParameterServer:
         self._updates.proceed()
         self._updates.answer_pulls(at_once=True)
 
-    def _set_rates(self, header: Mapping[str, Any]) -> None:
-        if header.get("rates"):
-            self._shard.set_learning_rates([float(rate) for rate in header["rates"]])
-
-    @staticmethod
-    def _split(frames: List[Any], count: int) -> Tuple[List[Any], List[Any]]:
-        if len(frames) < count:
-            raise WireError("a message with fewer frames than its header says")
-        return frames[:count], frames[count:]
-
-    def _reply(self, to: WorkerRequest, header: Mapping[str, Any], frames: Sequence[Any] = ()) -> None:
-        self._send(to.session, {"re": to.header.get("id"), **header}, frames)
-
-    def _send(
-        self, session: WorkerSession, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
-    ) -> Any:
-        try:
-            return self._listener.send(session, header, frames, track=track)
-        except zmq.ZMQError:  # the worker is gone, or does not read its answers
-            self._drop_connection(session.identity)
-            return None
-
-    def _drop_connection(self, identity: bytes) -> None:
-        session = self._sessions.pop(identity, None)
-        if session is not None and self._membership.mark_lost(session.worker, identity, time.monotonic()):
+    def _note_lost(self, session: WorkerSession) -> None:
+        if self._membership.mark_lost(session.worker, session.identity, time.monotonic()):
             self._updates.drop_pushes(session.worker)
             print(
                 f"ps {self._shard.ps}: {session.peer_name} is gone at update {self._shard.version}; it may come back.",
                 flush=True,
             )
 
-    def _log_once(self, sentence: str) -> None:
-        if sentence not in self._logged:
-            self._logged.add(sentence)
-            print(f"ps {self._shard.ps}: {sentence}.", flush=True)
+    def _set_rates(self, header: Mapping[str, Any]) -> None:
+        if header.get("rates"):
+            self._shard.set_learning_rates([float(rate) for rate in header["rates"]])

@@ -18,7 +18,7 @@ import zmq
 from trainmaster_train.ps.errors import RefusedError
 from trainmaster_train.ps.server.aggregation import Push
 from trainmaster_train.ps.server.shard import RowGradients, Shard
-from trainmaster_train.ps.wire.codec import Codec, raw
+from trainmaster_train.ps.wire.codec import Codec, raw, read
 from trainmaster_train.ps.wire.messages import NONCE_BYTES, PROTOCOL, Seal, WireError, plain, proof, read_plain
 from trainmaster_train.ps.wire.shared_memory import SharedShard
 
@@ -130,7 +130,21 @@ class PartialPush:
     gradients: List[Optional[torch.Tensor]]
     rows: Dict[str, RowGradients] = field(default_factory=dict)
 
-    def whole(self, worker: int, blank: Sequence[torch.Tensor]) -> Push:
+    def add(self, header: Mapping[str, Any], frames: Sequence[Any], shard: Shard, codec: Codec) -> None:
+        """Decode one message's blocks and rows. Raises ``WireError`` when frames are missing, ``RefusedError``."""
+        remaining = list(frames)
+        for number, exponent in zip(header["blocks"], header["exponents"]):
+            values = shard.values[number]
+            block_frames, remaining = _split(remaining, codec.frame_count(values.dtype))
+            self.gradients[number] = codec.decode(block_frames, values.numel(), values.dtype, exponent)
+        for name in header.get("tables", ()):
+            (indices, gradient), remaining = _split(remaining, 2)
+            places = read(indices, torch.int64, None)
+            table = shard.check_rows(name, places)
+            rows = read(gradient, table.dtype, len(places) * table.columns).view(-1, table.columns)
+            self.rows[name] = (places, rows)
+
+    def to_push(self, worker: int, blank: Sequence[torch.Tensor]) -> Push:
         """Raises ``RefusedError`` when a block is missing."""
         gradients = [gradient for gradient in self.gradients if gradient is not None]
         if len(gradients) != len(blank):
@@ -244,6 +258,12 @@ class WorkerListener:
         head = session.seal.close(header, frames)
         parts = [session.identity, head, *frames]
         return self.socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=False, track=track)
+
+
+def _split(frames: List[Any], count: int) -> Tuple[List[Any], List[Any]]:
+    if len(frames) < count:
+        raise WireError("a message with fewer frames than its header says")
+    return frames[:count], frames[count:]
 
 
 def read_hello(header: bytes) -> Dict[str, Any]:
