@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,26 +29,16 @@ from executors.node_resources import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs
 from executors.process.folder_watcher import FolderWatcher
+from executors.process.launcher import RuntimeLauncher
 from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
-from executors.process.state import ReplicaFolder, check_order, mark_of, read_replica, render_order, state_name
+from executors.process.removal import end_replica
+from executors.process.state import ReplicaFolder, check_order, read_replica, render_order, state_name
 from executors.process.warm import WarmLimits, WarmStarts
 
-# What a job gets of the control plane's environment; its secrets and settings are not among it.
-PASSED_ENV: Final = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
-    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
-)
-_DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 WORLD_FILE: Final = "world.json"  # trainmaster_runtime.replica.worlds.FILE
-_CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
 _LOCK_S: Final = 10.0
-_END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s where the API takes nothing, and keeps its reports
-_LAST_CALL_S: Final = 60.0  # and for some 10 s while the API takes them, or they are still being read
-_RETRY_S: Final = 2.0  # no event says that the reports were sent
 _LOOK_S: Final = 0.02
-_NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 _TOMBSTONE_DAYS: Final = 30
 
 
@@ -98,9 +87,6 @@ class ProcessExecutor:
         for folder in (self._attempts, self._removed):
             _make_private(folder)
         self._ports = PortBook(self._run_dir / "ports", PortRange.parse(port_range))
-        self._runtime = runtime or demand_package(RUNTIME)
-        self._python = python
-        self._extra_path = str(Path(python).parent) if extra_path is None else extra_path
         self._view = view
         self._use_cgroups = use_cgroups
         self._gpus = gpus
@@ -109,9 +95,12 @@ class ProcessExecutor:
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
         self._log_limit_bytes = log_limit_bytes
-        self._warm = None
+        runtime = runtime or demand_package(RUNTIME)
+        extra_path = str(Path(python).parent) if extra_path is None else extra_path
+        warm_starts = None
         if warm is not None and warm.parents > 0:
-            self._warm = WarmStarts(self._run_dir / "warm", warm, python=python, runtime=self._runtime)
+            warm_starts = WarmStarts(self._run_dir / "warm", warm, python=python, runtime=runtime)
+        self._launcher = RuntimeLauncher(runtime, python, extra_path=extra_path, warm=warm_starts)
         self._api_file = self._run_dir / "api.json"
         if api_url is not None:
             # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
@@ -149,7 +138,8 @@ class ProcessExecutor:
             if lock is None:
                 return
             self._write_order(folder, order)
-            self._start(folder, order, lock)
+            if not self._launcher.start(folder, order, lock):
+                self._check_tombstone(order.key.attempt_id)
 
     def _known_gpus(self) -> tuple[Gpu, ...]:
         return self._find_gpus() if self._gpus is None else self._gpus
@@ -197,7 +187,7 @@ class ProcessExecutor:
         waits: ExecutorTryAgain | None = None
         for path in self._folders(attempt_id):
             try:
-                self._end(ReplicaFolder(path))
+                end_replica(ReplicaFolder(path))
             except ExecutorTryAgain as error:  # the others need not wait for it
                 waits = waits or error
         if waits is not None:
@@ -270,7 +260,7 @@ class ProcessExecutor:
                 order,
                 boot_id=procfs.boot_id(),
                 tombstone=str(self._removed / order.key.attempt_id),
-                needed_paths=self._needed_paths(),
+                needed_paths=self._launcher.needed_paths(),
                 hidden=self._hidden,
                 view=self._view,
                 use_cgroups=self._use_cgroups,
@@ -282,90 +272,6 @@ class ProcessExecutor:
             raise ExecutorTryAgain(
                 f"The state of {order.key.role}-{order.key.index} cannot be written: {error.strerror}."
             ) from error
-
-    def _needed_paths(self) -> list[str]:
-        # The Python, all of its environment (<prefix>/bin/python), and the runtime with its hook.
-        return [os.path.realpath(self._python), self._python, str(Path(self._python).parents[1]), str(self._runtime)]
-
-    def _start(self, folder: Path, order: ReplicaOrder, lock: int) -> None:
-        """Start the runtime; it gets the lock and goes on when this process dies."""
-        environment = self._environment()
-        pool = None if self._warm is None else self._warm.pool(order, environment)
-        code = None
-        if self._warm is not None and pool is not None:
-            with open(folder / "runtime.log", "ab", opener=_private) as log:
-                code = self._warm.start(pool, ReplicaFolder(folder), environment, lock=lock, log=log.fileno())
-        if code is None:
-            code = self._launch(folder, lock, environment)
-        if code == _NOT_CLAIMED:
-            self._check_tombstone(AttemptId(folder.parent.name))
-        elif code != 0:
-            text = (folder / "runtime.log").read_text(errors="replace").strip().splitlines()
-            raise ExecutorTryAgain(f"The runtime of {folder.name} did not start: {text[-1] if text else 'no reason'}")
-        if self._warm is not None and pool is not None:
-            self._warm.watch_imports(pool, ReplicaFolder(folder))
-
-    def _launch(self, folder: Path, lock: int, environment: Mapping[str, str]) -> int:
-        """Execute the runtime; returns its launcher's code."""
-        # -I -S: neither the user's site-packages nor the platform's slow its start down or get into it.
-        command = [self._python, "-I", "-S", str(self._runtime / "__main__.py"), "--detach", "--lock-fd", str(lock)]
-        with open(folder / "runtime.log", "ab", opener=_private) as log:
-            try:
-                done = subprocess.run(
-                    [*command, str(folder / "order.json")],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    env=environment,
-                    pass_fds=(lock,),
-                    start_new_session=True,
-                    timeout=_CLAIM_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired as error:
-                raise ExecutorTryAgain(
-                    f"The runtime of {folder.name} does not start; the machine is too busy."
-                ) from error
-        return done.returncode
-
-    def _environment(self) -> Mapping[str, str]:
-        env = {name: os.environ[name] for name in PASSED_ENV if name in os.environ}
-        path = env.get("PATH", _DEFAULT_PATH)
-        env["PATH"] = f"{self._extra_path}:{path}" if self._extra_path else path
-        # NVML counts devices in this order.
-        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        return env
-
-    # Removing
-
-    def _end(self, folder: ReplicaFolder) -> None:
-        """Kill the replica; returns when no process holds its folder any more."""
-        end = time.monotonic() + _LOCK_S
-        stop_sent_at = None
-        is_ended = folder.read("exit.json") is not None
-        last_call = folder.path.parent / "last_call"
-        while True:
-            runtime = folder.runtime()
-            if runtime is not None and runtime.is_alive():
-                # The runtime knows its tree best; if it does not do it in time, it goes with its tree.
-                if stop_sent_at is None:
-                    stop_sent_at = time.monotonic()
-                    if not is_ended:
-                        folder.write("stop.json", {"grace_s": 0})
-                        procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
-                if time.monotonic() > stop_sent_at + _END_S or (is_ended and last_call.exists()):
-                    if is_ended and not _is_last_call_over(last_call):
-                        raise ExecutorTryAgain(
-                            f"{folder.path.name} has ended and still sends its last reports.", retry_after_s=_RETRY_S
-                        )
-                    procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
-            elif folder.try_lock():
-                procfs.kill_replica(folder.path, mark_of(folder.key), runtime.groups if runtime is not None else ())
-                return
-            if time.monotonic() > end:
-                raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")
-            time.sleep(_LOOK_S)  # noqa: TID251 - another process's end, which is not our child's
 
     def _forget_old_tombstones(self) -> None:
         oldest = time.time() - _TOMBSTONE_DAYS * 86_400  # noqa: TID251 - compared with the file system's own clock
@@ -382,20 +288,6 @@ def _make_private(folder: Path) -> None:
     for path in (*reversed(folder.parents), folder):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
-
-
-def _is_last_call_over(call: Path) -> bool:
-    """Makes the call of an attempt the first time. A file: the next look may be another process's."""
-    try:
-        if not call.exists():
-            call.touch(mode=0o600)
-        return time.time() > call.stat().st_mtime + _LAST_CALL_S  # noqa: TID251 - the file system's own clock
-    except FileNotFoundError:  # another process has removed it all
-        return True
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
